@@ -1,0 +1,29 @@
+"""Say whether an AI agent works.
+
+The domain lies open in this directory, one question to a file:
+
+    outcome, a2a_answer        what is an interaction, and when has it failed?
+    rolling_window, latency_histogram, trend, health_status, self_report
+                               what follows from many of them?
+    document, document_reader  what may a health document contain?
+    agent_card                 where does an A2A agent say how it is called, and how it is?
+    decision                   should I call this agent?
+
+and every sub-package is an edge: `middleware` inside the agent, `client` outside, `cli` on top.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_health.middleware import AgentHealth, AgentHealthMiddleware, Counting, Outcome
+
+__all__ = ["AgentHealth", "AgentHealthMiddleware", "Counting", "Outcome"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported late, so that a consumer of documents does not load the middleware.
+    if name in __all__:
+        from agent_health import middleware  # noqa: PLC0415
+
+        return getattr(middleware, name)
+    raise AttributeError(f"module 'agent_health' has no attribute {name!r}")

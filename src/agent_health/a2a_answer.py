@@ -1,0 +1,164 @@
+"""What did an A2A answer say? (JSON-RPC codes, task states, SSE events)
+
+A2A over JSON-RPC answers every failure with HTTP 200, so the body decides. It is judged by
+its top-level members only: an artifact may well contain the word "error".
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic_core import from_json
+
+from agent_health.outcome import Outcome, outcome_of_rpc_code, outcome_of_status
+
+_FAILED_STATES = frozenset({"TASK_STATE_FAILED", "failed"})
+_SENDING_METHODS = frozenset({
+    "SendMessage", "SendStreamingMessage",  # A2A 1.0
+    "message/send", "message/stream",  # A2A 0.2 and 0.3
+    "tasks/send", "tasks/sendSubscribe",  # A2A 0.1
+})  # fmt: skip
+
+
+class NotJson(ValueError):
+    """The bytes are not JSON."""
+
+
+class TooDeep(ValueError):
+    """The bytes may be JSON, but are nested too deeply to be read safely."""
+
+
+def outcome_of_json(body: bytes) -> Outcome:
+    """Judge a whole JSON answer that came with a 2xx status.
+
+    Raises NotJson or TooDeep. Knows JSON-RPC by the top-level `jsonrpc`; other JSON is A2A's
+    REST binding if it has its members, else simply an answer.
+    """
+    return _outcome_of_message(_parse(body), in_stream=False)
+
+
+def outcome_of_stream(tail: bytes, *, is_whole: bool) -> Outcome:
+    """Judge the last bytes of a finished `text/event-stream` answer.
+
+    The first error event decides; without one, the last task state. With `is_whole` False the
+    beginning is missing, and the first event in `tail`, probably cut, is not looked at: what
+    remains says how the stream ended, and UNINSPECTED if nothing remains.
+    Raises NotJson if an event's data is not JSON.
+    """
+    events = list(_events(tail))
+    if not is_whole:
+        events = events[1:]
+        if not events:
+            return Outcome.UNINSPECTED
+    last = Outcome.ANSWERED
+    for name, data in events:
+        if name == b"error":
+            return _outcome_of_error_event(data)
+        message = _parse(data)
+        said = _outcome_of_message(message, in_stream=True)
+        if said not in {Outcome.ANSWERED, Outcome.TASK_FAILED}:
+            return said
+        if said is Outcome.TASK_FAILED or _task_state(message) is not None:
+            last = said
+    return last
+
+
+def is_poll(http_method: str, path: str, request: object) -> bool:
+    """Whether a request only asks about a task, so that a FAILED task is a good answer to it.
+
+    `request` is the parsed request body, or None if it is not known. Sending is assumed
+    where nothing tells otherwise.
+    """
+    method = request.get("method") if isinstance(request, dict) else None
+    if isinstance(method, str):
+        return method not in _SENDING_METHODS
+    return http_method == "GET" or "/tasks/" in path
+
+
+def expects_rpc_answer(request: object) -> bool:
+    """Whether a parsed request body is a JSON-RPC call that asks for an answer (it has an `id`)."""
+    return isinstance(request, dict) and "jsonrpc" in request and request.get("id") is not None
+
+
+def parse_or_none(body: bytes) -> object:
+    """Return the JSON value of `body`, or None if it is not readable JSON."""
+    try:
+        return _parse(body)
+    except (NotJson, TooDeep):
+        return None
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        # Two to three times as fast as json.loads; json.loads stays the judge of what is JSON,
+        # as it takes deeper nesting and lone surrogates.
+        return from_json(body)
+    except ValueError:
+        pass
+    try:
+        return json.loads(body)
+    except RecursionError as error:
+        raise TooDeep("nested too deeply") from error
+    except ValueError as error:
+        raise NotJson(str(error)) from error
+
+
+def _outcome_of_message(message: object, *, in_stream: bool) -> Outcome:
+    if not isinstance(message, dict):
+        return Outcome.ANSWERED
+    is_rpc = "jsonrpc" in message
+    if is_rpc or in_stream:
+        error = message.get("error")
+        if error is not None:
+            return _outcome_of_error(error, is_rpc=is_rpc)
+    if _task_state(message) in _FAILED_STATES:
+        return Outcome.TASK_FAILED
+    return Outcome.ANSWERED
+
+
+def _outcome_of_error(error: object, *, is_rpc: bool) -> Outcome:
+    code = _member(error, "code")
+    if not is_rpc and isinstance(code, int) and 400 <= code < 500:
+        # The REST binding puts an HTTP status there.
+        return outcome_of_status(code, has_route=True)
+    return outcome_of_rpc_code(code)
+
+
+def _outcome_of_error_event(data: bytes) -> Outcome:
+    message = parse_or_none(data)
+    error = _member(message, "error")
+    return _outcome_of_error(error, is_rpc=_member(message, "jsonrpc") is not None)
+
+
+def _task_state(message: object) -> object:
+    """The state of the task that a message reports, None if it reports none.
+
+    `result.task` and `result.statusUpdate` in 1.0 (REST: without `result`), `result` in 0.x.
+    A bare `status` without JSON-RPC around it is a REST poll, or no A2A at all.
+    """
+    is_rpc = isinstance(message, dict) and "jsonrpc" in message
+    result = _member(message, "result") if is_rpc else message
+    reporter = _member(result, "task") or _member(result, "statusUpdate") or (result if is_rpc else None)
+    return _member(_member(reporter, "status"), "state")
+
+
+def _member(value: object, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _events(stream: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (event name, data) of every complete event that has data (WHATWG server-sent events)."""
+    name = b""
+    data: list[bytes] = []
+    for line in stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"):
+        if not line:
+            if data:
+                yield name, b"\n".join(data)
+            name, data = b"", []
+            continue
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            data.append(value)
+        elif field == b"event":
+            name = value

@@ -1,0 +1,86 @@
+"""How are p50 and p99 computed?
+
+Latencies are counted in the bins of an HDR histogram: 128 ns at the narrow end, then
+1/128 of the value, so that a bin's middle is within 0.4 % of every latency in it, from
+13 µs to an hour. The counts live in any memory of 64-bit lanes, so that a window file
+mapped into several processes is itself the histogram.
+"""
+
+import math
+from bisect import bisect_left
+from itertools import accumulate
+
+from hdrh.histogram import HdrHistogram
+
+LONGEST_LATENCY_NS = 3_600_000_000_000
+"""One hour. What took longer is counted as one hour: clamped, never dropped."""
+
+_LAYOUT = HdrHistogram(128, LONGEST_LATENCY_NS, 2)
+BIN_COUNT: int = _LAYOUT.counts_len
+"""How many 64-bit lanes one histogram takes."""
+
+# Of 128 ns units, the 256 lowest values have a bin each; above them a bin holds 2^shift units.
+_UNIT_BITS = 7
+_SUB_BUCKET_BITS = 8
+_FINEST_NS = (1 << _UNIT_BITS + _SUB_BUCKET_BITS) - 1
+
+
+def bin_of(latency_ns: int) -> int:
+    """Return the bin, 0 to BIN_COUNT - 1, in which a latency in nanoseconds is counted.
+
+    Equal to `HdrHistogram.get_counts_array_index`, in a quarter of its time. Negative
+    latencies (no clock of ours gives one) count as zero.
+    """
+    if latency_ns > LONGEST_LATENCY_NS:
+        latency_ns = LONGEST_LATENCY_NS
+    elif latency_ns < 0:
+        latency_ns = 0
+    shift = (latency_ns | _FINEST_NS).bit_length() - (_UNIT_BITS + _SUB_BUCKET_BITS)
+    return (shift << _UNIT_BITS) + (latency_ns >> shift + _UNIT_BITS)
+
+
+class LatencyHistogram:
+    """The sum of any number of bin arrays, and its percentiles."""
+
+    def __init__(self) -> None:
+        self._sum = HdrHistogram(128, LONGEST_LATENCY_NS, 2)
+        self._term = HdrHistogram(128, LONGEST_LATENCY_NS, 2)
+        self._sum_bytes = memoryview(self._sum.counts).cast("B")
+        self._term_bytes = memoryview(self._term.counts).cast("B")
+
+    def clear(self) -> None:
+        """Forget everything that was added."""
+        self._sum_bytes[:] = bytes(len(self._sum_bytes))
+
+    def add(self, bins: memoryview) -> None:
+        """Add a bin array: BIN_COUNT lanes, as contiguous bytes."""
+        # HdrHistogram.add takes histograms only; copying 30 kB into one costs 1 µs.
+        self._term_bytes[:] = bins
+        self._sum.add(self._term)
+
+    def bins(self) -> memoryview:
+        """The summed bins as contiguous bytes, to be added elsewhere; valid until the next change."""
+        return self._sum_bytes
+
+    def percentiles_ms(self, *quantiles: float) -> tuple[float, ...]:
+        """Return the nearest-rank percentiles in milliseconds, to four significant digits.
+
+        The value of rank ceil(quantile * n) among n latencies, within 1 % of exact for 13 µs and
+        above. `quantiles` are from 0 to 1. Empty if there is no latency: no evidence is not zero.
+        """
+        running = list(accumulate(self._sum_bytes.cast("Q").tolist()))
+        total = running[-1]
+        if not total:
+            return ()
+        ranks = (max(1, math.ceil(quantile * total)) for quantile in quantiles)
+        return tuple(_milliseconds(_middle_of_bin_ns(bisect_left(running, rank))) for rank in ranks)
+
+
+def _middle_of_bin_ns(index: int) -> float:
+    lowest = _LAYOUT.get_value_from_index(index)
+    highest = _LAYOUT.get_highest_equivalent_value(lowest)
+    return float(lowest + highest + 1) / 2
+
+
+def _milliseconds(nanoseconds: float) -> float:
+    return float(f"{nanoseconds / 1e6:.4g}")

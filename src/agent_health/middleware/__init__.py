@@ -1,0 +1,19 @@
+"""Inside the agent's own application: count what becomes of requests, serve the health document.
+
+    asgi.py          wraps an ASGI app
+    exchange.py      follows one request and says how it ended
+    endpoint.py      answers /.well-known/agent-health
+    recorder.py      counts; makes and publishes the document; usable without ASGI
+    window_files.py  shares the windows of several worker processes, and keeps them over restarts
+    board.py         shares the published document
+    private_file.py  opens files that only we may read
+    settings.py      refuses wrong settings
+
+Needs nothing beyond pydantic and hdrhistogram: no web framework, no HTTP client.
+"""
+
+from agent_health.middleware.asgi import AgentHealthMiddleware
+from agent_health.middleware.recorder import AgentHealth
+from agent_health.outcome import Counting, Outcome
+
+__all__ = ["AgentHealth", "AgentHealthMiddleware", "Counting", "Outcome"]

@@ -1,0 +1,164 @@
+"""How does one line around an ASGI app make an agent's health known?"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from agent_health.middleware.endpoint import HealthEndpoint
+from agent_health.middleware.exchange import Exchange, Message, Receive, Scope, Send
+from agent_health.middleware.recorder import AgentHealth
+from agent_health.middleware.settings import WELL_KNOWN_PATH, MiddlewareSettings, Moment
+from agent_health.outcome import Outcome
+
+CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+"""Where A2A agents serve their card: since 0.3, and until 0.2.6."""
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_NEVER_SAMPLED = frozenset({"HEAD", "OPTIONS"})
+
+
+class AgentHealthMiddleware:
+    """Wraps an ASGI app: counts what becomes of its requests, serves `/.well-known/agent-health`.
+
+    The app, its messages and its exceptions pass through untouched; only the answer at a card path
+    gets one header more, `Link: <path>; rel="status"` (RFC 8631). Its place is inside any compression.
+
+    Settings (InvalidSetting for a wrong one). Those of the recorder, which stands in `health`, are
+    `agent_id`, `window_seconds`, `refresh_seconds`, `baseline_p99_ms`, `counting`, `state_dir`,
+    `model_changed_at` and `capabilities_updated_at`: see `AgentHealth`. The others:
+
+    path: where the document is served, below the app's root path.
+    timeout_seconds: an answer whose first byte takes longer has failed; 30 by default, above 0, up to
+        86400. Nothing is cut off.
+    include: path patterns (globs whose `*` crosses slashes) of what is counted; None, the default, is
+        everything.
+    exclude: path patterns of what is not counted, such as "/metrics"; wins over `include`. Both are
+        matched against the path below the app's root path.
+    detail: "full" (default), or "coarse" for an agent whose rhythm would tell about a person: healthy,
+        unhealthy or unknown, and nothing else (draft 8).
+    detail_token: with "coarse", the bearer token that gets the full document: 16 to 1024 visible ASCII
+        characters. None, the default: nobody gets it.
+    max_inspected_bytes: how much of an answer is looked into for failures inside HTTP 200; 32768 by
+        default, 0 (never) to 16777216. A longer answer counts as a response that was not inspected.
+    stream_latency: which is the latency of a `text/event-stream` answer, "first_byte" (default) or
+        "last_byte".
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        agent_id: str,
+        window_seconds: float = 86_400,
+        refresh_seconds: float = 60,
+        baseline_p99_ms: float | None = None,
+        counting: str = "interactions",
+        state_dir: str | Path | None = None,
+        model_changed_at: Moment = None,
+        capabilities_updated_at: Moment = None,
+        path: str = WELL_KNOWN_PATH,
+        timeout_seconds: float = 30,
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        detail: Literal["full", "coarse"] = "full",
+        detail_token: str | None = None,
+        max_inspected_bytes: int = 32_768,
+        stream_latency: Literal["first_byte", "last_byte"] = "first_byte",
+    ) -> None:
+        settings = MiddlewareSettings.checked(
+            path=path,
+            timeout_seconds=timeout_seconds,
+            include=include,
+            exclude=exclude,
+            detail=detail,
+            detail_token=detail_token,
+            max_inspected_bytes=max_inspected_bytes,
+            stream_latency=stream_latency,
+        )
+        self.app = app
+        self.health = AgentHealth(
+            agent_id=agent_id,
+            window_seconds=window_seconds,
+            refresh_seconds=refresh_seconds,
+            baseline_p99_ms=baseline_p99_ms,
+            counting=counting,
+            state_dir=state_dir,
+            model_changed_at=model_changed_at,
+            capabilities_updated_at=capabilities_updated_at,
+        )
+        """The recorder, for interactions that do not come over HTTP."""
+        self._endpoint = HealthEndpoint(self.health, settings)
+        self._path = settings.path
+        self._own_paths = (settings.path, *CARD_PATHS)
+        self._is_excluded = settings.excludes()
+        # What an exchange needs; it looks them up several times for each request.
+        self.now_ns = self.health.clock.monotonic_ns
+        self.count = self.health.count
+        self.complain = self.health.complain
+        self.timeout_ns = int(settings.timeout_seconds * 1e9)
+        self.max_inspected_bytes = settings.max_inspected_bytes
+        self.streams_by_first_byte = settings.stream_latency == "first_byte"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI connection."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                self.health.open()
+            await self.app(scope, receive, send)
+            return
+        if scope["path"].endswith(self._own_paths):
+            path = _path_below_root(scope)
+            if path == self._path:
+                await self._endpoint(scope, send)
+                return
+            if path in CARD_PATHS:
+                self._count_excluded()
+                await self.app(scope, receive, self._announcing(scope, send))
+                return
+        if scope["method"] in _NEVER_SAMPLED or self._excludes(scope):
+            self._count_excluded()
+            await self.app(scope, receive, send)
+            return
+        exchange = Exchange(self, scope, receive, send)
+        try:
+            await self.app(scope, exchange.receive, exchange.send)
+        except BaseException as error:
+            exchange.end(error)
+            raise
+        if not exchange.is_judged:
+            exchange.end()
+
+    def _excludes(self, scope: Scope) -> bool:
+        return self._is_excluded is not None and bool(self._is_excluded(_path_below_root(scope)))
+
+    def _count_excluded(self) -> None:
+        try:
+            self.count(Outcome.EXCLUDED, 0, None, self.now_ns())
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            self.complain("a request could not be counted")
+
+    def _announcing(self, scope: Scope, send: Send) -> Send:
+        """Return a `send` that adds the Link to the health document to a card's answer."""
+        link = f'<{_root_path(scope)}{self._path}>; rel="status"'.encode()
+
+        def send_announcing(message: Message) -> Awaitable[None]:
+            if message.get("type") == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), (b"link", link)]}
+            return send(message)
+
+        return send_announcing
+
+
+def _root_path(scope: Scope) -> str:
+    return str(scope.get("root_path", "")).rstrip("/")
+
+
+def _path_below_root(scope: Scope) -> str:
+    """Return the path as the app's own routes know it.
+
+    Servers differ: uvicorn puts the root path in front of `path`, granian and hypercorn do not.
+    """
+    path: str = scope["path"]
+    root = _root_path(scope)
+    return path[len(root) :] if root and path.startswith(root + "/") else path

@@ -1,0 +1,169 @@
+"""What is answered at /.well-known/agent-health? (draft 4.1, 7 and 8)"""
+
+import hmac
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+
+from agent_health.document import HealthDocument, coarse, health_check_form
+from agent_health.middleware.board import Notice
+from agent_health.middleware.exchange import Scope, Send
+from agent_health.middleware.recorder import AgentHealth
+from agent_health.middleware.settings import MiddlewareSettings
+
+_JSON = b"application/json"
+_HEALTH_JSON = b"application/health+json"
+_MOST_HEADER_BYTES = 4096
+"""A longer Accept or If-None-Match is as good as none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Representation:
+    """The document in one form and detail, ready to be sent."""
+
+    status: int
+    body: bytes
+    etag: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+
+    @classmethod
+    def of(cls, status: int, content_type: bytes, body: bytes) -> "_Representation":
+        etag = b'"%s"' % sha256(body).hexdigest()[:32].encode()
+        return cls(
+            status,
+            body,
+            etag,
+            (
+                (b"content-type", content_type),
+                (b"content-length", b"%d" % len(body)),
+                (b"etag", etag),
+                (b"vary", b"Accept, Authorization"),
+                (b"access-control-allow-origin", b"*"),
+            ),
+        )
+
+
+class HealthEndpoint:
+    """Answers GET and HEAD with the published document, always 200 whatever the status.
+
+    A 5xx would read as "the request failed" (draft, appendix A). The exception is the form of
+    draft-inadarei-api-health-check-06, for whom asks for `application/health+json`: 503 if unhealthy.
+    """
+
+    def __init__(self, recorder: AgentHealth, settings: MiddlewareSettings) -> None:
+        self._recorder = recorder
+        self._is_coarse = settings.detail == "coarse"
+        token = settings.detail_token
+        self._token = None if token is None else token.get_secret_value().encode()
+        self._notice: Notice | None = None
+        self._forms: dict[tuple[bool, bool], _Representation] = {}
+        """By (is full detail, is application/health+json)."""
+
+    async def __call__(self, scope: Scope, send: Send) -> None:
+        """Answer one request at the health path."""
+        method = scope["method"]
+        if method not in {"GET", "HEAD"}:
+            await _refuse(send, 405, "only GET and HEAD are answered here", (b"allow", b"GET, HEAD"))
+            return
+        accept, authorization, if_none_match = _asked(scope)
+        is_full = not self._is_coarse
+        if self._is_coarse and self._token is not None and authorization is not None:
+            if not hmac.compare_digest(authorization, self._token):
+                challenge = (b"www-authenticate", b'Bearer error="invalid_token"')
+                await _refuse(
+                    send, 401, "the token is not valid; without one, the basic state is public", challenge
+                )
+                return
+            is_full = True
+        now_ns = self._recorder.clock.monotonic_ns()
+        form = self._form(self._recorder.published(now_ns), is_full, _prefers_health_json(accept))
+        caching = b"max-age=%d" % self._recorder.seconds_to_refresh(now_ns)
+        if is_full and self._is_coarse:
+            caching = b"private, " + caching
+        headers = [*form.headers, (b"cache-control", caching)]
+        is_known = form.status == 200 and _matches(if_none_match, form.etag)
+        if is_known:
+            headers = [header for header in headers if header[0] not in {b"content-type", b"content-length"}]
+        await send(
+            {"type": "http.response.start", "status": 304 if is_known else form.status, "headers": headers}
+        )
+        await send({"type": "http.response.body", "body": b"" if is_known or method == "HEAD" else form.body})
+
+    def _form(self, notice: Notice, is_full: bool, is_health_json: bool) -> _Representation:  # noqa: FBT001
+        if notice is not self._notice:
+            self._notice = notice
+            self._forms = {}
+        key = (is_full, is_health_json)
+        if key not in self._forms:
+            self._forms[key] = _represent(notice.document, *key)
+        return self._forms[key]
+
+
+def _represent(published: bytes, is_full: bool, is_health_json: bool) -> _Representation:  # noqa: FBT001
+    if is_full and not is_health_json:
+        return _Representation.of(200, _JSON, published)
+    document = HealthDocument.model_validate_json(published)
+    if not is_full:
+        document = coarse(document)
+    if not is_health_json:
+        return _Representation.of(200, _JSON, document.to_json())
+    status, body = health_check_form(document)
+    return _Representation.of(status, _HEALTH_JSON, json.dumps(body, separators=(",", ":")).encode())
+
+
+def _asked(scope: Scope) -> tuple[bytes, bytes | None, bytes]:
+    """Return the Accept header, the bearer token and the If-None-Match header of a request."""
+    accept = if_none_match = b""
+    token = None
+    for name, value in scope["headers"]:
+        if name == b"accept":
+            accept += b"," + value
+        elif name == b"if-none-match":
+            if_none_match += b"," + value
+        elif name == b"authorization" and value[:7].lower() == b"bearer ":
+            token = value[7:].strip()
+    return accept, token, if_none_match
+
+
+def _prefers_health_json(accept: bytes) -> bool:
+    """Whether `application/health+json` is asked for by name, and more than `application/json`."""
+    if _HEALTH_JSON not in accept or len(accept) > _MOST_HEADER_BYTES:
+        return False
+    quality = {_JSON: 0.0, _HEALTH_JSON: 0.0}
+    for item in accept.split(b","):
+        media_type, *parameters = (part.strip().lower() for part in item.split(b";"))
+        if media_type in quality:
+            quality[media_type] = _quality(parameters)
+    return quality[_HEALTH_JSON] > quality[_JSON]
+
+
+def _quality(parameters: list[bytes]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition(b"=")
+        if name.strip() == b"q":
+            try:
+                return min(max(float(value), 0.0), 1.0)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _matches(if_none_match: bytes, etag: bytes) -> bool:
+    """Whether an If-None-Match header names our entity tag (RFC 9110 13.1.2, weak comparison)."""
+    if not if_none_match or len(if_none_match) > _MOST_HEADER_BYTES:
+        return False
+    tags = (tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b","))
+    return any(tag in {etag, b"*"} for tag in tags)
+
+
+async def _refuse(send: Send, status: int, reason: str, header: tuple[bytes, bytes]) -> None:
+    body = json.dumps({"error": reason}).encode()
+    headers = [
+        (b"content-type", _JSON),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+        (b"access-control-allow-origin", b"*"),
+        header,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

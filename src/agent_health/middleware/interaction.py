@@ -1,0 +1,45 @@
+"""How does an agent without ASGI time one interaction?"""
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from agent_health.middleware.windows import Clock
+from agent_health.outcome import Outcome, outcome_of_exception
+
+
+class _Recorder(Protocol):
+    clock: Clock
+
+    def record(
+        self, outcome: Outcome | str, *, latency_ms: float, first_byte_ms: float | None = None
+    ) -> None: ...
+
+
+class Interaction:
+    """One interaction of an agent without ASGI; made by `AgentHealth.interaction`."""
+
+    def __init__(self, health: _Recorder) -> None:
+        self.outcome: Outcome | str | None = None
+        """How it ended, if the body's own end does not tell."""
+        self._health = health
+        self._first_byte_ns: int | None = None
+
+    def first_byte(self) -> None:
+        """Say that a streamed answer begins now; its latency is the time until here."""
+        if self._first_byte_ns is None:
+            self._first_byte_ns = self._health.clock.monotonic_ns() - self._began_ns
+
+    def __enter__(self) -> Self:
+        self._began_ns = self._health.clock.monotonic_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        now_ns = self._health.clock.monotonic_ns()
+        outcome = self.outcome
+        if outcome is None:
+            outcome = Outcome.ANSWERED if error is None else outcome_of_exception(error)
+        latency_ns = now_ns - self._began_ns if self._first_byte_ns is None else self._first_byte_ns
+        first_byte_ms = None if self._first_byte_ns is None else self._first_byte_ns / 1e6
+        self._health.record(outcome, latency_ms=latency_ns / 1e6, first_byte_ms=first_byte_ms)

@@ -1,0 +1,321 @@
+"""How does an agent record what became of its requests? The only clock inside the agent.
+
+`AgentHealth` is all that an agent without ASGI needs; the middleware is built on it.
+"""
+
+import logging
+import os
+import sys
+import threading
+import weakref
+from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
+
+from agent_health.document import HealthDocument
+from agent_health.errors import InvalidSetting
+from agent_health.latency_histogram import bin_of
+from agent_health.middleware.board import Notice
+from agent_health.middleware.interaction import Interaction
+from agent_health.middleware.settings import Moment, RecorderSettings, moment_now
+from agent_health.middleware.windows import Clock, Windows, check_state_dir, open_windows
+from agent_health.outcome import SIDES, Outcome
+from agent_health.rolling_window import WindowReader, WindowWriter
+from agent_health.self_report import Declared, no_report, self_report
+
+_log = logging.getLogger("agent_health")
+
+_STREAMS = len(Outcome)
+_RETRY_NS = 50_000_000
+_LONGEST_REFRESH_NS = 3_600_000_000_000
+_COMPLAINT_INTERVAL_NS = 60_000_000_000
+
+
+class AgentHealth:
+    """Counts an agent's interactions over a rolling window and makes its health document.
+
+    Safe to use from many threads. After a fork the child begins to count anew, as a worker of its
+    own. Recording takes about a microsecond and never raises for anything but wrong arguments.
+
+    Settings (InvalidSetting for a wrong one):
+
+    agent_id: stable name, best the URL of the agent's card (draft 4.2).
+    window_seconds: length of the window in seconds, 86400 by default; 300 to 604800 (draft 4.4).
+    refresh_seconds: the published document is made at most once in so many seconds, 60 by default;
+        1 to 3600 (draft 7).
+    baseline_p99_ms: the declared p99 latency in milliseconds, above 0, up to one hour; slower than
+        three times this is degraded (draft 4.3). None, the default: latency is not judged.
+    counting: which outcomes count on which side of the ratio: "interactions" (default), "literal" or
+        "server_faults". See `agent_health.outcome`.
+    state_dir: directory in which all worker processes share their windows, which survive restarts
+        there. None, the default: each process reports for itself and forgets. Made if absent,
+        readable by its owner only; 1.5 MB for each worker. POSIX only.
+    model_changed_at: when the agent's model last changed: a datetime with a zone, or what returns
+        one (or None) whenever the document is made (draft 4.5).
+    capabilities_updated_at: when the agent's card last changed, likewise (draft 4.5).
+    clock: for tests, a clock that is wound by hand.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent_id: str,
+        window_seconds: float = 86_400,
+        refresh_seconds: float = 60,
+        baseline_p99_ms: float | None = None,
+        counting: str = "interactions",
+        state_dir: str | Path | None = None,
+        model_changed_at: Moment = None,
+        capabilities_updated_at: Moment = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = RecorderSettings.checked(
+            agent_id=agent_id,
+            window_seconds=window_seconds,
+            refresh_seconds=refresh_seconds,
+            baseline_p99_ms=baseline_p99_ms,
+            counting=counting,
+            state_dir=state_dir,
+            model_changed_at=model_changed_at,
+            capabilities_updated_at=capabilities_updated_at,
+        )
+        self.clock = clock or Clock()
+        self._is_sampled = tuple(side is not None for side in SIDES[self.settings.counting].values())
+        self._complaint_due_ns = 0
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            # Without the GIL an increment is no longer one step.
+            self.count = self._count_locked  # type: ignore[method-assign]
+        self._begin()
+        check_state_dir(self.settings.state_dir)
+        _recorders.add(self)
+
+    def record(
+        self,
+        outcome: Outcome | str = Outcome.ANSWERED,
+        *,
+        latency_ms: float,
+        first_byte_ms: float | None = None,
+    ) -> None:
+        """Count one interaction that just ended.
+
+        `outcome` is an `Outcome` or its name in lower case ("answered", "task_failed", ...);
+        `latency_ms` how long it took, in milliseconds; `first_byte_ms`, of a streamed answer, how long
+        its first byte took. Raises InvalidSetting for an outcome that is none and a latency that is
+        no number; negative latencies count as 0, those above an hour as an hour.
+        """
+        known = _outcome(outcome)
+        latency_ns = _nanoseconds("latency_ms", latency_ms)
+        first_byte_ns = None if first_byte_ms is None else _nanoseconds("first_byte_ms", first_byte_ms)
+        try:
+            self.count(known, latency_ns, first_byte_ns, self.clock.monotonic_ns())
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            self.complain("an interaction could not be counted")
+
+    def interaction(self) -> Interaction:
+        """Return a context manager that times its body and counts how it ended.
+
+        An exception counts as `raised`, a TimeoutError as `timed_out`, a cancellation as `abandoned`,
+        and goes on. Within, set `outcome` to say otherwise, and call `first_byte()` when a streamed
+        answer begins.
+        """
+        return Interaction(self)
+
+    def document(self) -> HealthDocument:
+        """Return the health document as of now, of all workers, computed at this call."""
+        with self._lock:
+            now_ns = self.clock.monotonic_ns()
+            self._catch_up(now_ns)
+            return self._report(self._opened(now_ns), now_ns)
+
+    def published(self, now_ns: int) -> Notice:
+        """Return what is published: at most `refresh_seconds` old, and the same in all workers.
+
+        `now_ns` is the time of this recorder's monotonic clock. If the document cannot be made, it
+        says `unknown`.
+        """
+        held = self._held
+        if held is not None and now_ns < self._refresh_due_ns:
+            return held
+        with self._lock:
+            self._catch_up(now_ns)
+            return self._held or self._refresh(now_ns)
+
+    def seconds_to_refresh(self, now_ns: int) -> int:
+        """Return how many whole seconds what is published stays so, at least 0."""
+        return max(0, (self._refresh_due_ns - now_ns) // 1_000_000_000)
+
+    def count(self, outcome: int, latency_ns: int, first_byte_ns: int | None, now_ns: int) -> None:
+        """Count one interaction: the hot path of `record`, in nanoseconds and unchecked. May raise."""
+        if now_ns >= self._due_ns:
+            with self._lock:
+                # Before this one is counted: the agent was what it was until now.
+                self._catch_up(now_ns)
+        if self._is_sampled[outcome]:
+            self._latencies[bin_of(latency_ns)] += 1
+            if first_byte_ns is not None:
+                self._first_bytes[bin_of(first_byte_ns)] += 1
+                self._counts[_STREAMS] += 1
+        self._counts[outcome] += 1
+
+    def open(self) -> None:
+        """Open the windows now rather than with the first interaction: the disk may take its time."""
+        try:
+            with self._lock:
+                self._catch_up(self.clock.monotonic_ns())
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            self.complain("the windows could not be opened")
+
+    def close(self) -> None:
+        """Let go of shared files, in which everything stays; what is in memory only is forgotten."""
+        with self._lock:
+            if self._windows is not None:
+                self._windows.close()
+            self._begin()
+
+    def begin_in_child(self) -> None:
+        """Begin as a worker of its own after a fork; the lock may be held by a thread that is gone."""
+        if self._windows is not None:
+            self._windows.close()
+        self._begin()
+
+    def complain(self, what: str) -> None:
+        """Log the exception being handled, at most one a minute, as traffic may repeat it at any rate."""
+        now_ns = self.clock.monotonic_ns()
+        if now_ns >= self._complaint_due_ns:
+            self._complaint_due_ns = now_ns + _COMPLAINT_INTERVAL_NS
+            _log.exception("agent-health: %s (further complaints are left out for a minute)", what)
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._windows: Windows | None = None
+        self._reader = WindowReader(self.settings.window_ns)
+        self._held: Notice | None = None
+        self._refresh_due_ns = 0
+        self._due_ns = 0
+        """When `count` must look up: the slot ends, or the document is due. 0 until it is open."""
+
+    def _count_locked(self, outcome: int, latency_ns: int, first_byte_ns: int | None, now_ns: int) -> None:
+        with self._lock:
+            AgentHealth.count(self, outcome, latency_ns, first_byte_ns, now_ns)
+
+    def _opened(self, now_ns: int) -> Windows:
+        if self._windows is None:
+            self._windows = open_windows(self.settings, self.clock, now_ns)
+            now_ns += self._windows.offset_ns
+            self._writer = WindowWriter(self._windows.block, self.settings.window_ns, now_ns)
+            self._take_lanes()
+        return self._windows
+
+    def _take_lanes(self) -> None:
+        self._counts = self._writer.counts
+        self._latencies = self._writer.latencies
+        self._first_bytes = self._writer.first_bytes
+
+    def _catch_up(self, now_ns: int) -> None:
+        """Open the windows, the slot and the document that are due. The lock is held."""
+        is_new = self._windows is None
+        windows = self._opened(now_ns)
+        if is_new:
+            self._refresh_due_ns = now_ns + self.settings.refresh_ns
+        if now_ns + windows.offset_ns >= self._writer.ends_ns:
+            self._writer.open_slot(now_ns + windows.offset_ns)
+            self._take_lanes()
+        if now_ns >= self._refresh_due_ns:
+            self._refresh(now_ns)
+        self._due_ns = min(self._writer.ends_ns - windows.offset_ns, self._refresh_due_ns)
+
+    def _refresh(self, now_ns: int) -> Notice:
+        """Adopt what another worker has published, or make and publish the document."""
+        # First of all: an operator's function may record, or ask for the document, in its turn.
+        self._refresh_due_ns = now_ns + self.settings.refresh_ns
+        try:
+            notice = self._renewed(self._opened(now_ns), now_ns)
+        except Exception:  # noqa: BLE001 - the endpoint must answer, whatever is wrong with the windows
+            self.complain("the health document could not be made; it says `unknown`")
+            document = no_report(self.settings.agent_id, self._wall()).to_json()
+            notice = Notice(now_ns, self._refresh_due_ns, 0, document)
+        self._held = notice
+        return notice
+
+    def _renewed(self, windows: Windows, now_ns: int) -> Notice:
+        offset_ns = windows.offset_ns
+        time_ns = now_ns + offset_ns
+        with windows.publishing() as is_ours:
+            notice = windows.notice()
+            if notice is not None and time_ns < notice.expires_ns <= time_ns + _LONGEST_REFRESH_NS:
+                self._refresh_due_ns = notice.expires_ns - offset_ns
+                return notice
+            held = self._held
+            if not is_ours and held is not None and time_ns < held.expires_ns + self.settings.refresh_ns:
+                # Another worker is about to publish: what is held is good for that moment.
+                self._refresh_due_ns = now_ns + _RETRY_NS
+                return held
+            document = self._report(windows, now_ns)
+            healthy_at = document.health.last_healthy_at
+            healthy_ms = int(healthy_at.timestamp() * 1000) if healthy_at else 0
+            expires_ns = time_ns + self.settings.refresh_ns
+            notice = Notice(time_ns, expires_ns, healthy_ms, document.to_json())
+            if is_ours:
+                windows.publish(notice)
+            return notice
+
+    def _report(self, windows: Windows, now_ns: int) -> HealthDocument:
+        time_ns = now_ns + windows.offset_ns
+        notice = windows.notice()
+        healthy_ms = notice.last_healthy_ms if notice else 0
+        totals = self._reader.totals(windows.blocks(time_ns), time_ns)
+        return self_report(
+            self._declared(),
+            totals,
+            now=self._wall(),
+            uptime_seconds=(time_ns - windows.oldest_living_start_ns()) / 1e9,
+            last_healthy_at=datetime.fromtimestamp(healthy_ms / 1000, UTC) if healthy_ms else None,
+        )
+
+    def _declared(self) -> Declared:
+        settings = self.settings
+        return Declared(
+            agent_id=settings.agent_id,
+            window_seconds=settings.window_seconds,
+            counting=settings.counting,
+            baseline_p99_ms=settings.baseline_p99_ms,
+            model_changed_at=self._moment("model_changed_at", settings.model_changed_at),
+            capabilities_updated_at=self._moment("capabilities_updated_at", settings.capabilities_updated_at),
+        )
+
+    def _moment(self, name: str, moment: Moment) -> datetime | None:
+        try:
+            return moment_now(moment)
+        except Exception:  # noqa: BLE001 - an operator's function must not take the document down
+            self.complain(f"{name} gave no time and is left out")
+            return None
+
+    def _wall(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.wall_ns() / 1e9, UTC)
+
+
+def _outcome(outcome: object) -> Outcome:
+    if isinstance(outcome, str) and outcome.upper() in Outcome.__members__:
+        return Outcome[outcome.upper()]
+    if isinstance(outcome, Outcome):
+        return outcome
+    raise InvalidSetting("outcome", outcome, "one of " + ", ".join(known.name.lower() for known in Outcome))
+
+
+def _nanoseconds(name: str, milliseconds: object) -> int:
+    if isinstance(milliseconds, int | float) and isfinite(milliseconds):
+        return int(milliseconds * 1e6)
+    raise InvalidSetting(name, milliseconds, "a number of milliseconds")
+
+
+_recorders: "weakref.WeakSet[AgentHealth]" = weakref.WeakSet()
+
+
+def _begin_anew_in_child() -> None:
+    """Leave the parent's window to the parent: what it counted is in its file, not in ours."""
+    for recorder in _recorders:
+        recorder.begin_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew_in_child)

@@ -1,0 +1,119 @@
+"""What does an agent say of itself? (draft 4.2 to 4.5)"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from agent_health.document import SCHEMA_VERSION, HealthDocument, HealthStatus
+from agent_health.health_status import health_status
+from agent_health.outcome import Counting, Outcome, Samples, count_samples
+from agent_health.rolling_window import WindowTotals
+from agent_health.trend import calibration_trend
+
+EXTENSION_PREFIX = "io.github.agent-health."
+"""Our members of `extensions`: `counting`, `outcomes`, `first-byte`, `baseline`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the operator told the recorder."""
+
+    agent_id: str
+    window_seconds: float
+    counting: Counting
+    baseline_p99_ms: float | None
+    model_changed_at: datetime | None
+    capabilities_updated_at: datetime | None
+
+
+def self_report(
+    declared: Declared,
+    totals: WindowTotals,
+    *,
+    now: datetime,
+    uptime_seconds: float,
+    last_healthy_at: datetime | None,
+) -> HealthDocument:
+    """Return the health document in full detail. A value that does not exist is left out.
+
+    `last_healthy_at` is when the agent was last seen healthy before; if it is healthy, the
+    document says `now`.
+    """
+    samples = count_samples(totals.current, declared.counting)
+    # Latencies are kept of samples only, so there are percentiles exactly if there is a sample.
+    percentiles = totals.latencies.percentiles_ms(0.50, 0.99)
+    status = health_status(samples, percentiles[1] if percentiles else None, declared.baseline_p99_ms)
+
+    health: dict[str, Any] = {"status": status}
+    if status is HealthStatus.HEALTHY:
+        last_healthy_at = now
+    if last_healthy_at is not None:
+        health["last_healthy_at"] = min(last_healthy_at, now)
+    health["uptime_seconds"] = round(uptime_seconds)
+
+    previous = count_samples(totals.previous, declared.counting)
+    decay: dict[str, Any] = {
+        "calibration_trend": calibration_trend(samples, previous),
+        "days_since_model_change": _whole_days(declared.model_changed_at, now),
+    }
+    if declared.capabilities_updated_at is not None:
+        decay["last_capability_update"] = declared.capabilities_updated_at
+
+    return HealthDocument.model_validate(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "agent_id": declared.agent_id,
+            "timestamp": now,
+            "health": health,
+            "calibration": _calibration(samples, percentiles, declared.window_seconds),
+            "decay": decay,
+            "extensions": _extensions(declared, totals),
+        }
+    )
+
+
+def no_report(agent_id: str, now: datetime) -> HealthDocument:
+    """Return the document of an agent whose own measurement fails: unknown."""
+    return HealthDocument.model_validate(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "agent_id": agent_id,
+            "timestamp": now,
+            "health": {"status": HealthStatus.UNKNOWN},
+        }
+    )
+
+
+def _calibration(samples: Samples, percentiles: tuple[float, ...], window_seconds: float) -> dict[str, Any]:
+    calibration: dict[str, Any] = {}
+    ratio = samples.response_ratio
+    if ratio is not None:
+        # To six digits, and such that the two add up to 1.
+        calibration["response_ratio"] = round(ratio, 6)
+        calibration["error_ratio"] = round(1 - round(ratio, 6), 6)
+    if percentiles:
+        calibration["latency_p50_ms"], calibration["latency_p99_ms"] = percentiles
+    calibration["measurement_window_seconds"] = window_seconds
+    calibration["sample_count"] = samples.total
+    return calibration
+
+
+def _extensions(declared: Declared, totals: WindowTotals) -> dict[str, Any]:
+    counts = {outcome.name.lower(): totals.current[outcome] for outcome in Outcome if totals.current[outcome]}
+    extensions: dict[str, Any] = {
+        EXTENSION_PREFIX + "counting": declared.counting.value,
+        EXTENSION_PREFIX + "outcomes": counts,
+    }
+    if first_bytes := totals.first_bytes.percentiles_ms(0.50, 0.99):
+        extensions[EXTENSION_PREFIX + "first-byte"] = {
+            "latency_p50_ms": first_bytes[0],
+            "latency_p99_ms": first_bytes[1],
+        }
+    if declared.baseline_p99_ms is not None:
+        extensions[EXTENSION_PREFIX + "baseline"] = {"latency_p99_ms": declared.baseline_p99_ms}
+    return extensions
+
+
+def _whole_days(since: datetime | None, now: datetime) -> int | None:
+    """Whole days from `since` to `now`, rounded down; None if unknown, 0 if in the future."""
+    return None if since is None else max(0, (now - since) // timedelta(days=1))
