@@ -1,107 +1,41 @@
-"""Which fields of an A2A card do we read, how leniently, and how is health announced in it?"""
+"""Which fields of an A2A card do we read, and which generation is it of?"""
 
-import copy
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from a2a.client.card_resolver import parse_agent_card
-from a2a.types import AgentCard as SdkAgentCard
-from google.protobuf.json_format import MessageToDict, ParseDict  # type: ignore[import-untyped]  # the SDK brings no stubs
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.cards import (
+    CARD_01,
+    CARD_02,
+    CARD_03,
+    CARD_10,
+    CARDS,
+    CARDS_WITH_SURPRISES,
+    DATA,
+    JSON,
+    assert_sound,
+    corpus,
+    findings,
+    findings_in,
+    without,
+)
 
 from agent_health.agent_card import (
     MAX_CARD_BYTES,
     MAX_EXTENSIONS,
-    MAX_FINDINGS,
-    MAX_INTERFACES,
     MAX_SKILLS,
-    MAX_TEXT_CHARS,
-    MAX_URL_CHARS,
-    AgentCard,
-    AgentInterface,
-    CardFinding,
     CardKind,
     interpret_agent_card,
     read_agent_card,
 )
-from agent_health.card_announcement import (
-    HEALTH_EXTENSION_URI,
-    HealthAnnouncement,
-    announce_health,
-    is_health_path,
-)
-from agent_health.errors import InvalidSetting
+from agent_health.card_interfaces import MAX_INTERFACES, AgentInterface
+from agent_health.lenient_object import MAX_FINDINGS, MAX_TEXT_CHARS
 
-DATA = Path(__file__).parents[1].parent / "shared" / "data"
 EXPECTATIONS = Path(__file__).with_name("card_expectations.json")
-
-SKILLS: list[dict[str, Any]] = [{"id": "add", "name": "Add", "description": "Adds numbers", "tags": ["sum"]}]
-ABOUT: dict[str, Any] = {
-    "name": "Adder",
-    "description": "Adds numbers",
-    "version": "2.4.0",
-    "provider": {"organization": "Sums Ltd", "url": "https://sums.test"},
-    "defaultInputModes": ["text/plain"],
-    "defaultOutputModes": ["text/plain"],
-    "skills": SKILLS,
-}
-CARD_01: dict[str, Any] = {
-    **ABOUT,
-    "url": "https://sums.test/a2a",
-    "authentication": {"schemes": ["bearer"]},
-    "capabilities": {"streaming": True, "pushNotifications": True},
-}
-CARD_02: dict[str, Any] = {
-    **ABOUT,
-    "url": "https://sums.test/a2a",
-    "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}},
-    "supportsAuthenticatedExtendedCard": True,
-    "capabilities": {"streaming": True, "extensions": [{"uri": "https://sums.test/ext", "required": True}]},
-}
-CARD_03: dict[str, Any] = {
-    **ABOUT,
-    "protocolVersion": "0.3.0",
-    "url": "https://sums.test/a2a",
-    "preferredTransport": "JSONRPC",
-    "additionalInterfaces": [
-        {"url": "https://sums.test/a2a", "transport": "JSONRPC"},
-        {"url": "https://sums.test/rest", "transport": "HTTP+JSON"},
-    ],
-    "capabilities": {"streaming": False},
-    "signatures": [{"protected": "e30", "signature": "c2ln"}],
-}
-CARD_10: dict[str, Any] = {
-    **ABOUT,
-    "supportedInterfaces": [
-        {
-            "url": "https://sums.test/a2a",
-            "protocolBinding": "JSONRPC",
-            "protocolVersion": "1.0",
-            "tenant": "t1",
-        },
-        {"url": "https://sums.test/grpc", "protocolBinding": "GRPC", "protocolVersion": "1.0"},
-    ],
-    "capabilities": {"streaming": True, "extendedAgentCard": True},
-}
-CARDS = {"0.1": CARD_01, "0.2": CARD_02, "0.3": CARD_03, "1.0": CARD_10}
-every_generation = pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
-
-
-def without(card: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in card.items() if key not in keys}
-
-
-def findings(card: AgentCard) -> list[str]:
-    return [f"{finding.name} {finding.pointer}".rstrip() for finding in card.findings]
-
-
-def findings_in(value: object) -> list[str]:
-    return findings(interpret_agent_card(value))
-
 
 # --- the four generations ---------------------------------------------------------------------------------
 
@@ -134,39 +68,17 @@ def test_a_02_card_has_security_schemes_extensions_and_an_extended_card() -> Non
     assert extension.params == {}
 
 
-def test_a_03_card_lists_its_main_url_first_and_once() -> None:
-    card = interpret_agent_card(CARD_03)
-    assert card.interfaces == (
-        AgentInterface("https://sums.test/a2a", "JSONRPC", "0.3.0"),
-        AgentInterface("https://sums.test/rest", "HTTP+JSON", "0.3.0"),
-    )
-    assert card.is_signed
-
-
-def test_a_10_card_gives_version_and_tenant_per_interface() -> None:
-    card = interpret_agent_card(CARD_10)
-    assert card.interfaces == (
-        AgentInterface("https://sums.test/a2a", "JSONRPC", "1.0", "t1"),
-        AgentInterface("https://sums.test/grpc", "GRPC", "1.0"),
-    )
-    assert card.has_extended_card
-
-
-def test_a_10_card_with_03_fields_merged_in_is_10_and_names_no_interface_twice() -> None:
-    older = {"url": "https://sums.test/a2a", "protocolVersion": "0.3", "preferredTransport": "JSONRPC"}
-    twin = {"url": "https://sums.test/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "0.3.0"}
-    card = interpret_agent_card(
-        CARD_10 | older | {"supportedInterfaces": [*CARD_10["supportedInterfaces"], twin]}
-    )
-    assert card.generation == "1.0"
-    assert [interface.protocol_version for interface in card.interfaces] == ["1.0", "1.0", "0.3.0"]
-    assert findings(card) == ["mixed_generations /url"]
-
-
 def test_the_generation_of_a_card_without_version_is_told_by_its_newest_member() -> None:
     assert interpret_agent_card(without(CARD_03, "protocolVersion")).generation == "0.3"
     assert interpret_agent_card(without(CARD_03, "protocolVersion", "signatures")).generation == "0.3"
     assert interpret_agent_card(without(CARD_01, "authentication")).generation is None
+
+
+def test_a_registry_record_is_read_like_a_card() -> None:
+    record = CARD_03 | {"wellKnownURI": "https://sums.test/.well-known/agent-card.json", "registryTags": []}
+    card = interpret_agent_card(record)
+    assert card.kind == CardKind.REGISTRY_RECORD
+    assert card.interfaces == interpret_agent_card(CARD_03).interfaces
 
 
 # --- one finding each -------------------------------------------------------------------------------------
@@ -211,32 +123,6 @@ ODD_CARDS: dict[str, tuple[object, list[str]]] = {
         CARD_03 | {"authentication": {"schemes": ["bearer"]}},
         ["mixed_generations /authentication"],
     ),
-    "an interface without version": (
-        CARD_10 | {"supportedInterfaces": [{"url": "https://sums.test/", "protocolBinding": "GRPC"}]},
-        ["protocol_version_missing /supportedInterfaces/0/protocolVersion"],
-    ),
-    "an interface without binding": (
-        CARD_10 | {"supportedInterfaces": [{"url": "https://sums.test/", "protocolVersion": "1.0"}]},
-        ["binding_missing /supportedInterfaces/0/protocolBinding"],
-    ),
-    "an interface without URL": (
-        CARD_10 | {"supportedInterfaces": [{"protocolBinding": "GRPC", "protocolVersion": "1.0"}]},
-        ["url_missing /supportedInterfaces/0/url", "url_missing /url"],
-    ),
-    "a binding in small letters": (
-        CARD_03 | {"preferredTransport": "jsonrpc"},
-        ["binding_respelled /preferredTransport"],
-    ),
-    "a foreign binding": (CARD_03 | {"preferredTransport": "stdio"}, ["unknown_binding /preferredTransport"]),
-    "no URL": (without(CARD_03, "url", "additionalInterfaces"), ["url_missing /url"]),
-    "an empty URL": (without(CARD_03, "additionalInterfaces") | {"url": ""}, ["url_missing /url"]),
-    "a template": (CARD_01 | {"url": "https://{tenant}.sums.test/a2a"}, ["url_is_a_template /url"]),
-    "credentials": (CARD_01 | {"url": "https://me:secret@sums.test/"}, ["url_has_credentials /url"]),
-    "another scheme": (CARD_01 | {"url": "grpc://sums.test:50051"}, ["unknown_scheme /url"]),
-    "localhost": (CARD_01 | {"url": "http://localhost:8000/a2a"}, ["url_on_localhost /url"]),
-    "a loopback address": (CARD_01 | {"url": "http://127.8.0.1/"}, ["url_on_localhost /url"]),
-    "IPv6 loopback": (CARD_01 | {"url": "http://[::1]:80/"}, ["url_on_localhost /url"]),
-    "an endless URL": (CARD_01 | {"url": "https://a.test/" + "a" * MAX_URL_CHARS}, ["too_long /url"]),
     "an endless description": (
         CARD_01 | {"description": "a" * (MAX_TEXT_CHARS + 1)},
         ["too_long /description"],
@@ -272,60 +158,6 @@ ODD_CARDS: dict[str, tuple[object, list[str]]] = {
 @pytest.mark.parametrize(("odd", "expected"), ODD_CARDS.values(), ids=ODD_CARDS)
 def test_every_oddity_is_named_and_placed(odd: object, expected: list[str]) -> None:
     assert findings_in(odd) == expected
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["sums.test/a2a", "localhost:8080", "/a2a", "//sums.test/", "https:///a2a", "https://[::1/", "https://a.test:99999/",
-     "https://a b.test/", "https://a.test\\@b.test/", "https://a.test/\n", "https://", " "],
-)  # fmt: skip
-def test_a_url_that_is_not_absolute_is_kept_but_never_called(url: str) -> None:
-    card = interpret_agent_card(CARD_01 | {"url": url})
-    assert findings(card)[0] == "url_not_absolute /url"
-    assert len(card.interfaces) == 1
-    assert not card.is_usable
-
-
-def test_a_finding_about_credentials_does_not_repeat_them() -> None:
-    card = interpret_agent_card(CARD_01 | {"url": "https://me:secret@sums.test/"})
-    assert "secret" not in str(card.findings)
-    assert not card.is_usable
-
-
-@pytest.mark.parametrize(
-    ("private", "pointer"),
-    [
-        ({"endpoint": "https://sums.test/x"}, "/endpoint"),
-        ({"serviceUrl": "https://sums.test/x"}, "/serviceUrl"),
-        ({"apiEndpoint": "https://sums.test/x"}, "/apiEndpoint"),
-        ({"endpoints": {"docs": "https://sums.test/docs", "a2a": "https://sums.test/x"}}, "/endpoints/a2a"),
-        ({"endpoints": ["https://sums.test/x"]}, "/endpoints/0"),
-        ({"interfaces": [{"type": "a2a", "url": "https://sums.test/x"}]}, "/interfaces/0/url"),
-    ],
-)
-def test_a_url_under_a_private_key_is_used_if_there_is_no_other(
-    private: dict[str, Any], pointer: str
-) -> None:
-    card = interpret_agent_card(without(CARD_01, "url") | private)
-    assert card.interfaces == (AgentInterface("https://sums.test/x", None, None),)
-    assert findings(card) == [f"url_under_private_key {pointer}"]
-    assert interpret_agent_card(CARD_01 | private).interfaces == interpret_agent_card(CARD_01).interfaces
-
-
-def test_an_a2a_endpoint_is_used_beside_another_url_but_after_it() -> None:
-    card = interpret_agent_card(CARD_01 | {"a2aEndpoint": "https://sums.test/x"})
-    assert [interface.url for interface in card.interfaces] == [
-        "https://sums.test/a2a",
-        "https://sums.test/x",
-    ]
-    assert findings(card) == ["url_under_private_key /a2aEndpoint"]
-
-
-def test_a_registry_record_is_read_like_a_card() -> None:
-    record = CARD_03 | {"wellKnownURI": "https://sums.test/.well-known/agent-card.json", "registryTags": []}
-    card = interpret_agent_card(record)
-    assert card.kind == CardKind.REGISTRY_RECORD
-    assert card.interfaces == interpret_agent_card(CARD_03).interfaces
 
 
 # --- bytes ------------------------------------------------------------------------------------------------
@@ -387,190 +219,7 @@ def test_the_findings_are_bounded_and_the_last_one_says_so() -> None:
     assert named[-1] == "too_many_findings"
 
 
-# --- health -----------------------------------------------------------------------------------------------
-
-
-def with_extension(**entry: Any) -> dict[str, Any]:
-    return CARD_03 | {"capabilities": {"extensions": [{"uri": HEALTH_EXTENSION_URI, **entry}]}}
-
-
-def test_the_health_extension_is_read() -> None:
-    card = interpret_agent_card(with_extension(params={"path": "/adder/health", "schema_version": "0.1.0"}))
-    assert card.health == HealthAnnouncement("/adder/health", None, "0.1.0", "extension")
-    assert findings(card) == []
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["https://evil.test/health", "//evil.test/health", "/\\evil.test", "health", "", "/a b", "/a\nb", "/a#b",
-     "/{id}/health", "/" + "a" * 2048, 7, ["/health"]],
-)  # fmt: skip
-def test_a_path_that_leads_elsewhere_is_ignored(path: object) -> None:
-    card = interpret_agent_card(with_extension(params={"path": path}))
-    assert card.health == HealthAnnouncement(None, None, None, "extension")
-    assert findings(card) == ["health_path_is_not_a_path /capabilities/extensions/0/params/path"]
-
-
-def test_health_without_a_path_is_announced_all_the_same() -> None:
-    card = interpret_agent_card(with_extension())
-    assert card.health == HealthAnnouncement(None, None, None, "extension")
-    assert findings(card) == ["health_path_missing /capabilities/extensions/0/params/path"]
-
-
-def test_a_schema_version_that_is_none_is_ignored() -> None:
-    card = interpret_agent_card(with_extension(params={"path": "/h", "schema_version": 1}))
-    assert card.health == HealthAnnouncement("/h", None, None, "extension")
-    assert findings(card) == ["wrong_type /capabilities/extensions/0/params/schema_version"]
-
-
-def test_health_that_is_required_or_announced_twice_is_named() -> None:
-    entry = {"uri": HEALTH_EXTENSION_URI, "params": {"path": "/one"}, "required": True}
-    other = {"uri": HEALTH_EXTENSION_URI, "params": {"path": "/two"}}
-    card = interpret_agent_card(CARD_03 | {"capabilities": {"extensions": ["x", entry, other]}})
-    assert card.health is not None
-    assert card.health.path == "/one"
-    assert findings(card) == [
-        "wrong_type /capabilities/extensions/0",
-        "duplicate_health_extension /capabilities/extensions/2",
-        "required_health_extension /capabilities/extensions/1/required",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("private", "pointer", "path", "url"),
-    [
-        ({"endpoints": {"health": "GET /api/health"}}, "/endpoints/health", "/api/health", None),
-        ({"endpoints": {"health": "/healthz"}}, "/endpoints/health", "/healthz", None),
-        ({"health_check": "https://status.test/h"}, "/health_check", None, "https://status.test/h"),
-        ({"healthUrl": "https://status.test/h"}, "/healthUrl", None, "https://status.test/h"),
-    ],
-)
-def test_health_under_a_private_key_is_read_and_named(
-    private: dict[str, Any], pointer: str, path: str | None, url: str | None
-) -> None:
-    card = interpret_agent_card(CARD_01 | private)
-    assert card.health == HealthAnnouncement(path, url, None, "private_key")
-    assert findings(card) == [f"health_under_private_key {pointer}"]
-
-
-@pytest.mark.parametrize("value", ["ok", True, {"status": "ok"}, None, "//evil.test/", "mailto:a@b.test"])
-def test_what_is_no_place_announces_no_health(value: object) -> None:
-    assert interpret_agent_card(CARD_01 | {"health": value}).health is None
-
-
-def test_the_extension_stands_over_a_private_key() -> None:
-    card = interpret_agent_card(announce_health(CARD_01 | {"health_check": "/private"}))
-    assert card.health is not None
-    assert card.health.source == "extension"
-    assert findings(card) == []
-
-
-# --- announcing -------------------------------------------------------------------------------------------
-
-
-@every_generation
-def test_announcing_adds_one_extension_and_nothing_else(card: dict[str, Any]) -> None:
-    before = copy.deepcopy(card)
-    announced = announce_health(card, path="/adder/health")
-    assert card == before
-    entry = announced["capabilities"]["extensions"][-1]
-    assert entry["uri"] == HEALTH_EXTENSION_URI
-    assert entry["required"] is False
-    assert entry["params"] == {"path": "/adder/health", "schema_version": "0.1.0"}
-    assert set(entry) == {"uri", "description", "required", "params"}
-    announced["capabilities"]["extensions"].pop()
-    if "extensions" not in card["capabilities"]:
-        del announced["capabilities"]["extensions"]
-    assert announced == before
-
-
-@every_generation
-def test_what_was_announced_reads_back(card: dict[str, Any]) -> None:
-    read = read_agent_card(json.dumps(announce_health(card)))
-    assert read.health == HealthAnnouncement("/.well-known/agent-health", None, "0.1.0", "extension")
-    assert findings(read) == []
-    assert read.interfaces == interpret_agent_card(card).interfaces
-
-
-def test_announcing_again_replaces_the_entry_in_its_place() -> None:
-    ours, other = {"uri": HEALTH_EXTENSION_URI}, {"uri": "urn:other"}
-    announced = announce_health({"capabilities": {"extensions": [ours, other, ours, "x"]}}, path="/new")
-    first, *rest = announced["capabilities"]["extensions"]
-    assert first["params"]["path"] == "/new"
-    assert rest == [other, "x"]
-
-
-@pytest.mark.parametrize("absent", [{}, {"capabilities": None}, {"capabilities": {"extensions": None}}])
-def test_announcing_creates_what_is_absent(absent: dict[str, Any]) -> None:
-    assert len(announce_health(absent)["capabilities"]["extensions"]) == 1
-
-
-@pytest.mark.parametrize(
-    ("card", "name"),
-    [
-        ({"capabilities": ["add"]}, "card.capabilities"),
-        ({"capabilities": "add"}, "card.capabilities"),
-        ({"capabilities": {"extensions": {"x402": {}}}}, "card.capabilities.extensions"),
-    ],
-)
-def test_announcing_refuses_a_card_that_cannot_take_it(card: dict[str, Any], name: str) -> None:
-    with pytest.raises(InvalidSetting) as refused:
-        announce_health(card)
-    assert refused.value.name == name
-
-
-@pytest.mark.parametrize("path", ["health", "//evil.test/", "https://sums.test/health", "/a\r\nb"])
-def test_announcing_refuses_a_path_that_leads_elsewhere(path: str) -> None:
-    with pytest.raises(InvalidSetting, match="path"):
-        announce_health(CARD_10, path=path)
-
-
 # --- anything at all --------------------------------------------------------------------------------------
-
-KEYS = sorted(
-    {
-        "extensions",
-        "params",
-        "path",
-        "uri",
-        "endpoint",
-        "endpoints",
-        "interfaces",
-        "health",
-        "schemes",
-        "a2aEndpoint",
-    }
-    | {key for card in CARDS.values() for key in (*card, *card["capabilities"])}
-)
-SCALARS = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text()
-    | st.sampled_from(["https://sums.test/", "http://[::1", "1.0", "0.3.0", HEALTH_EXTENSION_URI, "\ud800"])
-)  # fmt: skip
-JSON = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from(KEYS) | st.text(), inner, max_size=8)
-    ),
-    max_leaves=30,
-)
-CARDS_WITH_SURPRISES = st.builds(
-    lambda card, surprises, gone: without(card | surprises, *gone),
-    st.sampled_from(list(CARDS.values())),
-    st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5),
-    st.sets(st.sampled_from(KEYS), max_size=3),
-)
-PATHS = st.from_regex(r"(/[A-Za-z0-9._~%-]{1,10}){1,4}(\?[a-z=&]{0,10})?", fullmatch=True)
-
-
-def assert_sound(card: AgentCard) -> None:
-    assert {finding.name for finding in card.findings} <= set(get_args(CardFinding))
-    assert len(card.findings) <= MAX_FINDINGS
-    assert card.is_usable == any(interface.is_callable for interface in card.interfaces)
-    for finding in card.findings:
-        str(finding).encode()
-    str((card.name, card.interfaces, card.skill_ids, card.auth_schemes, card.health)).encode()
-    if card.health is not None and card.health.path is not None:
-        assert is_health_path(card.health.path)
 
 
 @given(JSON | CARDS_WITH_SURPRISES)
@@ -591,45 +240,7 @@ def test_a_card_with_broken_bytes_gives_an_answer(card: dict[str, Any], data: st
     assert_sound(read_agent_card(bytes(raw)))
 
 
-@given(CARDS_WITH_SURPRISES, PATHS)
-def test_announcing_twice_is_announcing_once_and_leaves_the_rest(card: dict[str, Any], path: str) -> None:
-    try:
-        announced = announce_health(card, path=path)
-    except InvalidSetting as refusal:
-        assert refusal.name.startswith("card.capabilities")  # noqa: PT017 - either way out is allowed
-        return
-    assert announce_health(announced, path=path) == announced
-    assert without(announced, "capabilities") == without(card, "capabilities")
-    capabilities = card.get("capabilities") or {}
-    assert without(announced["capabilities"], "extensions") == without(capabilities, "extensions")
-    others = [entry for entry in capabilities.get("extensions") or [] if not is_ours(entry)]
-    assert [entry for entry in announced["capabilities"]["extensions"] if not is_ours(entry)] == others
-
-
-def is_ours(entry: object) -> bool:
-    return isinstance(entry, dict) and entry.get("uri") == HEALTH_EXTENSION_URI
-
-
-@given(st.sampled_from(list(CARDS.values())), st.dictionaries(st.sampled_from(sorted(ABOUT)), JSON), PATHS)
-def test_what_is_announced_is_read_back_from_any_card(
-    card: dict[str, Any], surprises: dict[str, Any], path: str
-) -> None:
-    surprising = card | surprises
-    announced = interpret_agent_card(announce_health(surprising, path=path))
-    if announced.kind is not CardKind.CARD:
-        return
-    assert announced.health is not None
-    assert announced.health.path == path
-    assert announced.interfaces == interpret_agent_card(surprising).interfaces
-
-
 # --- real cards -------------------------------------------------------------------------------------------
-
-
-def corpus() -> dict[str, Path]:
-    if not (DATA / "cards").is_dir():
-        pytest.skip(f"NO REAL CARDS WERE READ: the corpus is not at {DATA / 'cards'}")
-    return {path.name: path for path in (DATA / "cards").glob("*.json")}
 
 
 def expectations() -> dict[str, dict[str, Any]]:
@@ -657,22 +268,7 @@ def test_a_real_card_is_read_as_a_person_reads_it(name: str) -> None:
     } == expectations()[name]
 
 
-def test_every_real_card_can_announce_health_or_says_why_not() -> None:
-    for name, path in corpus().items():
-        card = read_agent_card(path.read_bytes())
-        if card.kind not in {CardKind.CARD, CardKind.REGISTRY_RECORD}:
-            continue
-        value = json.loads(path.read_bytes())
-        if isinstance(value["capabilities"], list):
-            with pytest.raises(InvalidSetting):
-                announce_health(value)
-            continue
-        announced = interpret_agent_card(announce_health(value, path="/h"))
-        assert announced.health == HealthAnnouncement("/h", None, "0.1.0", "extension"), name
-        assert announced.interfaces == card.interfaces, name
-
-
-# --- the real SDK -----------------------------------------------------------------------------------------
+# --- cards of the real SDK -------------------------------------------------------------------------------
 
 
 def captured_card(path: str) -> bytes:
@@ -702,24 +298,3 @@ def test_the_card_that_sdk_0326_serves_is_03() -> None:
         ("http://127.0.0.1:9200/rest", "HTTP+JSON", "0.3.0"),
     ]
     assert {finding.name for finding in card.findings} == {"url_on_localhost"}
-
-
-def test_the_sdk_parses_an_announced_10_card_strictly_and_keeps_the_announcement() -> None:
-    announced = announce_health(CARD_10, path="/adder/health")
-    message = ParseDict(announced, SdkAgentCard(), ignore_unknown_fields=False)
-    assert MessageToDict(message.capabilities.extensions[0].params) == {
-        "path": "/adder/health",
-        "schema_version": "0.1.0",
-    }
-    assert not message.capabilities.extensions[0].required
-    assert (
-        read_agent_card(json.dumps(MessageToDict(message))).health == interpret_agent_card(announced).health
-    )
-
-
-@every_generation
-def test_the_sdk_client_still_reads_an_announced_card(card: dict[str, Any]) -> None:
-    bare = parse_agent_card(copy.deepcopy(card))
-    announced = parse_agent_card(copy.deepcopy(announce_health(card)))
-    assert announced.capabilities.extensions.pop().uri == HEALTH_EXTENSION_URI
-    assert announced == bare

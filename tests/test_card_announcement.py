@@ -1,0 +1,238 @@
+"""How does an agent announce its health in its A2A card, and how is that read back?"""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from a2a.client.card_resolver import parse_agent_card
+from a2a.types import AgentCard as SdkAgentCard
+from google.protobuf.json_format import MessageToDict, ParseDict  # type: ignore[import-untyped]  # the SDK brings no stubs
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.cards import (
+    ABOUT,
+    CARD_01,
+    CARD_03,
+    CARD_10,
+    CARDS,
+    CARDS_WITH_SURPRISES,
+    JSON,
+    PATHS,
+    corpus,
+    every_generation,
+    findings,
+    without,
+)
+
+from agent_health.agent_card import CardKind, interpret_agent_card, read_agent_card
+from agent_health.card_announcement import HEALTH_EXTENSION_URI, HealthAnnouncement, announce_health
+from agent_health.errors import InvalidSetting
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def with_extension(**entry: Any) -> dict[str, Any]:
+    return CARD_03 | {"capabilities": {"extensions": [{"uri": HEALTH_EXTENSION_URI, **entry}]}}
+
+
+def test_the_health_extension_is_read() -> None:
+    card = interpret_agent_card(with_extension(params={"path": "/adder/health", "schema_version": "0.1.0"}))
+    assert card.health == HealthAnnouncement("/adder/health", None, "0.1.0", "extension")
+    assert findings(card) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["https://evil.test/health", "//evil.test/health", "/\\evil.test", "health", "", "/a b", "/a\nb", "/a#b",
+     "/{id}/health", "/" + "a" * 2048, 7, ["/health"]],
+)  # fmt: skip
+def test_a_path_that_leads_elsewhere_is_ignored(path: object) -> None:
+    card = interpret_agent_card(with_extension(params={"path": path}))
+    assert card.health == HealthAnnouncement(None, None, None, "extension")
+    assert findings(card) == ["health_path_is_not_a_path /capabilities/extensions/0/params/path"]
+
+
+def test_health_without_a_path_is_announced_all_the_same() -> None:
+    card = interpret_agent_card(with_extension())
+    assert card.health == HealthAnnouncement(None, None, None, "extension")
+    assert findings(card) == ["health_path_missing /capabilities/extensions/0/params/path"]
+
+
+def test_a_schema_version_that_is_none_is_ignored() -> None:
+    card = interpret_agent_card(with_extension(params={"path": "/h", "schema_version": 1}))
+    assert card.health == HealthAnnouncement("/h", None, None, "extension")
+    assert findings(card) == ["wrong_type /capabilities/extensions/0/params/schema_version"]
+
+
+def test_health_that_is_required_or_announced_twice_is_named() -> None:
+    entry = {"uri": HEALTH_EXTENSION_URI, "params": {"path": "/one"}, "required": True}
+    other = {"uri": HEALTH_EXTENSION_URI, "params": {"path": "/two"}}
+    card = interpret_agent_card(CARD_03 | {"capabilities": {"extensions": ["x", entry, other]}})
+    assert card.health is not None
+    assert card.health.path == "/one"
+    assert findings(card) == [
+        "wrong_type /capabilities/extensions/0",
+        "duplicate_health_extension /capabilities/extensions/2",
+        "required_health_extension /capabilities/extensions/1/required",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("private", "pointer", "path", "url"),
+    [
+        ({"endpoints": {"health": "GET /api/health"}}, "/endpoints/health", "/api/health", None),
+        ({"endpoints": {"health": "/healthz"}}, "/endpoints/health", "/healthz", None),
+        ({"health_check": "https://status.test/h"}, "/health_check", None, "https://status.test/h"),
+        ({"healthUrl": "https://status.test/h"}, "/healthUrl", None, "https://status.test/h"),
+    ],
+)
+def test_health_under_a_private_key_is_read_and_named(
+    private: dict[str, Any], pointer: str, path: str | None, url: str | None
+) -> None:
+    card = interpret_agent_card(CARD_01 | private)
+    assert card.health == HealthAnnouncement(path, url, None, "private_key")
+    assert findings(card) == [f"health_under_private_key {pointer}"]
+
+
+@pytest.mark.parametrize("value", ["ok", True, {"status": "ok"}, None, "//evil.test/", "mailto:a@b.test"])
+def test_what_is_no_place_announces_no_health(value: object) -> None:
+    assert interpret_agent_card(CARD_01 | {"health": value}).health is None
+
+
+def test_the_extension_stands_over_a_private_key() -> None:
+    card = interpret_agent_card(announce_health(CARD_01 | {"health_check": "/private"}))
+    assert card.health is not None
+    assert card.health.source == "extension"
+    assert findings(card) == []
+
+
+# --- announcing -------------------------------------------------------------------------------------------
+
+
+@every_generation
+def test_announcing_adds_one_extension_and_nothing_else(card: dict[str, Any]) -> None:
+    before = copy.deepcopy(card)
+    announced = announce_health(card, path="/adder/health")
+    assert card == before
+    entry = announced["capabilities"]["extensions"][-1]
+    assert entry["uri"] == HEALTH_EXTENSION_URI
+    assert entry["required"] is False
+    assert entry["params"] == {"path": "/adder/health", "schema_version": "0.1.0"}
+    assert set(entry) == {"uri", "description", "required", "params"}
+    announced["capabilities"]["extensions"].pop()
+    if "extensions" not in card["capabilities"]:
+        del announced["capabilities"]["extensions"]
+    assert announced == before
+
+
+@every_generation
+def test_what_was_announced_reads_back(card: dict[str, Any]) -> None:
+    read = read_agent_card(json.dumps(announce_health(card)))
+    assert read.health == HealthAnnouncement("/.well-known/agent-health", None, "0.1.0", "extension")
+    assert findings(read) == []
+    assert read.interfaces == interpret_agent_card(card).interfaces
+
+
+def test_announcing_again_replaces_the_entry_in_its_place() -> None:
+    ours, other = {"uri": HEALTH_EXTENSION_URI}, {"uri": "urn:other"}
+    announced = announce_health({"capabilities": {"extensions": [ours, other, ours, "x"]}}, path="/new")
+    first, *rest = announced["capabilities"]["extensions"]
+    assert first["params"]["path"] == "/new"
+    assert rest == [other, "x"]
+
+
+@pytest.mark.parametrize("absent", [{}, {"capabilities": None}, {"capabilities": {"extensions": None}}])
+def test_announcing_creates_what_is_absent(absent: dict[str, Any]) -> None:
+    assert len(announce_health(absent)["capabilities"]["extensions"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("card", "name"),
+    [
+        ({"capabilities": ["add"]}, "card.capabilities"),
+        ({"capabilities": "add"}, "card.capabilities"),
+        ({"capabilities": {"extensions": {"x402": {}}}}, "card.capabilities.extensions"),
+    ],
+)
+def test_announcing_refuses_a_card_that_cannot_take_it(card: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        announce_health(card)
+    assert refused.value.name == name
+
+
+@pytest.mark.parametrize("path", ["health", "//evil.test/", "https://sums.test/health", "/a\r\nb"])
+def test_announcing_refuses_a_path_that_leads_elsewhere(path: str) -> None:
+    with pytest.raises(InvalidSetting, match="path"):
+        announce_health(CARD_10, path=path)
+
+
+@given(CARDS_WITH_SURPRISES, PATHS)
+def test_announcing_twice_is_announcing_once_and_leaves_the_rest(card: dict[str, Any], path: str) -> None:
+    try:
+        announced = announce_health(card, path=path)
+    except InvalidSetting as refusal:
+        assert refusal.name.startswith("card.capabilities")  # noqa: PT017 - either way out is allowed
+        return
+    assert announce_health(announced, path=path) == announced
+    assert without(announced, "capabilities") == without(card, "capabilities")
+    capabilities = card.get("capabilities") or {}
+    assert without(announced["capabilities"], "extensions") == without(capabilities, "extensions")
+    others = [entry for entry in capabilities.get("extensions") or [] if not is_ours(entry)]
+    assert [entry for entry in announced["capabilities"]["extensions"] if not is_ours(entry)] == others
+
+
+def is_ours(entry: object) -> bool:
+    return isinstance(entry, dict) and entry.get("uri") == HEALTH_EXTENSION_URI
+
+
+@given(st.sampled_from(list(CARDS.values())), st.dictionaries(st.sampled_from(sorted(ABOUT)), JSON), PATHS)
+def test_what_is_announced_is_read_back_from_any_card(
+    card: dict[str, Any], surprises: dict[str, Any], path: str
+) -> None:
+    surprising = card | surprises
+    announced = interpret_agent_card(announce_health(surprising, path=path))
+    if announced.kind is not CardKind.CARD:
+        return
+    assert announced.health is not None
+    assert announced.health.path == path
+    assert announced.interfaces == interpret_agent_card(surprising).interfaces
+
+
+# --- real cards and the real SDK --------------------------------------------------------------------------
+
+
+def test_every_real_card_can_announce_health_or_says_why_not() -> None:
+    for name, path in corpus().items():
+        card = read_agent_card(path.read_bytes())
+        if card.kind not in {CardKind.CARD, CardKind.REGISTRY_RECORD}:
+            continue
+        value = json.loads(path.read_bytes())
+        if isinstance(value["capabilities"], list):
+            with pytest.raises(InvalidSetting):
+                announce_health(value)
+            continue
+        announced = interpret_agent_card(announce_health(value, path="/h"))
+        assert announced.health == HealthAnnouncement("/h", None, "0.1.0", "extension"), name
+        assert announced.interfaces == card.interfaces, name
+
+
+def test_the_sdk_parses_an_announced_10_card_strictly_and_keeps_the_announcement() -> None:
+    announced = announce_health(CARD_10, path="/adder/health")
+    message = ParseDict(announced, SdkAgentCard(), ignore_unknown_fields=False)
+    assert MessageToDict(message.capabilities.extensions[0].params) == {
+        "path": "/adder/health",
+        "schema_version": "0.1.0",
+    }
+    assert not message.capabilities.extensions[0].required
+    assert (
+        read_agent_card(json.dumps(MessageToDict(message))).health == interpret_agent_card(announced).health
+    )
+
+
+@every_generation
+def test_the_sdk_client_still_reads_an_announced_card(card: dict[str, Any]) -> None:
+    bare = parse_agent_card(copy.deepcopy(card))
+    announced = parse_agent_card(copy.deepcopy(announce_health(card)))
+    assert announced.capabilities.extensions.pop().uri == HEALTH_EXTENSION_URI
+    assert announced == bare
