@@ -1,0 +1,76 @@
+# What can be done here? `make` alone lists it.
+# A Debian machine with make and Python 3.11 or newer is enough; the rest goes into .venv.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format faults bench clean
+
+PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
+BIN := .venv/bin
+# What a shell may have set must not decide what is installed or imported here.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help: ## list what can be done
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/.demo ## three real A2A agents, and what becomes known of them (a few seconds)
+	@$(BIN)/python docs/examples/demo.py
+
+test: check .venv-a2a03/.installed ## everything that must pass
+	$(BIN)/pytest -m "not long" --cov --cov-report=term:skip-covered
+
+check: .venv/.test ## lint, format, types, imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.test ## put the code into shape
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+faults: .venv/.test .venv-a2a03/.installed ## the long drills, which kill, stop and starve processes
+	$(BIN)/pytest -m long
+
+bench: .venv/.bench ## what the middleware costs, beside others
+	@command -v wrk > /dev/null || echo "wrk is absent: nothing is measured over HTTP (apt-get install wrk)"
+	$(BIN)/python benchmarks/run.py
+
+clean: ## remove all that was made here
+	rm -rf .venv .venv-a2a03 build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is newer than pyproject.toml once what it asks for is installed. Each environment has one
+# chain of stamps, so that `make --jobs` never runs two pips in it.
+
+.venv/.python:
+	@test -n "$(PYTHON)" || { echo "python3 is absent (apt-get install python3 python3-venv)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, not " + sys.version if sys.version_info < (3, 11) else 0)'
+	@echo "making .venv"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+.venv/.demo: .venv/.python pyproject.toml
+	@echo "installing what the demo needs"
+	@$(BIN)/pip install --quiet --quiet --editable '.[client]' --group demo
+	@touch $@
+
+.venv/.test: .venv/.demo
+	@echo "installing what the tests need"
+	@$(BIN)/pip install --quiet --quiet --editable '.[all]' --group demo --group test
+	@touch $@
+
+.venv/.bench: .venv/.test
+	@echo "installing what the benchmarks compare with"
+	@$(BIN)/pip install --quiet --quiet --group bench
+	@touch $@
+
+# The A2A SDK's two lines exclude one another, and agents on both are in use.
+.venv-a2a03/.installed: .venv/.python pyproject.toml
+	@echo "making .venv-a2a03"
+	@$(PYTHON) -m venv .venv-a2a03
+	@.venv-a2a03/bin/pip install --quiet --quiet --upgrade 'pip>=25.1'
+	@.venv-a2a03/bin/pip install --quiet --quiet --editable . 'a2a-sdk[http-server]==0.3.26' 'uvicorn>=0.40'
+	@touch $@

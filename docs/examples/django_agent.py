@@ -1,0 +1,31 @@
+"""How does a Django agent make its health known?
+
+    uvicorn --app-dir docs/examples django_agent:app
+
+In a project of your own, wrap `get_asgi_application()` in asgi.py; the rest is there to be one file.
+"""
+
+import json
+import secrets
+
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.http import HttpRequest, JsonResponse
+from django.urls import path
+
+from agent_health import AgentHealthMiddleware
+
+settings.configure(ALLOWED_HOSTS=["*"], ROOT_URLCONF=__name__, SECRET_KEY=secrets.token_urlsafe())
+
+
+async def ask(request: HttpRequest) -> JsonResponse:
+    question = json.loads(request.body)
+    return JsonResponse({"answer": f"You asked: {question['text']}"})
+
+
+urlpatterns = [path("ask", ask)]
+
+app = AgentHealthMiddleware(
+    get_asgi_application(),  # type: ignore[arg-type]
+    agent_id="https://agent.example.com/.well-known/agent-card.json",
+)

@@ -1,0 +1,23 @@
+"""How does a Litestar agent make its health known?
+
+    uvicorn --app-dir docs/examples litestar_agent:app
+
+By wrapping the application from outside. Litestar calls the classes in `middleware=[...]` only for
+routes that it knows, so that the health path would be answered with 404.
+"""
+
+from litestar import Litestar, post
+from litestar.params import JSONBody
+
+from agent_health import AgentHealthMiddleware
+
+
+@post("/ask", status_code=200)
+async def ask(data: JSONBody[dict[str, str]]) -> dict[str, str]:
+    return {"answer": f"You asked: {data['text']}"}
+
+
+app = AgentHealthMiddleware(
+    Litestar([ask]),  # type: ignore[arg-type]
+    agent_id="https://agent.example.com/.well-known/agent-card.json",
+)
