@@ -1,0 +1,164 @@
+"""Should I call this agent? (draft, appendix A)
+
+A healthy report is an operational signal. It never proves that the agent can be trusted (draft 7).
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+
+from agent_health.document import HealthDocument, HealthStatus, Trend
+from agent_health.health_status import MINIMUM_SAMPLES
+from agent_health.observation import ResultClass
+
+RETRY_AFTER_SECONDS = 300
+"""When to ask an unhealthy agent again (draft, appendix A); also the shortest polling interval (draft 7)."""
+MAX_RETRY_AFTER_SECONDS = 86_400
+"""A peer that asks for more patience than a day is asked again after a day."""
+STALE_AFTER_SECONDS = 900
+"""A document up to this age is fresh, whatever its max-age: three polling intervals."""
+MAX_COUNTED_MAX_AGE_SECONDS = 3600
+"""A longer max-age counts as this much: nobody stays fresh by declaring so."""
+MAX_AHEAD_SECONDS = 300
+"""How far a timestamp may lie in the future: clocks differ."""
+
+
+class Action(StrEnum):
+    """What to do about the agent."""
+
+    PROCEED = "proceed"
+    """Call it."""
+    PROCEED_WITH_CAUTION = "proceed_with_caution"
+    """Call it with shorter timeouts, simpler requests, a fallback at hand."""
+    AVOID = "avoid"
+    """Call another one, or this one later."""
+    PROCEED_AND_MONITOR = "proceed_and_monitor"
+    """Nothing is known: call it as usual, and watch for errors."""
+
+
+ACTIONS: Mapping[HealthStatus, Action] = MappingProxyType({
+    HealthStatus.HEALTHY:   Action.PROCEED,
+    HealthStatus.DEGRADED:  Action.PROCEED_WITH_CAUTION,
+    HealthStatus.UNHEALTHY: Action.AVOID,
+    HealthStatus.UNKNOWN:   Action.PROCEED_AND_MONITOR,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do about an agent, and why."""
+
+    action: Action
+    status: HealthStatus
+    """As the consumer must take it: `unknown` also if the document is stale or could not be read."""
+    reasons: tuple[str, ...]
+    """The facts behind it, for people; never empty. They may quote the peer: see to what prints them."""
+    retry_after_seconds: int | None
+    """Do not ask for the document again sooner; 0 to 86400. None if there is no need to wait."""
+
+
+def age_seconds(document: HealthDocument, now: datetime) -> float:
+    """Seconds since the state was computed; negative if the document comes from the future.
+
+    `now` is when the answer was served by the clock of whoever served it (its `Date`), so that a
+    difference between the clocks does not count; our own time if it does not say.
+    """
+    return (now - document.timestamp).total_seconds()
+
+
+def stale_after_seconds(max_age_seconds: float | None) -> float:
+    """Age beyond which a document says nothing any more: 900 s, or twice a longer max-age, up to 7200 s."""
+    max_age_seconds = min(max_age_seconds or 0, MAX_COUNTED_MAX_AGE_SECONDS)
+    return max(STALE_AFTER_SECONDS, 2 * max_age_seconds)
+
+
+def is_stale(age_seconds: float, max_age_seconds: float | None = None) -> bool:
+    """Whether a document of this age, served with this `Cache-Control: max-age`, says nothing any more."""
+    return age_seconds > stale_after_seconds(max_age_seconds) or age_seconds < -MAX_AHEAD_SECONDS
+
+
+def decide(
+    result: ResultClass,
+    document: HealthDocument | None = None,
+    *,
+    now: datetime,
+    max_age_seconds: float | None = None,
+    failure: str = "",
+    retry_after_seconds: int | None = None,
+) -> Decision:
+    """Decide from how the request for the health document ended, and from the document if there is one.
+
+    `now` has a zone and is the time that `age_seconds` measures from. `failure` says for people what
+    went wrong, `retry_after_seconds` how long the peer asked us to wait; both count only if the
+    document could not be read. A stale document is unknown, also if `result` is `ok`.
+    """
+    if document is not None and result in {ResultClass.OK, ResultClass.STALE_DOCUMENT}:
+        age = age_seconds(document, now)
+        if result is ResultClass.OK and not is_stale(age, max_age_seconds):
+            status = document.health.status
+            wait_seconds = RETRY_AFTER_SECONDS if status is HealthStatus.UNHEALTHY else None
+            return Decision(ACTIONS[status], status, tuple(_reported(document, now)), wait_seconds)
+        failure = _stale(age, stale_after_seconds(max_age_seconds))
+    reason = failure or f"the health document could not be read: {result.replace('_', ' ')}"
+    if result is ResultClass.RATE_LIMITED and retry_after_seconds is None:
+        retry_after_seconds = RETRY_AFTER_SECONDS
+    if retry_after_seconds is not None:
+        retry_after_seconds = min(max(retry_after_seconds, 0), MAX_RETRY_AFTER_SECONDS)
+    return Decision(Action.PROCEED_AND_MONITOR, HealthStatus.UNKNOWN, (reason,), retry_after_seconds)
+
+
+def _reported(document: HealthDocument, now: datetime) -> Iterator[str]:
+    """Tell the facts of a fresh document that bear on its status."""
+    status, calibration = document.health.status, document.calibration
+    yield f"the agent calls itself {status}"
+    if calibration is not None and calibration.response_ratio is not None:
+        window = duration_text(calibration.measurement_window_seconds)
+        ratio = shown_ratio(calibration.response_ratio)
+        yield f"response ratio {ratio} over {calibration.sample_count} requests within {window}"
+    if calibration is not None and calibration.sample_count < MINIMUM_SAMPLES:
+        yield f"{calibration.sample_count} samples are too few to judge by"
+    trend = None if document.decay is None else document.decay.calibration_trend
+    if trend is Trend.DECLINING:
+        yield "worsening: the response ratio is declining"
+    elif trend is Trend.IMPROVING:
+        yield "recovering: the response ratio is improving"
+    if status is HealthStatus.UNHEALTHY:
+        yield _outage(document.health.last_healthy_at, now)
+
+
+def _outage(last_healthy_at: datetime | None, now: datetime) -> str:
+    if last_healthy_at is None:
+        return "it does not say when it was last healthy"
+    return f"last healthy {duration_text((now - last_healthy_at).total_seconds())} ago"
+
+
+def _stale(age: float, limit: float) -> str:
+    if age < 0:
+        return f"the health document comes from {duration_text(-age)} in the future"
+    return f"the health document is {duration_text(age)} old; up to {duration_text(limit)} counts as fresh"
+
+
+def shown_ratio(ratio: float) -> str:
+    """Return a ratio with at most four decimals, rounded down: 0.94999 must not look like a healthy 0.95."""
+    # A double just below what was meant, such as 0.57, must not lose its last digit.
+    return f"{math.floor(ratio * 10_000 + 1e-6) / 10_000:g}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration for people in its two largest units, such as `3 h 5 min`; below zero is `0 s`."""
+    whole = max(0, math.floor(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return _two(minutes, "min", whole % 60, "s")
+    if whole < 86_400:
+        return _two(hours, "h", minutes % 60, "min")
+    return _two(days, "d", hours % 24, "h")
+
+
+def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
