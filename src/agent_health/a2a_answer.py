@@ -136,9 +136,13 @@ def _task_state(message: object) -> object:
     `result.task` and `result.statusUpdate` in 1.0 (REST: without `result`), `result` in 0.x.
     A bare `status` without JSON-RPC around it is a REST poll, or no A2A at all.
     """
-    is_rpc = isinstance(message, dict) and "jsonrpc" in message
-    result = _member(message, "result") if is_rpc else message
-    reporter = _member(result, "task") or _member(result, "statusUpdate") or (result if is_rpc else None)
+    if not isinstance(message, dict):
+        return None
+    is_rpc = "jsonrpc" in message
+    result = message.get("result") if is_rpc else message
+    if not isinstance(result, dict):
+        return None
+    reporter = result.get("task") or result.get("statusUpdate") or (result if is_rpc else None)
     return _member(_member(reporter, "status"), "state")
 
 

@@ -2,6 +2,7 @@
 
     asgi.py          wraps an ASGI app
     exchange.py      follows one request and says how it ended
+    body.py          keeps as much of a body as may be looked into
     endpoint.py      answers /.well-known/agent-health
     recorder.py      counts; makes and publishes the document; usable without ASGI
     window_files.py  shares the windows of several worker processes, and keeps them over restarts

@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from agent_health.middleware.body import Message
 from agent_health.middleware.endpoint import HealthEndpoint
-from agent_health.middleware.exchange import Exchange, Message, Receive, Scope, Send
-from agent_health.middleware.recorder import AgentHealth
+from agent_health.middleware.exchange import Exchange, Receive, Scope, Send
+from agent_health.middleware.recorder import QUICK_NS, AgentHealth
 from agent_health.middleware.settings import WELL_KNOWN_PATH, MiddlewareSettings, Moment
 from agent_health.outcome import Outcome
 
@@ -95,8 +96,11 @@ class AgentHealthMiddleware:
         # What an exchange needs; it looks them up several times for each request.
         self.now_ns = self.health.clock.monotonic_ns
         self.count = self.health.count
+        self.count_quick_answer = self.health.count_quick_answer
+        self.take_back = self.health.take_back
         self.complain = self.health.complain
         self.timeout_ns = int(settings.timeout_seconds * 1e9)
+        self.quick_ns = min(self.timeout_ns, QUICK_NS)
         self.max_inspected_bytes = settings.max_inspected_bytes
         self.streams_by_first_byte = settings.stream_latency == "first_byte"
 
@@ -116,7 +120,9 @@ class AgentHealthMiddleware:
                 self._count_excluded()
                 await self.app(scope, receive, self._announcing(scope, send))
                 return
-        if scope["method"] in _NEVER_SAMPLED or self._excludes(scope):
+        if scope["method"] in _NEVER_SAMPLED or (
+            self._is_excluded is not None and self._is_excluded(_path_below_root(scope))
+        ):
             self._count_excluded()
             await self.app(scope, receive, send)
             return
@@ -126,11 +132,8 @@ class AgentHealthMiddleware:
         except BaseException as error:
             exchange.end(error)
             raise
-        if not exchange.is_judged:
+        if not exchange.is_counted:
             exchange.end()
-
-    def _excludes(self, scope: Scope) -> bool:
-        return self._is_excluded is not None and bool(self._is_excluded(_path_below_root(scope)))
 
     def _count_excluded(self) -> None:
         try:

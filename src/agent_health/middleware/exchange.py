@@ -1,43 +1,32 @@
 """How did one request end? Follows its ASGI messages, which reach app and server untouched.
 
-A request is judged once. Where its last message leaves no doubt, that is as soon as the server took
-that message, so that background tasks delay nothing; else it is when the application returns: a
-stream closed by an empty body may have been closed so by a middleware that is about to raise the
-stream's own exception.
+A request is counted once. Where its last message leaves no doubt, that is when the server gets that
+message, so that background tasks delay nothing; else it is when the application returns: a stream
+closed by an empty body may have been closed so by a middleware that is about to raise the stream's
+own exception.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from enum import Enum
-from functools import lru_cache
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol
 
-from agent_health.a2a_answer import (
-    NotJson,
-    TooDeep,
-    expects_rpc_answer,
-    is_poll,
-    outcome_of_json,
-    outcome_of_stream,
-    parse_or_none,
-)
+from agent_health.a2a_answer import NotJson, expects_rpc_answer, is_poll, parse_or_none
+from agent_health.middleware.body import AnswerBody, Content, Message, ShortBody, header, is_plain
 from agent_health.outcome import Outcome, outcome_of_exception, outcome_of_status
 
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
+Scope = Message
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-_TAIL_MESSAGES = 16
-"""So many last messages of a stream are kept to see how it ended; SDKs send one per event."""
+_BODY_KINDS = frozenset({"http.response.body", "http.response.zerocopysend", "http.response.pathsend"})
 _MOST_CAUSES = 16
-"""How far an exception's causes are followed."""
+"""How many causes of an exception are looked at."""
 
 
 class Observer(Protocol):
     """What an exchange needs of the middleware: settings, the clock, and where to count."""
 
     timeout_ns: int
+    quick_ns: int
     max_inspected_bytes: int
     streams_by_first_byte: bool
     now_ns: Callable[[], int]
@@ -45,46 +34,22 @@ class Observer(Protocol):
     def count(self, outcome: int, latency_ns: int, first_byte_ns: int | None, now_ns: int) -> None:
         """Count one interaction; may raise."""
 
+    def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
+        """Count one answer that took less than `quick_ns`; may raise."""
+
+    def take_back(self, latency_ns: int) -> None:
+        """Turn an answer that was just counted into an abandoned one; may raise."""
+
     def complain(self, what: str) -> None:
         """Log the exception being handled."""
-
-
-class _Content(Enum):
-    JSON = 1
-    EVENTS = 2
-    OTHER = 3
-
-
-class _Kept:
-    """The messages of one body, as long as they are few bytes."""
-
-    __slots__ = ("messages", "room")
-
-    def __init__(self, most_bytes: int) -> None:
-        self.messages: list[Message] = []
-        self.room = most_bytes
-
-    def append(self, message: Message) -> None:
-        self.room -= len(message.get("body", b""))
-        if self.room >= 0:
-            self.messages.append(message)
-        else:
-            self.messages.clear()
-
-    def body(self) -> bytes | None:
-        """Return the bytes, None if there were too many."""
-        return None if self.room < 0 else _joined(self.messages)
-
-
-_KEEP_NOTHING: deque[Message] = deque(maxlen=0)
 
 
 class Exchange:
     """One request and its answer. The app gets `receive` and `send` in place of the server's."""
 
     __slots__ = (
-        "_began_ns", "_chunks", "_ended_ns", "_first_byte_ns", "_is_complete", "_left_ns", "_observer",
-        "_receive", "_request", "_scope", "_send", "_sending", "_start", "is_judged",
+        "_began_ns", "_body", "_ended_ns", "_first_byte_ns", "_is_complete", "_left_ns", "_observer",
+        "_receive", "_request", "_scope", "_send", "_sending", "_start", "is_counted",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,19 +58,19 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._start: Message | None = None
-        self._chunks: deque[Message] | _Kept | None = None
-        self._request: _Kept | None = None
+        self._body: AnswerBody | None = None
+        self._request: ShortBody | None = None
         self._first_byte_ns = self._ended_ns = self._left_ns = 0
-        self._is_complete = self.is_judged = False
+        self._is_complete = self.is_counted = False
         self._began_ns = observer.now_ns()
 
     async def receive(self) -> Message:
-        """Pass on what the caller sends; keep a small body, note when the caller leaves."""
+        """Pass on what the caller sends; keep a short body, note when the caller leaves."""
         message = await self._receive()
-        kind = message.get("type")
+        kind = message["type"]
         if kind == "http.request":
             if self._request is None:
-                self._request = _Kept(self._observer.max_inspected_bytes)
+                self._request = ShortBody(self._observer.max_inspected_bytes)
             self._request.append(message)
         elif kind == "http.disconnect" and not self._ended_ns and not self._left_ns:
             self._left_ns = self._observer.now_ns()
@@ -113,164 +78,141 @@ class Exchange:
 
     def send(self, message: Message) -> Awaitable[None]:
         """Pass on what the app answers. Not a coroutine itself: it costs a third of one per chunk."""
-        if self._chunks is not None and message.get("more_body"):
-            self._chunks.append(message)
-            self._sending = sending = self._send(message)
-            return sending
-        kind = message.get("type")
-        if kind in {"http.response.body", "http.response.zerocopysend"}:
-            if not message.get("more_body"):
-                return self._send_last(message)
-            if message.get("body") or kind != "http.response.body":
-                self._begin_stream(message)
-        elif kind == "http.response.start":
-            if self._start is None:
-                self._start = message
-        elif kind == "http.response.pathsend" or (
-            kind == "http.response.trailers" and not message.get("more_trailers")
-        ):
-            return self._send_last(message)
-        self._sending = sending = self._send(message)
-        return sending
+        body = self._body
+        if body is not None and message.get("more_body"):
+            body.append(message)
+        else:
+            kind = message["type"]
+            if kind == "http.response.start":
+                if self._start is None:
+                    self._start = message
+            elif kind in _BODY_KINDS:
+                if not message.get("more_body"):
+                    return self._send_last(message)
+                if message.get("body") or kind != "http.response.body":
+                    self._begin_stream(message)
+            elif kind == "http.response.trailers" and not message.get("more_trailers"):
+                return self._send_trailers(message)
+        self._sending = self._send(message)
+        return self._sending
 
     def end(self, error: BaseException | None = None) -> None:
-        """Judge the exchange, unless it has been: the app has returned or raised."""
-        if self.is_judged:
-            return
-        self.is_judged = True
-        now_ns = self._observer.now_ns()
+        """Count the exchange, if it has not been: the app has returned or raised."""
+        observer = self._observer
         try:
-            outcome, content = self._judged(error, now_ns)
-            ended_ns = self._ended_ns or self._left_ns or now_ns
-            latency_ns = ended_ns - self._began_ns
-            first_byte_ns = None
-            if content is _Content.EVENTS and (self._first_byte_ns or self._ended_ns):
-                first_byte_ns = (self._first_byte_ns or self._ended_ns) - self._began_ns
-                if self._observer.streams_by_first_byte:
-                    latency_ns = first_byte_ns
-            self._observer.count(outcome, latency_ns, first_byte_ns, now_ns)
+            if not self.is_counted:
+                self.is_counted = True
+                self._count(error)
+            elif self._body is None and _is_raised_in(self._sending, error):
+                # The send before which it was counted found that the caller had left.
+                observer.take_back(self._ended_ns - self._began_ns)
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            self._observer.complain("a request could not be counted")
+            observer.complain("a request could not be counted")
 
     def _begin_stream(self, message: Message) -> None:
-        """Note the first bytes of a body in several messages, and keep what is needed of the rest."""
-        self._first_byte_ns = self._observer.now_ns()
-        content, _ = self._content()
-        if content is _Content.EVENTS and self._observer.max_inspected_bytes:
-            self._chunks = deque(maxlen=_TAIL_MESSAGES)
-        elif content is _Content.JSON and self._observer.max_inspected_bytes:
-            self._chunks = _Kept(self._observer.max_inspected_bytes)
-        else:
-            self._chunks = _KEEP_NOTHING
-        self._chunks.append(message)
+        if self._start is not None:
+            self._first_byte_ns = self._observer.now_ns()
+            self._body = AnswerBody(self._start, self._observer.max_inspected_bytes)
+            self._body.append(message)
 
-    async def _send_last(self, message: Message) -> None:
-        is_trailer = message["type"] == "http.response.trailers"
-        if not is_trailer and not self._ended_ns:
-            self._ended_ns = self._observer.now_ns()
+    def _send_last(self, message: Message) -> Awaitable[None]:
+        """Send the last message of the body; a quick plain answer is counted just before."""
+        observer = self._observer
+        self._ended_ns = ended_ns = observer.now_ns()
+        latency_ns = ended_ns - self._began_ns
+        start = self._start
+        if (
+            self._body is not None
+            or start is None
+            or start["status"] != 200
+            or latency_ns >= observer.quick_ns
+            or self._left_ns
+            or "trailers" in start
+            or (observer.max_inspected_bytes and not is_plain(start))
+        ):
+            return self._send_last_and_count(message)
+        self.is_counted = True
+        try:
+            observer.count_quick_answer(latency_ns, ended_ns)
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            observer.complain("a request could not be counted")
+        self._sending = self._send(message)
+        return self._sending
+
+    async def _send_last_and_count(self, message: Message) -> None:
+        """Send the last message of the body, and only then look into it."""
         try:
             await self._send(message)
         except OSError:
             self._left_ns = self._left_ns or self._observer.now_ns()
             raise
-        if self._start is None or (self._start.get("trailers") and not is_trailer):
+        start = self._start
+        if start is None:
             return
-        self._is_complete = True
-        if self._chunks is None:
-            # All in one message, which is final.
-            self._chunks = _Kept(self._observer.max_inspected_bytes)
-            self._chunks.append(message)
-            self.end()
-        elif message.get("body"):
-            self._chunks.append(message)
-            self.end()
+        is_only_message = self._body is None
+        if self._body is None:
+            self._body = AnswerBody(start, self._observer.max_inspected_bytes)
+        self._body.append(message)
+        if not start.get("trailers"):
+            self._is_complete = True
+            # An empty message after others may be a middleware's way to close a stream that failed.
+            if is_only_message or message.get("body"):
+                self.end()
 
-    def _judged(self, error: BaseException | None, now_ns: int) -> tuple[Outcome, _Content]:
-        content, is_readable = self._content()
-        is_whole = self._is_complete and (error is None or self._declares_length())
-        if self._left_ns or (not is_whole and _is_raised_in(self._sending_or_none(), error)):
-            return self._abandoned(self._left_ns or now_ns), content
-        if not is_whole:
-            outcome = Outcome.UNFINISHED if error is None else outcome_of_exception(error)
-            return (self._abandoned(now_ns) if outcome is Outcome.ABANDONED else outcome), content
-        if (self._first_byte_ns or self._ended_ns) - self._began_ns > self._observer.timeout_ns:
-            return Outcome.TIMED_OUT, content
-        status = self._start["status"] if self._start else 0
+    async def _send_trailers(self, message: Message) -> None:
+        await self._send(message)
+        self._is_complete = bool(self._ended_ns)
+
+    def _count(self, error: BaseException | None) -> None:
+        observer = self._observer
+        now_ns = self._ended_ns or self._left_ns or observer.now_ns()
+        latency_ns = first_byte_ns = now_ns - self._began_ns
+        if self._first_byte_ns:
+            first_byte_ns = self._first_byte_ns - self._began_ns
+        if error is not None or self._left_ns or not self._is_complete:
+            outcome = self._outcome_of_break(error, latency_ns)
+        elif first_byte_ns > observer.timeout_ns:
+            outcome = Outcome.TIMED_OUT
+        else:
+            outcome = self._outcome_of_answer()
+        if self._body is None or self._body.content is not Content.EVENTS:
+            observer.count(outcome, latency_ns, None, now_ns)
+        elif observer.streams_by_first_byte:
+            observer.count(outcome, first_byte_ns, first_byte_ns, now_ns)
+        else:
+            observer.count(outcome, latency_ns, first_byte_ns, now_ns)
+
+    def _outcome_of_break(self, error: BaseException | None, waited_ns: int) -> Outcome:
+        """Judge what did not end well: the caller left, the app raised or did not finish."""
+        if self._is_complete and not self._left_ns and self._start and header(self._start, b"content-length"):
+            # The answer was whole before the exception, which is a background task's own.
+            return self._outcome_of_answer()
+        has_left = self._left_ns or _is_raised_in(getattr(self, "_sending", None), error)
+        outcome = Outcome.UNFINISHED if error is None else outcome_of_exception(error)
+        if not has_left and outcome is not Outcome.ABANDONED:
+            return outcome
+        return Outcome.ABANDONED_LATE if waited_ns > self._observer.timeout_ns else Outcome.ABANDONED
+
+    def _outcome_of_answer(self) -> Outcome:
+        """Judge a whole answer."""
+        if self._start is None or self._body is None:
+            return Outcome.UNFINISHED
+        status = self._start["status"]
         if not 200 <= status < 300:
-            return outcome_of_status(status, has_route=_has_route(self._scope)), content
-        if content is _Content.OTHER or not self._observer.max_inspected_bytes:
-            return Outcome.ANSWERED, content
-        return (self._said(content, status) if is_readable else Outcome.UNINSPECTED), content
-
-    def _abandoned(self, left_ns: int) -> Outcome:
-        is_late = left_ns - self._began_ns > self._observer.timeout_ns
-        return Outcome.ABANDONED_LATE if is_late else Outcome.ABANDONED
-
-    def _said(self, content: _Content, status: int) -> Outcome:
-        """Judge a 2xx answer by what it says."""
+            return outcome_of_status(status, has_route=_has_route(self._scope))
         try:
-            outcome = self._said_in_events() if content is _Content.EVENTS else self._said_in_json(status)
-        except TooDeep:
-            return Outcome.UNINSPECTED
+            outcome = self._body.outcome()
         except NotJson:
             return Outcome.MALFORMED if expects_rpc_answer(self._call()) else Outcome.ANSWERED
-        if outcome is Outcome.TASK_FAILED and is_poll(
-            self._scope["method"], self._scope["path"], self._call()
-        ):
-            return Outcome.ANSWERED
-        return outcome
-
-    def _said_in_json(self, status: int) -> Outcome:
-        body = self._chunks.body() if isinstance(self._chunks, _Kept) else b""
-        if body is None:
-            return Outcome.UNINSPECTED
-        if not body and status != 200:
-            return Outcome.ANSWERED
-        return outcome_of_json(body)
-
-    def _said_in_events(self) -> Outcome:
-        most = self._observer.max_inspected_bytes
-        if isinstance(self._chunks, deque):
-            tail = _joined(self._chunks)
-            is_whole = len(self._chunks) < _TAIL_MESSAGES and len(tail) <= most
-            return outcome_of_stream(tail[-most:], is_whole=is_whole)
-        body = self._chunks.body() if self._chunks else b""
-        return Outcome.UNINSPECTED if body is None else outcome_of_stream(body, is_whole=True)
+        if outcome is not Outcome.TASK_FAILED:
+            return outcome
+        is_asked_for = is_poll(self._scope["method"], self._scope["path"], self._call())
+        return Outcome.ANSWERED if is_asked_for else Outcome.TASK_FAILED
 
     def _call(self) -> object:
-        """What the caller sent, parsed; None if it is not known or no JSON."""
-        body = self._request.body() if self._request else None
+        """What the caller sent, parsed; None if it is too long or no JSON."""
+        body = self._request.read() if self._request else None
         return parse_or_none(body) if body else None
-
-    def _content(self) -> tuple[_Content, bool]:
-        """What the answer claims to be, and whether it can be read (is not compressed)."""
-        content, is_readable = _Content.OTHER, True
-        for name, value in self._start.get("headers", ()) if self._start else ():
-            if name == b"content-type":
-                content = _content_of(bytes(value))
-            elif name == b"content-encoding":
-                is_readable = value == b"identity"
-        return content, is_readable
-
-    def _declares_length(self) -> bool:
-        headers = self._start.get("headers", ()) if self._start else ()
-        return any(name == b"content-length" for name, _ in headers)
-
-    def _sending_or_none(self) -> object:
-        return getattr(self, "_sending", None)
-
-
-@lru_cache(maxsize=256)
-def _content_of(content_type: bytes) -> _Content:
-    media_type = content_type.partition(b";")[0].strip().lower()
-    if media_type == b"text/event-stream":
-        return _Content.EVENTS
-    is_json = media_type == b"application/json" or media_type.endswith(b"+json")
-    return _Content.JSON if is_json else _Content.OTHER
-
-
-def _joined(messages: "deque[Message] | list[Message]") -> bytes:
-    return b"".join([message.get("body", b"") for message in messages])
 
 
 def _has_route(scope: Scope) -> bool:
@@ -288,9 +230,7 @@ def _is_raised_in(sending: object, error: BaseException | None) -> bool:
     The app's own OSErrors, of its lost backend for one, look the same but for their traceback.
     """
     code = getattr(sending, "cr_code", None)
-    if code is None:
-        return False
-    return any(
+    return code is not None and any(
         isinstance(cause, OSError) and any(frame is code for frame in _codes(cause))
         for cause in _causes(error)
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from agent_health.document import HealthDocument
 from agent_health.errors import InvalidSetting
-from agent_health.latency_histogram import bin_of
+from agent_health.latency_histogram import bin_of, clamped
 from agent_health.middleware.board import Notice
 from agent_health.middleware.interaction import Interaction
 from agent_health.middleware.settings import Moment, RecorderSettings, moment_now
@@ -29,6 +29,10 @@ _STREAMS = len(Outcome)
 _RETRY_NS = 50_000_000
 _LONGEST_REFRESH_NS = 3_600_000_000_000
 _COMPLAINT_INTERVAL_NS = 60_000_000_000
+
+
+QUICK_NS = (1 << 30) - 1
+"""About a second, and the largest number that CPython compares and shifts in its fast way."""
 
 
 class AgentHealth:
@@ -147,15 +151,30 @@ class AgentHealth:
     def count(self, outcome: int, latency_ns: int, first_byte_ns: int | None, now_ns: int) -> None:
         """Count one interaction: the hot path of `record`, in nanoseconds and unchecked. May raise."""
         if now_ns >= self._due_ns:
-            with self._lock:
-                # Before this one is counted: the agent was what it was until now.
-                self._catch_up(now_ns)
+            self._catch_up_locked(now_ns)
         if self._is_sampled[outcome]:
-            self._latencies[bin_of(latency_ns)] += 1
+            self._latencies[bin_of(clamped(latency_ns))] += 1
             if first_byte_ns is not None:
-                self._first_bytes[bin_of(first_byte_ns)] += 1
+                self._first_bytes[bin_of(clamped(first_byte_ns))] += 1
                 self._counts[_STREAMS] += 1
         self._counts[outcome] += 1
+
+    def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
+        """Count one answer that took 0 to QUICK_NS: `count` without what that case does not need."""
+        if now_ns >= self._due_ns:
+            self._catch_up_locked(now_ns)
+        self._latencies[bin_of(latency_ns)] += 1
+        self._counts[0] += 1
+
+    def take_back(self, latency_ns: int) -> None:
+        """Turn an answer that was counted a moment ago into an abandoned one."""
+        with self._lock:
+            index = bin_of(latency_ns)
+            # Both are there unless a slot has just begun: then the answer stands.
+            if self._counts[Outcome.ANSWERED] and self._latencies[index]:
+                self._counts[Outcome.ANSWERED] -= 1
+                self._latencies[index] -= 1
+                self._counts[Outcome.ABANDONED] += 1
 
     def open(self) -> None:
         """Open the windows now rather than with the first interaction: the disk may take its time."""
@@ -205,6 +224,11 @@ class AgentHealth:
             self._writer = WindowWriter(self._windows.block, self.settings.window_ns, now_ns)
             self._take_lanes()
         return self._windows
+
+    def _catch_up_locked(self, now_ns: int) -> None:
+        """Look up before one more is counted: the agent was what it was until now."""
+        with self._lock:
+            self._catch_up(now_ns)
 
     def _take_lanes(self) -> None:
         self._counts = self._writer.counts
