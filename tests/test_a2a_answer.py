@@ -1,0 +1,527 @@
+"""What did an A2A answer say? (B11; protocol.md section 2, field notes section 1)"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from agent_health.a2a_answer import (
+    NotJson,
+    TooDeep,
+    expects_rpc_answer,
+    is_poll,
+    outcome_of_json,
+    outcome_of_stream,
+    parse_or_none,
+)
+from agent_health.outcome import Outcome
+
+FAILED = Outcome.TASK_FAILED
+ANSWERED = Outcome.ANSWERED
+
+
+def rpc(**members: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, **members}
+
+
+def rpc_error(code: object) -> dict[str, Any]:
+    return rpc(error={"code": code, "message": "no"})
+
+
+def task_10(state: str) -> dict[str, Any]:
+    return {"task": {"id": "t", "contextId": "c", "status": {"state": f"TASK_STATE_{state}"}}}
+
+
+def update_10(state: str) -> dict[str, Any]:
+    return {"statusUpdate": {"taskId": "t", "contextId": "c", "status": {"state": f"TASK_STATE_{state}"}}}
+
+
+def task_0x(state: str) -> dict[str, Any]:
+    return {"kind": "task", "id": "t", "contextId": "c", "status": {"state": state}}
+
+
+def update_0x(state: str) -> dict[str, Any]:
+    return {"kind": "status-update", "taskId": "t", "final": True, "status": {"state": state}}
+
+
+def said(message: object) -> Outcome:
+    return outcome_of_json(json.dumps(message).encode())
+
+
+def event_of(data: str, name: str = "", line_end: str = "\r\n") -> bytes:
+    """One event in the spelling of the SDK."""
+    lines = [f"event: {name}"] if name else []
+    return line_end.join([*lines, f"data: {data}", "", ""]).encode()
+
+
+def event(message: object, name: str = "", line_end: str = "\r\n") -> bytes:
+    return event_of(json.dumps(message), name, line_end)
+
+
+def streamed(*events: bytes) -> Outcome:
+    return outcome_of_stream(b"".join(events), is_whole=True)
+
+
+# --- JSON-RPC errors --------------------------------------------------------------------------------------
+
+CODES = {
+    -32700: Outcome.NO_OPERATION,
+    -32600: Outcome.NO_OPERATION,
+    -32601: Outcome.NO_OPERATION,
+    -32602: Outcome.CALLER_FAULT,
+    -32603: Outcome.SERVER_FAULT,
+    -32001: Outcome.CALLER_FAULT,
+    -32002: Outcome.CALLER_FAULT,
+    -32003: Outcome.CALLER_FAULT,
+    -32004: Outcome.CALLER_FAULT,
+    -32005: Outcome.CALLER_FAULT,
+    -32006: Outcome.SERVER_FAULT,
+    -32007: Outcome.CALLER_FAULT,
+    -32008: Outcome.CALLER_FAULT,
+    -32009: Outcome.CALLER_FAULT,
+    -32000: Outcome.SERVER_FAULT,
+    -32099: Outcome.SERVER_FAULT,
+    0: Outcome.SERVER_FAULT,
+    # In JSON-RPC 404 and 429 are codes of nobody's, not HTTP statuses.
+    404: Outcome.SERVER_FAULT,
+    429: Outcome.SERVER_FAULT,
+}
+
+
+@pytest.mark.parametrize(("code", "outcome"), CODES.items())
+def test_a_json_rpc_error_is_judged_by_its_code_wherever_it_stands(code: int, outcome: Outcome) -> None:
+    error = rpc_error(code)
+    assert said(error) is outcome
+    assert said(dict(reversed(error.items()))) is outcome
+    assert streamed(event(error)) is outcome
+    assert streamed(event(error, "error")) is outcome
+    assert streamed(event(rpc(result=task_10("WORKING"))), event(error, "error")) is outcome
+
+
+@pytest.mark.parametrize(
+    "error",
+    [{}, {"code": None}, {"code": "-32602"}, {"code": -32602.5}, {"code": [-32602]}, "down", [], 7, True],
+)
+def test_an_error_without_a_readable_code_is_the_agents_fault(error: object) -> None:
+    assert said(rpc(error=error)) is Outcome.SERVER_FAULT
+    assert streamed(event(rpc(error=error))) is Outcome.SERVER_FAULT
+    assert streamed(event({"error": error}, "error")) is Outcome.SERVER_FAULT
+
+
+def test_an_error_that_is_null_is_none() -> None:
+    assert said(rpc(error=None, result={"kind": "message"})) is ANSWERED
+    assert streamed(event(rpc(error=None, result=task_0x("completed")))) is ANSWERED
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        rpc(result={"message": {"parts": [{"text": '{"error": {"code": -32603}}'}]}}),
+        rpc(result={"kind": "message", "error": {"code": -32603}}),
+        rpc(
+            result={"artifacts": [{"parts": [{"data": {"error": {"code": -32603}}}]}], **task_0x("completed")}
+        ),
+        rpc(result={"task": {"artifacts": [{"name": "TASK_STATE_FAILED"}], **task_10("COMPLETED")["task"]}}),
+        rpc(result={"task": {"history": [{"status": {"state": "TASK_STATE_FAILED"}}]}}),
+        rpc(result={"artifactUpdate": {"status": {"state": "TASK_STATE_FAILED"}}}),
+        rpc(result={"metadata": task_0x("failed"), **task_0x("working")}),
+        rpc(result=[task_0x("failed")]),
+        rpc(result="failed"),
+        rpc(metadata={"error": {"code": -32603}}, result=None),
+        {"data": rpc_error(-32603)},
+        [rpc_error(-32603)],
+        "error",
+        None,
+        7,
+    ],
+)
+def test_an_error_or_a_failure_below_the_top_level_is_content(answer: object) -> None:
+    assert said(answer) is ANSWERED
+    assert streamed(event(answer)) is ANSWERED
+
+
+def test_json_that_is_no_json_rpc_may_have_an_error_of_its_own() -> None:
+    assert said({"error": {"code": -32603}}) is ANSWERED
+    assert said({"error": "no such user", "jsonRPC": "2.0"}) is ANSWERED
+
+
+# --- task states ------------------------------------------------------------------------------------------
+
+STATES = [
+    "submitted",
+    "working",
+    "completed",
+    "canceled",
+    "rejected",
+    "input-required",
+    "auth-required",
+    "unknown",
+]
+
+
+def all_generations(state: str) -> list[dict[str, Any]]:
+    current = state.upper().replace("-", "_")
+    return [
+        rpc(result=task_10(current)),
+        rpc(result=update_10(current)),
+        rpc(result=task_10(current)["task"]),  # GetTask of 1.0
+        rpc(result=task_0x(state)),
+        rpc(result=update_0x(state)),
+        rpc(result={"id": "t", "status": {"state": state}}),  # 0.1 knows no `kind`
+        task_10(current),  # REST
+        update_10(current),
+    ]
+
+
+@pytest.mark.parametrize("message", all_generations("failed"), ids=json.dumps)
+def test_a_failed_task_is_seen_in_the_shapes_of_all_generations(message: dict[str, Any]) -> None:
+    assert said(message) is FAILED
+    assert streamed(event(message)) is FAILED
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_task_in_any_other_state_is_an_answer(state: str) -> None:
+    for message in all_generations(state):
+        assert said(message) is ANSWERED
+        assert streamed(event(message)) is ANSWERED
+
+
+@pytest.mark.parametrize("state", ["Failed", "FAILED", "task_state_failed", "", None, 4, True, {}, []])
+def test_a_state_that_no_generation_spells_so_is_no_failure(state: object) -> None:
+    status = {"status": {"state": state}}
+    assert said(rpc(result=status)) is ANSWERED
+    assert said(rpc(result={"task": status})) is ANSWERED
+    assert streamed(event(rpc(result={"statusUpdate": status}))) is ANSWERED
+
+
+def test_a_bare_status_without_json_rpc_around_it_is_a_poll_of_rest_or_no_a2a_at_all() -> None:
+    assert said(task_0x("failed")) is ANSWERED
+    assert said({"status": {"state": "TASK_STATE_FAILED"}}) is ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("states", "outcome"),
+    [
+        (["SUBMITTED", "WORKING", "COMPLETED"], ANSWERED),
+        (["SUBMITTED", "WORKING", "FAILED"], FAILED),
+        (["FAILED", "WORKING", "COMPLETED"], ANSWERED),
+        (["FAILED"], FAILED),
+    ],
+)
+def test_the_last_state_of_a_stream_decides(states: list[str], outcome: Outcome) -> None:
+    assert streamed(*(event(rpc(result=update_10(state))) for state in states)) is outcome
+    assert streamed(*(event(update_10(state)) for state in states)) is outcome
+
+
+def test_artifacts_and_messages_after_a_failure_do_not_undo_it() -> None:
+    artifact = rpc(result={"artifactUpdate": {"taskId": "t", "artifact": {"artifactId": "a"}}})
+    message = rpc(result={"message": {"role": "ROLE_AGENT", "parts": []}})
+    assert streamed(event(rpc(result=update_10("FAILED"))), event(artifact), event(message)) is FAILED
+
+
+def test_the_first_error_of_a_stream_decides() -> None:
+    failed, completed = event(rpc(result=update_10("FAILED"))), event(rpc(result=update_10("COMPLETED")))
+    assert streamed(failed, event(rpc_error(-32001)), completed) is Outcome.CALLER_FAULT
+    assert streamed(event(rpc_error(-32603)), event(rpc_error(-32001))) is Outcome.SERVER_FAULT
+
+
+# --- polls and sends --------------------------------------------------------------------------------------
+
+SENDS = [
+    "SendMessage",
+    "SendStreamingMessage",
+    "message/send",
+    "message/stream",
+    "tasks/send",
+    "tasks/sendSubscribe",
+]
+POLLS = ["GetTask", "ListTasks", "SubscribeToTask", "CancelTask",
+         "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel"]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", SENDS)
+@pytest.mark.parametrize("path", ["/", "/a2a", "/tasks/a2a"])
+def test_a_json_rpc_send_is_no_poll_whatever_the_path(method: str, path: str) -> None:
+    assert not is_poll("POST", path, rpc(method=method))
+
+
+@pytest.mark.parametrize("method", POLLS)
+@pytest.mark.parametrize("path", ["/", "/a2a", "/message:send"])
+def test_a_json_rpc_poll_is_one_whatever_the_path(method: str, path: str) -> None:
+    assert is_poll("POST", path, rpc(method=method))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/message:send",
+        "/message:stream",
+        "/v1/message:send",
+        "/rest/v1/message:stream",
+        "/tenant/message:send",
+    ],
+)
+def test_a_rest_send_is_no_poll(path: str) -> None:
+    assert not is_poll("POST", path, {"message": {}})
+    assert not is_poll("POST", path, None)
+
+
+@pytest.mark.parametrize("path", ["/tasks/planner/message:send", "/tasks/planner/v1/message:stream"])
+def test_a_rest_send_to_an_agent_that_is_mounted_below_tasks_is_no_poll(path: str) -> None:
+    assert not is_poll("POST", path, {"message": {}})
+
+
+@pytest.mark.parametrize(
+    ("http_method", "path"),
+    [
+        ("GET", "/tasks/1"),
+        ("GET", "/v1/tasks/1"),
+        ("GET", "/tasks"),
+        ("GET", "/v1/tasks"),
+        ("GET", "/tasks/1:subscribe"),
+        ("POST", "/tasks/1:subscribe"),
+        ("POST", "/rest/v1/tasks/1:subscribe"),
+        ("POST", "/tasks/1:cancel"),
+    ],
+)
+def test_a_rest_poll_is_one(http_method: str, path: str) -> None:
+    assert is_poll(http_method, path, None)
+
+
+@pytest.mark.parametrize("request_", [None, [], "SendMessage", {"method": None}, {"method": 1}, {}])
+def test_sending_is_assumed_where_nothing_tells_otherwise(request_: object) -> None:
+    assert not is_poll("POST", "/", request_)
+
+
+def test_only_a_json_rpc_call_with_an_id_expects_an_answer() -> None:
+    assert expects_rpc_answer({"jsonrpc": "2.0", "id": 0, "method": "GetTask"})
+    assert expects_rpc_answer({"jsonrpc": "2.0", "id": "", "method": "GetTask"})
+    for request in [
+        {"jsonrpc": "2.0", "method": "GetTask"},
+        {"jsonrpc": "2.0", "id": None, "method": "GetTask"},
+        {"id": 1, "method": "GetTask"},
+        [{"jsonrpc": "2.0", "id": 1}],
+        "jsonrpc",
+        None,
+    ]:
+        assert not expects_rpc_answer(request)
+
+
+# --- server-sent events -----------------------------------------------------------------------------------
+
+
+def test_a_rest_error_event_holds_an_http_status() -> None:
+    def judged(code: int) -> Outcome:
+        return streamed(event({"error": {"code": code, "status": "?"}}, "error"))
+
+    assert judged(400) is Outcome.CALLER_FAULT
+    assert judged(403) is Outcome.NOT_ADMITTED
+    assert judged(404) is Outcome.CALLER_FAULT
+    assert judged(429) is Outcome.RATE_LIMITED
+    assert judged(500) is Outcome.SERVER_FAULT
+    assert judged(503) is Outcome.SERVER_FAULT
+
+
+@pytest.mark.parametrize("data", ["", "down", "{", "null", "[]", '{"code": -32602}', '{"error": null}'])
+def test_an_error_event_without_a_code_is_the_agents_fault(data: str) -> None:
+    assert streamed(event_of(data, "error")) is Outcome.SERVER_FAULT
+
+
+def test_an_error_in_the_data_needs_no_event_name() -> None:
+    assert streamed(event(rpc(result=task_0x("working"))), event(rpc_error(-32603))) is Outcome.SERVER_FAULT
+    assert streamed(event({"error": {"code": 500, "status": "INTERNAL"}})) is Outcome.SERVER_FAULT
+
+
+def test_the_name_of_an_event_ends_with_it() -> None:
+    assert streamed(b"event: error\n\n", event(rpc(result=task_0x("completed")))) is ANSWERED
+    assert streamed(event(task_10("WORKING"), "status"), event(task_10("COMPLETED"))) is ANSWERED
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n"])
+def test_lines_end_in_any_of_the_three_ways(line_end: str) -> None:
+    assert streamed(event(rpc_error(-32001), "error", line_end)) is Outcome.CALLER_FAULT
+    assert streamed(event(rpc(result=update_10("FAILED")), line_end=line_end)) is FAILED
+
+
+def test_data_may_be_spread_over_many_lines_as_the_rest_binding_of_03_does() -> None:
+    spread = "\r\n".join("data: " + line for line in json.dumps(update_10("FAILED"), indent=2).split("\n"))
+    assert streamed(spread.encode() + b"\r\n\r\n") is FAILED
+
+
+def test_a_colon_needs_no_space_after_it() -> None:
+    assert streamed(event(rpc_error(-32001)).replace(b"data: ", b"data:")) is Outcome.CALLER_FAULT
+
+
+def test_comments_ids_and_retries_say_nothing() -> None:
+    ping = b": ping - 2026-11-20 09:11:44\r\n\r\n"
+    failed = b"id: 7\r\nretry: 100\r\n: between\r\nunknown: {\r\n" + event(rpc(result=update_10("FAILED")))
+    assert streamed(ping, failed, ping, ping) is FAILED
+    assert streamed(ping) is ANSWERED
+
+
+def test_nothing_at_all_is_an_answer_if_it_is_whole_and_was_not_inspected_if_it_is_not() -> None:
+    assert outcome_of_stream(b"", is_whole=True) is ANSWERED
+    assert outcome_of_stream(b"", is_whole=False) is Outcome.UNINSPECTED
+
+
+def test_data_that_is_no_json_is_told() -> None:
+    with pytest.raises(NotJson):
+        streamed(event_of("[DONE]"))
+    with pytest.raises(TooDeep):
+        streamed(event_of("[" * 200_000))
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3, 20, 60])
+def test_an_event_that_never_ended_is_none(missing: int) -> None:
+    completed, failed = (
+        event(rpc(result=update_10(state)), line_end="\n") for state in ("COMPLETED", "FAILED")
+    )
+    assert streamed(completed, failed) is FAILED
+    assert streamed(completed, failed[:-missing]) is ANSWERED
+
+
+def test_the_beginning_of_a_cut_stream_is_not_looked_at() -> None:
+    def ended(tail: bytes) -> Outcome:
+        return outcome_of_stream(tail, is_whole=False)
+
+    assert ended(b'data: te": "TASK_STATE_FAILED"}}}\r\n\r\n' + event(update_10("COMPLETED"))) is ANSWERED
+    assert ended(b"data: half\r\n\r\n" + event(update_10("FAILED"))) is FAILED
+    assert ended(b"data: half\r\n\r\n") is Outcome.UNINSPECTED
+
+
+def test_a_whole_event_after_a_cut_one_is_looked_at_wherever_the_cut_fell() -> None:
+    """A stream of one large artifact and a last word: the tail begins within the artifact."""
+    failed = event(rpc(result=update_10("FAILED")))
+    assert outcome_of_stream(b'long text"}]}}}\r\n\r\n' + failed, is_whole=False) is FAILED
+
+
+STREAMS = st.lists(
+    st.sampled_from([
+        event(rpc(result=update_10("WORKING"))),
+        event(rpc(result=update_10("COMPLETED"))),
+        event(rpc(result=update_10("FAILED"))),
+        event(rpc(result={"artifactUpdate": {"artifact": {"parts": [{"text": "TASK_STATE_FAILED"}]}}})),
+        event(rpc_error(-32001)),
+        event(rpc_error(-32603), "error"),
+        b": ping\r\n\r\n",
+    ]),
+    min_size=1,
+    max_size=8,
+)  # fmt: skip
+
+
+@given(STREAMS, st.integers(0, 2000))
+@example([event(rpc(result=update_10("WORKING"))), event(rpc(result=update_10("FAILED")))], 20)
+def test_a_cut_stream_is_judged_by_the_events_that_surely_are_whole(events: list[bytes], kept: int) -> None:
+    tail = b"".join(events)[-kept:] if kept else b""
+    # A tail that begins with a line's end may or may not begin with an event.
+    assume(not tail.startswith((b"\r", b"\n")))
+    _, blank_line, rest = tail.partition(b"\r\n\r\n")
+    outcome = outcome_of_stream(tail, is_whole=False)
+    if blank_line and b"data:" in rest:
+        assert outcome is outcome_of_stream(rest, is_whole=True)
+    else:
+        assert outcome in {ANSWERED, Outcome.UNINSPECTED}
+
+
+# --- anything at all --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"a":' * 200_000, b"[" * 50_000 + b"]" * 50_000])
+def test_what_is_nested_too_deeply_is_told_apart_from_what_is_no_json(raw: bytes) -> None:
+    with pytest.raises(TooDeep):
+        outcome_of_json(raw)
+    assert parse_or_none(raw) is None
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b" ", b"{", b"{'a': 1}", b"<html>", b"\xff", b'"\xff"', b"[1] [2]", b"tru"]
+)
+def test_what_is_no_json_is_told(raw: bytes) -> None:
+    with pytest.raises(NotJson):
+        outcome_of_json(raw)
+    assert parse_or_none(raw) is None
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        rb'{"jsonrpc": "2.0", "result": {"text": "\ud800"}}',
+        b'{"jsonrpc": "2.0", "result": {"text": "\xed\xa0\x80"}}',
+        b'{"jsonrpc": "2.0", "result": {"score": NaN}}',
+        b'{"jsonrpc": "2.0", "result": {"score": -Infinity}}',
+        b'{"jsonrpc": "2.0", "result": {"score": 1e999}}',
+        b'{"jsonrpc": "2.0", "result": ' + b"[" * 500 + b"]" * 500 + b"}",
+        b'\xef\xbb\xbf{"jsonrpc": "2.0", "result": 1}',
+    ],
+)
+def test_what_pythons_own_json_takes_is_taken(raw: bytes) -> None:
+    assert json.loads(raw)
+    assert outcome_of_json(raw) is ANSWERED
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+NAMES = st.sampled_from(
+    ["jsonrpc", "id", "result", "error", "code", "task", "statusUpdate", "status", "state", "kind"]
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(), inner),
+    max_leaves=15,
+)
+ANSWERS = JSON | st.one_of(
+    st.builds(lambda state: rpc(result={"status": {"state": state}}), JSON),
+    st.builds(lambda status: rpc(result={"task": {"status": status}}), JSON),
+    st.builds(lambda result: rpc(result=result), JSON),
+    st.builds(rpc_error, JSON),
+    st.builds(lambda error: rpc(error=error), JSON),
+    st.builds(lambda update: {"statusUpdate": update}, JSON),
+)
+
+
+@given(ANSWERS)
+@example(rpc(result={"status": {"state": []}}))
+@example(rpc(result={"task": {"status": {"state": {}}}}))
+def test_any_json_is_judged(message: object) -> None:
+    raw = json.dumps(message).encode()
+    assert outcome_of_json(raw) in Outcome
+    assert outcome_of_stream(b"data: " + raw + b"\n\n", is_whole=True) in Outcome
+    assert outcome_of_stream(b"event: error\ndata: " + raw + b"\n\n", is_whole=True) in Outcome
+    assert is_poll("POST", "/", message) in {True, False}
+    assert expects_rpc_answer(message) in {True, False}
+
+
+@given(st.binary())
+def test_any_bytes_are_judged_or_no_json(raw: bytes) -> None:
+    try:
+        outcome = outcome_of_json(raw)
+    except (NotJson, TooDeep):
+        assert parse_or_none(raw) is None
+    else:
+        assert outcome in Outcome
+
+
+LINES = st.lists(
+    st.sampled_from(
+        [b"data: ", b"data", b"event: error", b":", b"\r", b"\n", b"{", b"}", b'"error"', b"1", b"id: 1"]
+    )
+    | st.binary(max_size=5)
+)
+
+
+@given(LINES.map(b"".join), st.booleans())
+def test_any_stream_is_judged_or_no_json(stream: bytes, is_whole: bool) -> None:  # noqa: FBT001 - drawn
+    try:
+        outcome = outcome_of_stream(stream, is_whole=is_whole)
+    except (NotJson, TooDeep):
+        return
+    assert outcome in Outcome
+
+
+@given(STREAMS, st.sampled_from([b"\n", b"\r"]))
+def test_the_way_in_which_lines_end_changes_nothing(events: list[bytes], line_end: bytes) -> None:
+    stream = b"".join(events)
+    respelled = stream.replace(b"\r\n", line_end)
+    assert outcome_of_stream(respelled, is_whole=True) is outcome_of_stream(stream, is_whole=True)
