@@ -5,14 +5,18 @@ reading the captures and the protocol: they say what the middleware should make 
 """
 
 import json
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.http_capture import CapturedAnswer, CapturedRequest, captured_exchanges
 
 from agent_health import AgentHealthMiddleware, Outcome
 from agent_health.middleware.asgi import App
-from agent_health.middleware.exchange import Message, Receive, Scope, Send
+from agent_health.middleware.exchange import Receive, Scope, Send
+
+Message = MutableMapping[str, Any]
 
 CAPTURES = Path(__file__).parents[1].parent / "shared" / "data" / "captures"
 
@@ -151,7 +155,7 @@ def outcomes(middleware: AgentHealthMiddleware) -> dict[str, int]:
 
 
 async def replay(
-    app: App, scope: Scope, received: list[Message]
+    app: App, scope: Scope, received: Sequence[Message]
 ) -> tuple[dict[str, int], list[Message], Exception | None]:
     """Run one request through the middleware: what was counted, sent and raised."""
     middleware = AgentHealthMiddleware(app, agent_id="urn:replayed")
