@@ -15,11 +15,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
-from tests.support.asgi_client import ask
+from tests.support.asgi_client import App, ask
 
 from agent_health import AgentHealthMiddleware
 from agent_health.document import HealthDocument
-from agent_health.middleware.asgi import App
 
 HEALTH = "/.well-known/agent-health"
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -39,7 +38,7 @@ def example(request: pytest.FixtureRequest) -> Iterator[App]:
     name: str = request.param
     if name == "django_agent" and name in sys.modules:
         # Django's settings can be made once in a process; the counts begin anew with a new wrapper.
-        app = sys.modules[name].app
+        app: Any = sys.modules[name].app
         yield AgentHealthMiddleware(app.app, agent_id=app.health.settings.agent_id)
         return
     yield importlib.import_module(name).app

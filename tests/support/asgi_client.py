@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from agent_health.middleware.asgi import App
-from agent_health.middleware.exchange import Message
+Message = MutableMapping[str, Any]
+App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 @dataclass(frozen=True)

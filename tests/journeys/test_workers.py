@@ -1,0 +1,165 @@
+"""Do several worker processes report as one agent, whatever befalls them?"""
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.servers import SCRIPTS, Server, serving, until
+
+OUTCOMES = "io.github.agent-health.outcomes"
+APP = "tests.support.worker_app:app"
+REQUESTS = 1000
+FAILURES = 100
+LOOKS = 40
+
+_GUNICORN = [
+    "gunicorn", APP, "-k", "asgi", "-w", "2", "-b", "127.0.0.1:{port}",
+    "--graceful-timeout", "5", "--no-control-socket",
+]  # fmt: skip
+COMMANDS = {
+    "uvicorn": ["uvicorn", APP, "--workers", "2", "--port", "{port}", "--log-level", "warning"],
+    "gunicorn": _GUNICORN,
+    "gunicorn-preload": [*_GUNICORN, "--preload"],
+    "granian": [
+        "granian", APP, "--interface", "asgi", "--workers", "4", "--port", "{port}",
+        "--respawn-failed-workers", "--respawn-interval", "0.1",
+    ],
+    "hypercorn": ["hypercorn", APP, "-w", "2", "-b", "127.0.0.1:{port}"],
+}  # fmt: skip
+WORKERS = {"uvicorn": 2, "gunicorn": 2, "gunicorn-preload": 2, "granian": 4, "hypercorn": 2}
+
+
+class Agent:
+    """An agent that can be started again and again over the same state directory."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.workers = WORKERS[name]
+        self.state_dir = directory / "state"
+        self._command = COMMANDS[name]
+        self._log = directory / "server.log"
+
+    @contextmanager
+    def running(self) -> Iterator[Server]:
+        """Serve with all workers up, which have no traffic so far."""
+        script, *arguments = self._command
+        with serving(
+            [str(SCRIPTS / script), *arguments],
+            log=self._log,
+            env={"AGENT_STATE_DIR": str(self.state_dir)},
+        ) as server:
+            self.wait_for_workers(server)
+            yield server
+
+    def wait_for_workers(self, server: Server, but_not: int | None = None) -> set[int]:
+        """Wait until all workers have answered, and none of them is `but_not`; return their ids."""
+        seen: set[int] = set()
+
+        def all_seen() -> bool:
+            # Connections that a killed worker had not accepted yet are reset.
+            with contextlib.suppress(ConnectionError):
+                seen.update(ask(server, 2 * self.workers, "/pid"))
+            return len(seen - {but_not}) >= self.workers
+
+        until("all workers answer", all_seen)
+        return seen - {but_not}
+
+    def window_files(self) -> int:
+        return len(list(self.state_dir.glob("*/worker-*.window")))
+
+
+@pytest.fixture
+def agent(request: pytest.FixtureRequest, tmp_path: Path) -> Agent:
+    return Agent(request.param, tmp_path)
+
+
+def ask(server: Server, requests: int, path: str = "/answer") -> list[int]:
+    """Send so many requests, several at once; return which processes answered."""
+
+    def one(_: int) -> int:
+        return int(json.loads(server.send(path)[1])["pid"])
+
+    with ThreadPoolExecutor(8) as threads:
+        return list(threads.map(one, range(requests)))
+
+
+def expect(server: Server, sent: dict[str, int], looks: int = LOOKS) -> None:
+    """Wait until whoever is asked reports exactly what was sent; nobody may ever report more."""
+
+    def all_agree() -> bool:
+        for _ in range(looks):
+            document = server.document()
+            outcomes = document["extensions"][OUTCOMES]
+            outcomes.pop("excluded", None)
+            assert all(count <= sent[name] for name, count in outcomes.items()), (outcomes, sent)
+            if outcomes != sent:
+                return False
+            assert document["calibration"]["sample_count"] == sum(sent.values())
+        return True
+
+    until(f"{looks} looks in a row find {sent}", all_agree)
+
+
+@pytest.mark.parametrize("agent", COMMANDS, indirect=True)
+def test_all_workers_report_the_exact_sum_and_a_restart_forgets_nothing(agent: Agent) -> None:
+    with agent.running() as server:
+        pids = ask(server, REQUESTS - FAILURES)
+        ask(server, FAILURES, "/answer?status=500")
+        assert len(set(pids)) > 1, "one worker answered them all: nothing is proved"
+        expect(server, {"answered": REQUESTS - FAILURES, "server_fault": FAILURES})
+    with agent.running() as server:
+        ask(server, 10)
+        expect(server, {"answered": REQUESTS - FAILURES + 10, "server_fault": FAILURES})
+        assert agent.window_files() <= agent.workers
+
+
+def kill_workers(agent: Agent, kills: int) -> None:
+    with agent.running() as server:
+        workers = agent.wait_for_workers(server)
+        for number in range(1, kills + 1):
+            ask(server, 20)
+            victim = min(workers)
+            os.kill(victim, signal.SIGKILL)
+            workers = agent.wait_for_workers(server, but_not=victim)
+            expect(server, {"answered": 20 * number}, looks=10)
+            assert agent.window_files() <= agent.workers
+
+
+# Of hypercorn, a killed worker takes all others with it: there the restart above is the proof.
+@pytest.mark.fault
+@pytest.mark.parametrize("agent", [name for name in COMMANDS if name != "hypercorn"], indirect=True)
+def test_killed_workers_lose_nothing_and_leave_no_files(agent: Agent) -> None:
+    kill_workers(agent, 5)
+
+
+@pytest.mark.fault
+@pytest.mark.long
+@pytest.mark.parametrize("agent", [name for name in COMMANDS if name != "hypercorn"], indirect=True)
+def test_workers_killed_over_and_over_lose_nothing_and_leave_no_files(agent: Agent) -> None:
+    kill_workers(agent, 20)
+
+
+@pytest.mark.parametrize("agent", [name for name in COMMANDS if name != "gunicorn-preload"], indirect=True)
+def test_a_caller_who_leaves_in_the_middle_of_a_stream_moves_no_ratio(agent: Agent) -> None:
+    with agent.running() as server:
+        assert server.leave_midway("/stream", after_seconds=0.35).count(b"data:") > 1
+        expect_abandoned(server)
+
+
+def expect_abandoned(server: Server) -> None:
+    """Wait until the server has noticed; gunicorn's own ASGI worker takes three seconds."""
+
+    def is_counted() -> bool:
+        document = server.document()
+        outcomes = document["extensions"][OUTCOMES]
+        outcomes.pop("excluded", None)
+        assert outcomes.keys() <= {"abandoned"}, outcomes
+        assert document["calibration"]["sample_count"] == 0
+        return bool(outcomes == {"abandoned": 1})
+
+    until("the caller who left is counted as such", is_counted)

@@ -1,0 +1,129 @@
+"""How does a test start a real server, talk to it, and be sure that nothing of it is left?"""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+REPOSITORY = Path(__file__).parents[2]
+SCRIPTS = Path(sys.executable).parent
+HEALTH_PATH = "/.well-known/agent-health"
+PATIENCE_SECONDS = 30
+"""How long is waited for anything that should take a moment."""
+
+Found = TypeVar("Found")
+
+
+def until(what: str, look: Callable[[], Found | None], seconds: float = PATIENCE_SECONDS) -> Found:
+    """Look until something true is found and return it; AssertionError after the deadline."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+    return found
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server process on loopback."""
+
+    port: int
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def send(
+        self, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> tuple[int, bytes]:
+        """Send one request over a connection of its own; return status and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, {"Connection": "close", **headers})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def json(self, path: str) -> Any:
+        status, body = self.send(path)
+        assert status == 200, body
+        return json.loads(body)
+
+    def document(self) -> Any:
+        return self.json(HEALTH_PATH)
+
+    def raw(self, request: bytes) -> bytes:
+        """Send these bytes; return all that comes back until the server closes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as connection:
+            connection.sendall(request)
+            return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+    def leave_midway(self, path: str, *, after_seconds: float) -> bytes:
+        """Ask, read for a while, and leave before the end; return what was read."""
+        deadline = time.monotonic() + after_seconds
+        read = b""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS) as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            while (remaining := deadline - time.monotonic()) > 0:
+                connection.settimeout(remaining)
+                with contextlib.suppress(TimeoutError):
+                    read += connection.recv(65_536)
+        return read
+
+    def is_accepting(self) -> bool:
+        assert self.process.poll() is None, f"it ended:\n{self.log.read_text()}"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+            return True
+        return False
+
+
+@contextmanager
+def serving(
+    command: Sequence[str], *, log: Path, port: int | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run a server while the body runs; `{port}` in the command stands for a free port.
+
+    At the end it is asked to stop, and then its whole process group must be gone.
+    """
+    port = port or free_port()
+    with (
+        log.open("ab") as output,
+        subprocess.Popen(
+            [part.replace("{port}", str(port)) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **(env or {})},
+            cwd=REPOSITORY,
+            start_new_session=True,
+        ) as process,
+    ):
+        server = Server(port, process, log)
+        try:
+            until("the server accepts connections", server.is_accepting)
+            yield server
+        finally:
+            stop(process)
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """Ask a process to stop and wait for it; whatever is left of its own session is killed."""
+    process.terminate()
+    try:
+        process.wait(PATIENCE_SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_SECONDS)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])

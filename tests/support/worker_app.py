@@ -1,0 +1,39 @@
+"""Which agent do the worker processes of the journeys serve?
+
+It says which process answered (at /pid uncounted), answers with any status, and streams for a minute.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+from agent_health import AgentHealthMiddleware
+
+AGENT_ID = "https://agent.test/.well-known/agent-card.json"
+
+
+async def answer(request: Request) -> JSONResponse:
+    return JSONResponse({"pid": os.getpid()}, status_code=int(request.query_params.get("status", "200")))
+
+
+async def stream(request: Request) -> StreamingResponse:
+    async def events() -> AsyncIterator[str]:
+        for number in range(1200):
+            yield f"data: {number}\n\n"
+            await asyncio.sleep(0.05)
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+app = AgentHealthMiddleware(
+    Starlette(routes=[Route("/answer", answer), Route("/pid", answer), Route("/stream", stream)]),
+    agent_id=AGENT_ID,
+    refresh_seconds=1,
+    exclude=["/pid"],
+    state_dir=os.environ.get("AGENT_STATE_DIR"),
+)
