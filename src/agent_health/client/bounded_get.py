@@ -1,0 +1,237 @@
+"""What comes back from one GET, whatever the peer does?
+
+Everything is bounded: the body after decompression, the header, the redirects, and the time for it
+all. Whatever a peer can do wrong is a `ResultClass` with a reason, never an exception.
+"""
+
+import asyncio
+import os
+import ssl
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from functools import cache
+from importlib import metadata
+from time import perf_counter
+
+import aiohttp
+from aiohttp.http_exceptions import LineTooLong
+from yarl import URL
+
+from agent_health.client.http_headers import max_age_seconds, retry_after_seconds, status_links, whole_number
+from agent_health.client.redirects import MAX_SHOWN_CHARS, joined, refusal
+from agent_health.observation import ResultClass
+
+MAX_REDIRECTS = 3
+MAX_HEADER_LINE_BYTES = 8190
+"""Of the status line, and of each header field."""
+MAX_HEADERS = 128
+MAX_CONNECTIONS = 4
+"""Of the session that is opened for one check."""
+
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# What a GET can raise, all of it the peer's or the network's doing. ValueError: host names that no
+# resolver accepts (UnicodeError) and headers that are no text reach us as they are.
+_FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What is asked for, and how far we go for it."""
+
+    max_bytes: int
+    """The largest body that is read."""
+    deadline_s: float
+    """When to give up, on the event loop's clock: for all hops and the whole body together."""
+    token: str | None = None
+    """Sent as Bearer, and never to another origin."""
+    may_leave_origin: bool = False
+    """Whether a redirect may lead to another origin; from http to https of one host it always may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back. All but `url`, `result` and `reason` is empty if nothing did."""
+
+    url: URL
+    """Where it was found: the last address that was asked."""
+    result: ResultClass
+    """`ok` for a body that was read whole; what it is has yet to be judged."""
+    reason: str = ""
+    """What went wrong, for people; empty if `result` is `ok`. It may quote the peer, in ASCII."""
+    status: int | None = None
+    content_type: str = ""
+    """Lower case, without parameters."""
+    body: bytes = b""
+    served_at: datetime | None = None
+    """By the clock of whoever served it: `Date`, plus the time that a cache kept it (`Age`)."""
+    max_age_seconds: int | None = None
+    retry_after_seconds: int | None = None
+    status_links: tuple[str, ...] = ()
+    """Targets of `Link: rel="status"` (RFC 8631), as sent."""
+    latency_ms: float = 0.0
+    """From the first request to the last byte, redirects included."""
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body claims to be JSON."""
+        return self.content_type == "application/json" or self.content_type.endswith("+json")
+
+
+@cache
+def user_agent() -> str:
+    """Who we say that we are."""
+    try:
+        version = metadata.version("agent-health")
+    except metadata.PackageNotFoundError:
+        version = "0"
+    return f"agent-health/{version} (+https://github.com/agent-health)"
+
+
+def new_session() -> aiohttp.ClientSession:
+    """Open a session without cookies, and without proxies or credentials from the environment."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+    )
+
+
+async def bounded_get(session: aiohttp.ClientSession, url: URL, ask: Ask) -> Answer:
+    """Get `url`, following redirects by hand; never raises for what the peer does."""
+    started_s = perf_counter()
+    followed = 0
+    while True:
+        answer, location = await _ask_once(session, url, ask)
+        answer = replace(answer, latency_ms=(perf_counter() - started_s) * 1000)
+        if location is None:
+            return answer
+        target = joined(url, location)
+        reason = refusal(url, target, has_token=ask.token is not None, may_leave_origin=ask.may_leave_origin)
+        if followed == MAX_REDIRECTS:
+            reason = f"more than {MAX_REDIRECTS} redirects"
+        if target is None or reason is not None:
+            return replace(answer, result=ResultClass.REDIRECT_REFUSED, reason=reason or "")
+        url = target
+        followed += 1
+
+
+async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple[Answer, str | None]:
+    """Return the answer to one request, and where it redirects to if it does."""
+    headers = {"Accept": "application/json", "User-Agent": user_agent()}
+    if ask.token is not None:
+        headers["Authorization"] = f"Bearer {ask.token}"
+    try:
+        async with (
+            asyncio.timeout_at(ask.deadline_s),
+            session.get(
+                url,
+                headers=headers,
+                allow_redirects=False,
+                raise_for_status=False,
+                # The one deadline counts, not what the session allows to each step.
+                timeout=aiohttp.ClientTimeout(total=None),
+                auto_decompress=True,
+                max_line_size=MAX_HEADER_LINE_BYTES,
+                max_field_size=MAX_HEADER_LINE_BYTES,
+                max_headers=MAX_HEADERS,
+            ) as response,
+        ):
+            answer = _judge_status(_head(url, response))
+            location = response.headers.get("Location") if response.status in _REDIRECTS else None
+            if answer.result is ResultClass.OK:
+                body = await _read_bounded(response, ask.max_bytes)
+                if body is None:
+                    reason = f"the body has more than {ask.max_bytes} bytes"
+                    answer = replace(answer, result=ResultClass.TOO_LARGE, reason=reason)
+                else:
+                    answer = replace(answer, body=body)
+            return answer, location
+    except _FAILURES as error:
+        result, reason = _judge_failure(url, error)
+        return Answer(url=url, result=result, reason=reason), None
+
+
+async def _read_bounded(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | None:
+    """Return the body, or None as soon as it turns out larger than `max_bytes`.
+
+    What counts is what comes out of decompression, which aiohttp does in pieces of bounded size.
+    """
+    if "Content-Encoding" not in response.headers and (response.content_length or 0) > max_bytes:
+        return None
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > max_bytes:
+            return None
+    return bytes(body)
+
+
+def _head(url: URL, response: aiohttp.ClientResponse) -> Answer:
+    headers = response.headers
+    try:
+        served_at = parsedate_to_datetime(headers.get("Date", ""))
+        served_at = served_at.replace(tzinfo=served_at.tzinfo or UTC)
+        served_at += timedelta(seconds=whole_number(headers.get("Age", "")) or 0)
+    except (ValueError, OverflowError):
+        served_at = None
+    return Answer(
+        url=url,
+        result=ResultClass.OK,
+        status=response.status,
+        content_type=headers.get("Content-Type", "").partition(";")[0].strip().lower()[:MAX_SHOWN_CHARS],
+        served_at=served_at,
+        max_age_seconds=max_age_seconds(headers.getall("Cache-Control", [])),
+        retry_after_seconds=retry_after_seconds(headers.get("Retry-After", ""), datetime.now(UTC)),
+        status_links=status_links(headers.getall("Link", [])),
+    )
+
+
+def _judge_status(answer: Answer) -> Answer:
+    """Tell what the status means by itself, before there is a body."""
+    match answer.status:
+        case 200 | 203:
+            return answer
+        case 401 | 402 | 403 | 407:
+            result, meaning = ResultClass.GATED, "it asks for credentials or money first"
+        case 404 | 410:
+            result, meaning = ResultClass.NOT_AN_AGENT, "nothing is served here"
+        case 429:
+            result, meaning = ResultClass.RATE_LIMITED, "asked too often"
+        case int(status) if 200 <= status < 300:
+            result, meaning = ResultClass.NOT_AN_AGENT, "an answer without a document"
+        case _:
+            result, meaning = ResultClass.HTTP_ERROR, "no answer to a plain GET"
+    return replace(answer, result=result, reason=f"HTTP {answer.status}: {meaning}")
+
+
+def _judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
+    """Name what went wrong before there was an answer, or within it."""
+    place = f"{url.raw_host}:{url.port}"
+    cause = error.__cause__
+    match error:
+        case TimeoutError():
+            found = ResultClass.TIMEOUT, f"no complete answer from {place} in time"
+        case aiohttp.ClientConnectorDNSError() | UnicodeError():
+            found = ResultClass.DNS_FAILURE, f"the host name {url.raw_host!a} has no address"
+        case aiohttp.ClientSSLError() | aiohttp.ServerFingerprintMismatch() | ssl.SSLError():
+            found = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {_told(cause or error)}"
+        case aiohttp.ClientConnectorError():
+            found = ResultClass.REFUSED, f"no connection to {place}: {_told(error)}"
+        case aiohttp.ClientResponseError() if isinstance(cause, LineTooLong) or "Too many" in error.message:
+            limits = f"{MAX_HEADER_LINE_BYTES} bytes or {MAX_HEADERS} fields"
+            found = ResultClass.TOO_LARGE, f"the header exceeds {limits}"
+        case aiohttp.ClientPayloadError():
+            found = ResultClass.HTTP_ERROR, f"the body is damaged or ends early: {_told(error)}"
+        case aiohttp.ClientResponseError():
+            found = ResultClass.HTTP_ERROR, f"not an HTTP answer: {_told(error)}"
+        case _:
+            found = ResultClass.HTTP_ERROR, f"the connection broke: {_told(error)}"
+    return found
+
+
+def _told(error: BaseException) -> str:
+    """Return an error in one short line of ASCII: it may quote the peer."""
+    told = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    text = " ".join(told.split()) or type(error).__name__
+    return text[: 2 * MAX_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()

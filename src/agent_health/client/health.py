@@ -1,0 +1,312 @@
+"""Is there an agent, how is it, and should I call it? (draft 5.1 and appendix A)"""
+
+import asyncio
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import aiohttp
+from yarl import URL
+
+from agent_health.agent_card import MAX_CARD_BYTES, AgentCard, CardKind, read_agent_card
+from agent_health.client.bounded_get import Answer, Ask, bounded_get, new_session
+from agent_health.client.places import (
+    NOTHING_ANNOUNCED,
+    Announced,
+    GivenPlace,
+    HealthPlace,
+    announced_health,
+    health_places,
+    read_place,
+)
+from agent_health.client.redirects import is_same_origin
+from agent_health.decision import Decision, age_seconds, decide, duration_text, is_stale
+from agent_health.document import HealthDocument
+from agent_health.document_reader import MAX_DOCUMENT_BYTES, read_document
+from agent_health.errors import InvalidDocument, InvalidSetting
+from agent_health.finding import Finding
+from agent_health.observation import ResultClass
+
+TIMEOUT_SECONDS = 10.0
+MAX_TIMEOUT_SECONDS = 300.0
+CARD_SHARE = 0.5
+"""Of the time, so much may go to the card: one that drips must not hide the health document."""
+MAX_CLOCK_DIFFERENCE_SECONDS = 300
+"""A peer's `Date` that differs more from our clock is worth a finding."""
+MAX_TOKEN_CHARS = 4096
+
+_TOKEN = re.compile(r"[!-~]+")
+_ALWAYS_PRESENT = frozenset({"/schema_version", "/agent_id", "/timestamp", "/health"})
+_MIN_DOCUMENT_EVIDENCE = 2
+"""So many of the four members that are always present make JSON a health document, if a broken one."""
+# Nobody is there who could answer a second question.
+_UNREACHABLE = frozenset({ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthCheck:
+    """What was found out about one agent."""
+
+    url: str
+    """As given."""
+    card_url: str
+    """Where the card was read; if there is none, where it was asked for in vain."""
+    card: AgentCard | None
+    """The card, with its own findings; None unless `card_result` is `ok`."""
+    card_result: ResultClass
+    card_reason: str
+    """Why there is no card, for people; empty if there is one."""
+    health_url: str | None
+    """Where the health document was read, or asked for in vain; None if nobody could be reached to ask."""
+    document: HealthDocument | None
+    """The health document, also a stale one."""
+    document_result: ResultClass
+    document_reason: str
+    """Why there is no document that counts, for people; empty if there is one."""
+    findings: tuple[Finding, ...]
+    """What is odd about the document and the way to it; if it is invalid, its faults come first."""
+    age_seconds: float | None
+    """Of the document, by the clock of whoever served it; negative if it comes from the future."""
+    latency_ms: float | None
+    """Of the request for the document, redirects included; None if none was made."""
+    decision: Decision
+
+
+async def fetch_health(
+    url: str,
+    *,
+    session: aiohttp.ClientSession | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    detail_token: str | None = None,
+) -> HealthCheck:
+    """Read an agent's card and its health document, and decide whether to call it.
+
+    `url` is the agent's base URL, its card's, or its health document's. The health document is looked
+    for where the card announces it, then at `/.well-known/agent-health` below the same prefix, then at
+    the origin's root; never on another origin than the card's. Whatever the peer does, there is a
+    result: InvalidSetting is raised only for what the caller gave.
+
+    `timeout_seconds` (above 0, at most 300) is for everything together. `detail_token` goes as Bearer to
+    the health document on the origin of `url`, nowhere else. A session of your own keeps its cookies,
+    proxies and default headers; ours has none. Addresses are not judged: whoever lets strangers choose
+    `url` must refuse those of the own network first.
+    """
+    given = read_place(url)
+    _check_settings(timeout_seconds, detail_token)
+    started_s = asyncio.get_running_loop().time()
+    visit = _Visit(url, given, started_s, timeout_seconds, detail_token)
+    if session is not None:
+        return await _check(session, visit)
+    async with new_session() as own:
+        return await _check(own, visit)
+
+
+def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
+    if not (math.isfinite(timeout_seconds) and 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS):
+        expected = f"seconds above 0, at most {MAX_TIMEOUT_SECONDS:g}"
+        raise InvalidSetting("timeout_seconds", timeout_seconds, expected)
+    if detail_token is not None and (
+        len(detail_token) > MAX_TOKEN_CHARS or not _TOKEN.fullmatch(detail_token)
+    ):
+        expected = f"1 to {MAX_TOKEN_CHARS} visible ASCII characters"
+        raise InvalidSetting("detail_token", "something else (not shown)", expected)
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """What was asked of us, and until when."""
+
+    url: str
+    given: GivenPlace
+    started_s: float
+    timeout_seconds: float
+    token: str | None
+
+    @property
+    def card_deadline_s(self) -> float:
+        return self.started_s + CARD_SHARE * self.timeout_seconds
+
+    @property
+    def deadline_s(self) -> float:
+        return self.started_s + self.timeout_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _CardAnswer:
+    answer: Answer
+    card: AgentCard | None
+
+
+@dataclass(frozen=True, slots=True)
+class _HealthAnswer:
+    answer: Answer
+    place: HealthPlace
+    document: HealthDocument | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+async def _check(session: aiohttp.ClientSession, visit: _Visit) -> HealthCheck:
+    card = await _find_card(session, visit)
+    if card.answer.result in _UNREACHABLE:
+        return _conclude(visit, card, None, ())
+    if card.card is None:
+        announced, card_url = NOTHING_ANNOUNCED, None
+    else:
+        card_url = card.answer.url
+        announced = announced_health(card.card, card_url, card.answer.status_links)
+    places = health_places(visit.given, card_url, announced)
+    health = await _find_health(session, visit, places)
+    return _conclude(visit, card, health, _findings(visit, announced, card, health))
+
+
+async def _find_card(session: aiohttp.ClientSession, visit: _Visit) -> _CardAnswer:
+    """Ask for the card in its places until one has an answer; the first place's answer if none has."""
+    first = None
+    ask = Ask(max_bytes=MAX_CARD_BYTES, deadline_s=visit.card_deadline_s, may_leave_origin=True)
+    for url in visit.given.card_urls:
+        found = _judge_card(await bounded_get(session, url, ask))
+        first = first or found
+        if not _is_absent(found.answer):
+            return found
+    assert first is not None  # noqa: S101 - there is always a place
+    return first
+
+
+async def _find_health(
+    session: aiohttp.ClientSession, visit: _Visit, places: Iterable[HealthPlace]
+) -> _HealthAnswer:
+    """Ask for the document in its places until one has an answer; the first place's answer if none has."""
+    first = None
+    for place in places:
+        is_for_token = is_same_origin(place.url, visit.given.url) and not place.is_root
+        ask = Ask(
+            max_bytes=MAX_DOCUMENT_BYTES,
+            deadline_s=visit.deadline_s,
+            token=visit.token if is_for_token else None,
+        )
+        found = _judge_document(place, await bounded_get(session, place.url, ask))
+        first = first or found
+        if found.document is not None or not (place.is_guess or _is_absent(found.answer)):
+            return found
+    assert first is not None  # noqa: S101 - there is always a place
+    return first
+
+
+def _is_absent(answer: Answer) -> bool:
+    """Whether the place holds nothing that could be meant, so that the next one is worth a look."""
+    if answer.result is ResultClass.HTTP_ERROR:
+        return answer.status is not None and 400 <= answer.status < 500
+    return answer.result is ResultClass.NOT_AN_AGENT
+
+
+def _judge_card(answer: Answer) -> _CardAnswer:
+    """Read a card; a wrong content type is forgiven if it reads as one."""
+    if answer.result is not ResultClass.OK:
+        return _CardAnswer(answer, None)
+    card = read_agent_card(answer.body)
+    if card.kind in {CardKind.CARD, CardKind.REGISTRY_RECORD}:
+        return _CardAnswer(answer, card)
+    is_broken = card.kind is CardKind.NOT_JSON and answer.is_json
+    result = ResultClass.INVALID_DOCUMENT if is_broken else ResultClass.NOT_AN_AGENT
+    reason = "; ".join(finding.message for finding in card.findings) or "not a card"
+    return _CardAnswer(replace(answer, result=result, reason=reason), None)
+
+
+def _judge_document(place: HealthPlace, answer: Answer) -> _HealthAnswer:
+    """Read a health document, and tell one that is broken from what never was one."""
+    if answer.result is not ResultClass.OK:
+        return _HealthAnswer(answer, place)
+    if not answer.is_json:
+        reason = f"not JSON but {ascii(answer.content_type) if answer.content_type else 'of no content type'}"
+        return _HealthAnswer(replace(answer, result=ResultClass.NOT_AN_AGENT, reason=reason), place)
+    try:
+        document, findings = read_document(answer.body)
+    except InvalidDocument as error:
+        if _is_of_another_kind(error.faults):
+            reason = "JSON of another kind than a health document"
+            return _HealthAnswer(replace(answer, result=ResultClass.NOT_AN_AGENT, reason=reason), place)
+        more = f", and {len(error.faults) - 1} more" if len(error.faults) > 1 else ""
+        reason = f"the health document is invalid: {error.faults[0]}{more}"
+        broken = replace(answer, result=ResultClass.INVALID_DOCUMENT, reason=reason)
+        return _HealthAnswer(broken, place, findings=error.faults)
+    return _HealthAnswer(answer, place, document, findings)
+
+
+def _is_of_another_kind(faults: tuple[Finding, ...]) -> bool:
+    missing = {fault.pointer for fault in faults if fault.name == "missing_member"} & _ALWAYS_PRESENT
+    is_no_object = any(fault.name == "not_an_object" for fault in faults)
+    return is_no_object or len(_ALWAYS_PRESENT) - len(missing) < _MIN_DOCUMENT_EVIDENCE
+
+
+def _findings(
+    visit: _Visit, announced: Announced, card: _CardAnswer, health: _HealthAnswer
+) -> tuple[Finding, ...]:
+    """Tell what is odd about the way to the document, after what is odd about the document itself."""
+    answer, place = health.answer, health.place
+    found = list(health.findings)
+
+    def add(name: str, message: str, section: str = "") -> None:
+        found.append(Finding(name, "", message, section))
+
+    if answer.url.scheme != "https":
+        add("not_https", "read over plain http: anybody on the way can change it", "draft 4.1")
+    if answer.result is ResultClass.GATED:
+        add("health_is_gated", "the basic state must be readable without credentials", "draft 4.1")
+    if place.is_root and health.document is not None:
+        add("found_at_origin_root", "nothing at the address given; the origin may speak for another agent")
+    if announced.elsewhere is not None:
+        where = ascii(announced.elsewhere)
+        add("health_on_other_origin", f"the card announces {where}, which is not followed", "draft 4.1")
+    if card.card is not None and not is_same_origin(card.answer.url, visit.given.url):
+        add("card_on_other_origin", f"the card was read at {_origin(card.answer.url)}")
+    if visit.token is not None and (place.is_root or not is_same_origin(place.url, visit.given.url)):
+        add("token_not_sent", "the document is elsewhere than the address that the token is meant for")
+    if answer.served_at is not None:
+        difference_s = abs((answer.served_at - datetime.now(UTC)).total_seconds())
+        if difference_s > MAX_CLOCK_DIFFERENCE_SECONDS:
+            add(
+                "clocks_differ",
+                f"by the answer's Date, its clock and ours differ by {duration_text(difference_s)}",
+            )
+    return tuple(found)
+
+
+def _origin(url: URL) -> str:
+    return f"{url.scheme}://{url.raw_authority}"
+
+
+def _conclude(
+    visit: _Visit, card: _CardAnswer, health: _HealthAnswer | None, findings: tuple[Finding, ...]
+) -> HealthCheck:
+    """Put together what was seen, and decide; `health` is None if nobody could be reached to ask."""
+    answer = card.answer if health is None else health.answer
+    document = None if health is None else health.document
+    result, now = answer.result, answer.served_at or datetime.now(UTC)
+    age = None if document is None else age_seconds(document, now)
+    if age is not None and is_stale(age, answer.max_age_seconds):
+        result = ResultClass.STALE_DOCUMENT
+    decision = decide(
+        result,
+        document,
+        now=now,
+        max_age_seconds=answer.max_age_seconds,
+        failure=answer.reason,
+        retry_after_seconds=answer.retry_after_seconds,
+    )
+    return HealthCheck(
+        url=visit.url,
+        card_url=str(card.answer.url),
+        card=card.card,
+        card_result=card.answer.result,
+        card_reason=card.answer.reason,
+        health_url=None if health is None else str(answer.url),
+        document=document,
+        document_result=result,
+        document_reason="" if result is ResultClass.OK else decision.reasons[0],
+        findings=findings,
+        age_seconds=age,
+        latency_ms=None if health is None else answer.latency_ms,
+        decision=decision,
+    )

@@ -1,0 +1,154 @@
+"""Where may an agent's card and its health document stand?
+
+Several agents may share one origin, each under its own path prefix; the origin's root is asked last,
+because it may speak for another one.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from yarl import URL
+
+from agent_health.agent_card import AgentCard
+from agent_health.card_announcement import DEFAULT_HEALTH_PATH
+from agent_health.card_interfaces import MAX_URL_CHARS
+from agent_health.client.redirects import is_same_origin, joined
+from agent_health.errors import InvalidSetting
+
+CARD_PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+"""Of A2A from 0.3 on, and of 0.2 and before."""
+
+_EXPECTED: Final = (
+    f"an absolute http(s) URL of at most {MAX_URL_CHARS} characters, without credentials, "
+    "such as https://agent.example"
+)
+_NEVER_IN_A_URL: Final = re.compile(r"[\s\\\x00-\x20\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPlace:
+    """An address that somebody gave for an agent, understood."""
+
+    url: URL
+    prefix: str
+    """Path under which the agent's well-known paths stand: empty, or `/a/b`. Percent-encoded."""
+    is_card: bool
+    is_health: bool
+
+    @property
+    def card_urls(self) -> tuple[URL, ...]:
+        """Where its card may be, in the order of asking."""
+        given = (self.url,) if self.is_card else ()
+        prefixes = dict.fromkeys((self.prefix, ""))
+        known = (place_under(self.url, prefix, path) for prefix in prefixes for path in CARD_PATHS)
+        return tuple(dict.fromkeys((*given, *known)))
+
+
+@dataclass(frozen=True, slots=True)
+class HealthPlace:
+    """One address where the health document may be."""
+
+    url: URL
+    is_guess: bool = False
+    """Nobody said that it is there: anything but a health document is of no interest."""
+    is_root: bool = False
+    """It stands at the origin's root, although the agent has a prefix: another agent may be meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What a card that was found says about the place of the health document."""
+
+    url: URL | None
+    """Only ever on the card's own origin."""
+    elsewhere: str | None
+    """What was announced on another origin, and is not followed."""
+    is_private: bool = False
+    """It stands under a key of no specification: seldom is it a health document of the draft."""
+
+
+NOTHING_ANNOUNCED: Final = Announced(None, None)
+
+
+def read_place(url: str) -> GivenPlace:
+    """Understand an agent's base URL, card URL or health URL; InvalidSetting if it is none of them."""
+    given = _parse(url)
+    path = given.raw_path
+    for card_path in CARD_PATHS:
+        if path.endswith(card_path):
+            return GivenPlace(given, path.removesuffix(card_path), is_card=True, is_health=False)
+    if path.endswith(DEFAULT_HEALTH_PATH):
+        return GivenPlace(given, path.removesuffix(DEFAULT_HEALTH_PATH), is_card=False, is_health=True)
+    if path.endswith(".json"):
+        return GivenPlace(given, path.rpartition("/")[0], is_card=True, is_health=False)
+    return GivenPlace(given, path.rstrip("/"), is_card=False, is_health=False)
+
+
+def _parse(url: str) -> URL:
+    # Whatever may be a password must not reach a log.
+    shown = url if "@" not in url else "..." + url[url.rindex("@") :]
+    try:
+        parts = urlsplit(url)
+        is_absolute = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        given = URL(url).with_fragment(None)
+    except ValueError:
+        raise InvalidSetting("url", shown, _EXPECTED) from None
+    if not is_absolute or "@" in parts.netloc or _NEVER_IN_A_URL.search(url) or len(url) > MAX_URL_CHARS:
+        raise InvalidSetting("url", shown[:MAX_URL_CHARS], _EXPECTED)
+    return given
+
+
+def place_under(origin: URL, prefix: str, path: str) -> URL:
+    """Return the URL of `path` below `prefix` on the origin of a URL; both are percent-encoded."""
+    return URL(f"{origin.scheme}://{origin.raw_authority}{prefix}{path}", encoded=True)
+
+
+def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ...]) -> Announced:
+    """Return what the card announces: its extension first, then the Link header, then a private key."""
+    health = card.health
+    path = None if health is None else health.path
+    if path is not None and health is not None and health.source == "extension":
+        return Announced(place_under(card_url, "", path), None)
+    linked = [(place, False) for place in status_links]
+    private = [] if health is None else [(health.path or health.url or "", True)]
+    elsewhere = None
+    for place, is_private in (*linked, *private):
+        url = joined(card_url, place) if place else None
+        if url is not None and is_same_origin(card_url, url) and url.raw_user is None:
+            return Announced(url, elsewhere, is_private)
+        elsewhere = elsewhere or (place if url is not None else None)
+    return Announced(None, elsewhere)
+
+
+def health_places(
+    given: GivenPlace, card_url: URL | None, announced: Announced = NOTHING_ANNOUNCED
+) -> tuple[HealthPlace, ...]:
+    """Return where the health document may be, in the order of asking, at most five.
+
+    `card_url` is where a card was read, None if none was; `announced` is what it announces.
+    """
+    places = [HealthPlace(given.url)] if given.is_health else []
+    origin, prefix = given.url, given.prefix
+    is_card_of_root = False
+    if card_url is not None:
+        origin = card_url
+        found = (path for path in CARD_PATHS if card_url.raw_path.endswith(path))
+        if path := next(found, None):
+            is_card_of_root = bool(prefix) and card_url.raw_path == path
+            prefix = prefix if is_card_of_root else card_url.raw_path.removesuffix(path)
+    told = []
+    if announced.url is not None:
+        told.append(HealthPlace(announced.url, is_guess=announced.is_private, is_root=is_card_of_root))
+    own = [HealthPlace(place_under(origin, prefix, DEFAULT_HEALTH_PATH))]
+    if not given.is_health and given.url.raw_path.rstrip("/") and not given.url.raw_path.endswith(CARD_PATHS):
+        own.append(HealthPlace(given.url, is_guess=True))
+    places += [*own, *told] if is_card_of_root else [*told, *own]
+    if given.prefix:
+        root = place_under(given.url, "", DEFAULT_HEALTH_PATH)
+        places.append(HealthPlace(root, is_guess=True, is_root=True))
+    unique: dict[URL, HealthPlace] = {}
+    for place in places:
+        unique.setdefault(place.url, place)
+    return tuple(unique.values())
