@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from agent_health.outcome import Outcome, outcome_of_rpc_code, outcome_of_status
+from agent_health.outcome import ANSWERED, TASK_FAILED, Outcome, outcome_of_rpc_code, outcome_of_status
 
 _FAILED_STATES = frozenset({"TASK_STATE_FAILED", "failed"})
 _SENDING_METHODS = frozenset({
@@ -18,6 +18,7 @@ _SENDING_METHODS = frozenset({
     "message/send", "message/stream",  # A2A 0.2 and 0.3
     "tasks/send", "tasks/sendSubscribe",  # A2A 0.1
 })  # fmt: skip
+_SENDING_PATHS = ("message:send", "message:stream")  # A2A's REST binding
 
 
 class NotJson(ValueError):
@@ -41,25 +42,30 @@ def outcome_of_stream(tail: bytes, *, is_whole: bool) -> Outcome:
     """Judge the last bytes of a finished `text/event-stream` answer.
 
     The first error event decides; without one, the last task state. With `is_whole` False the
-    beginning is missing, and the first event in `tail`, probably cut, is not looked at: what
-    remains says how the stream ended, and UNINSPECTED if nothing remains.
-    Raises NotJson if an event's data is not JSON.
+    beginning is missing: what stands before the first blank line is not looked at, and the outcome
+    is UNINSPECTED if no event is left.
+    Raises NotJson if an event's data is not JSON, TooDeep if it may be but cannot be read.
     """
-    events = list(_events(tail))
+    stream = tail.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if not is_whole:
-        events = events[1:]
-        if not events:
-            return Outcome.UNINSPECTED
-    last = Outcome.ANSWERED
-    for name, data in events:
+        stream = stream.partition(b"\n\n")[2]
+    last = ANSWERED if is_whole else Outcome.UNINSPECTED
+    not_json = None
+    for name, data in _events(stream):
         if name == b"error":
             return _outcome_of_error_event(data)
-        message = _parse(data)
+        try:
+            message = _parse(data)
+        except NotJson as error:
+            not_json = error
+            continue
         said = _outcome_of_message(message, in_stream=True)
-        if said not in {Outcome.ANSWERED, Outcome.TASK_FAILED}:
+        if said not in {ANSWERED, TASK_FAILED}:
             return said
-        if said is Outcome.TASK_FAILED or _task_state(message) is not None:
+        if last is Outcome.UNINSPECTED or said is TASK_FAILED or _task_state(message) is not None:
             last = said
+    if not_json is not None:
+        raise not_json
     return last
 
 
@@ -72,6 +78,8 @@ def is_poll(http_method: str, path: str, request: object) -> bool:
     method = request.get("method") if isinstance(request, dict) else None
     if isinstance(method, str):
         return method not in _SENDING_METHODS
+    if path.endswith(_SENDING_PATHS):
+        return False
     return http_method == "GET" or "/tasks/" in path
 
 
@@ -105,15 +113,13 @@ def _parse(body: bytes) -> Any:
 
 def _outcome_of_message(message: object, *, in_stream: bool) -> Outcome:
     if not isinstance(message, dict):
-        return Outcome.ANSWERED
+        return ANSWERED
     is_rpc = "jsonrpc" in message
     if is_rpc or in_stream:
         error = message.get("error")
         if error is not None:
             return _outcome_of_error(error, is_rpc=is_rpc)
-    if _task_state(message) in _FAILED_STATES:
-        return Outcome.TASK_FAILED
-    return Outcome.ANSWERED
+    return TASK_FAILED if _task_state(message) in _FAILED_STATES else ANSWERED
 
 
 def _outcome_of_error(error: object, *, is_rpc: bool) -> Outcome:
@@ -130,7 +136,7 @@ def _outcome_of_error_event(data: bytes) -> Outcome:
     return _outcome_of_error(error, is_rpc=_member(message, "jsonrpc") is not None)
 
 
-def _task_state(message: object) -> object:
+def _task_state(message: object) -> str | None:
     """The state of the task that a message reports, None if it reports none.
 
     `result.task` and `result.statusUpdate` in 1.0 (REST: without `result`), `result` in 0.x.
@@ -143,7 +149,8 @@ def _task_state(message: object) -> object:
     if not isinstance(result, dict):
         return None
     reporter = result.get("task") or result.get("statusUpdate") or (result if is_rpc else None)
-    return _member(_member(reporter, "status"), "state")
+    state = _member(_member(reporter, "status"), "state")
+    return state if isinstance(state, str) else None
 
 
 def _member(value: object, name: str) -> Any:
@@ -151,10 +158,13 @@ def _member(value: object, name: str) -> Any:
 
 
 def _events(stream: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (event name, data) of every complete event that has data (WHATWG server-sent events)."""
+    """Yield (event name, data) of every complete event that has data (WHATWG server-sent events).
+
+    The lines of `stream` end with LF. What follows the last blank line is no event.
+    """
     name = b""
     data: list[bytes] = []
-    for line in stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"):
+    for line in stream.split(b"\n")[:-1]:
         if not line:
             if data:
                 yield name, b"\n".join(data)

@@ -47,6 +47,11 @@ class Outcome(IntEnum):
     """Never an interaction: card paths, HEAD, OPTIONS, paths that the settings exclude."""
 
 
+# A member that is looked up through its Enum takes 75 ns; these two are met in every request.
+ANSWERED = Outcome.ANSWERED
+TASK_FAILED = Outcome.TASK_FAILED
+
+
 class Counting(StrEnum):
     """The counting profiles: which outcomes the ratio samples, and on which side."""
 

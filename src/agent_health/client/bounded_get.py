@@ -15,7 +15,6 @@ from importlib import metadata
 from time import perf_counter
 
 import aiohttp
-from aiohttp.http_exceptions import LineTooLong
 from yarl import URL
 
 from agent_health.client.http_headers import max_age_seconds, retry_after_seconds, status_links, whole_number
@@ -33,6 +32,8 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # What a GET can raise, all of it the peer's or the network's doing. ValueError: host names that no
 # resolver accepts (UnicodeError) and headers that are no text reach us as they are.
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+# aiohttp has no class of its own for these.
+_HEADER_TOO_LARGE = ("Got more than", "Too many headers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +219,7 @@ def _judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
             found = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {_told(cause or error)}"
         case aiohttp.ClientConnectorError():
             found = ResultClass.REFUSED, f"no connection to {place}: {_told(error)}"
-        case aiohttp.ClientResponseError() if isinstance(cause, LineTooLong) or "Too many" in error.message:
+        case aiohttp.ClientResponseError() if error.message.startswith(_HEADER_TOO_LARGE):
             limits = f"{MAX_HEADER_LINE_BYTES} bytes or {MAX_HEADERS} fields"
             found = ResultClass.TOO_LARGE, f"the header exceeds {limits}"
         case aiohttp.ClientPayloadError():
@@ -232,6 +233,10 @@ def _judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
 
 def _told(error: BaseException) -> str:
     """Return an error in one short line of ASCII: it may quote the peer."""
-    told = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    # OpenSSL counts its errors in a way of its own.
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+        told = os.strerror(error.errno)
+    else:
+        told = str(error)
     text = " ".join(told.split()) or type(error).__name__
     return text[: 2 * MAX_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
 from agent_health.a2a_answer import NotJson, expects_rpc_answer, is_poll, parse_or_none
-from agent_health.middleware.body import AnswerBody, Content, Message, ShortBody, header, is_plain
-from agent_health.outcome import Outcome, outcome_of_exception, outcome_of_status
+from agent_health.middleware.body import EVENTS, AnswerBody, Message, ShortBody, header, is_plain
+from agent_health.outcome import ANSWERED, TASK_FAILED, Outcome, outcome_of_exception, outcome_of_status
 
 Scope = Message
 Receive = Callable[[], Awaitable[Message]]
@@ -175,7 +175,7 @@ class Exchange:
             outcome = Outcome.TIMED_OUT
         else:
             outcome = self._outcome_of_answer()
-        if self._body is None or self._body.content is not Content.EVENTS:
+        if self._body is None or self._body.content != EVENTS:
             observer.count(outcome, latency_ns, None, now_ns)
         elif observer.streams_by_first_byte:
             observer.count(outcome, first_byte_ns, first_byte_ns, now_ns)
@@ -203,11 +203,10 @@ class Exchange:
         try:
             outcome = self._body.outcome()
         except NotJson:
-            return Outcome.MALFORMED if expects_rpc_answer(self._call()) else Outcome.ANSWERED
-        if outcome is not Outcome.TASK_FAILED:
-            return outcome
-        is_asked_for = is_poll(self._scope["method"], self._scope["path"], self._call())
-        return Outcome.ANSWERED if is_asked_for else Outcome.TASK_FAILED
+            return Outcome.MALFORMED if expects_rpc_answer(self._call()) else ANSWERED
+        if outcome == TASK_FAILED and is_poll(self._scope["method"], self._scope["path"], self._call()):
+            return ANSWERED
+        return outcome
 
     def _call(self) -> object:
         """What the caller sent, parsed; None if it is too long or no JSON."""
