@@ -1,0 +1,313 @@
+"""Is there an agent, how is it, and should I call it?"""
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import aiohttp
+import pytest
+from tests.support.agent_check import card, check, document, names
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    OLD_CARD_PATH,
+    answer,
+    as_json,
+    redirect,
+    serving,
+)
+
+from agent_health.card_announcement import announce_health
+from agent_health.client import fetch_health
+from agent_health.client.bounded_get import user_agent
+from agent_health.client.health import MAX_TIMEOUT_SECONDS
+from agent_health.decision import Action
+from agent_health.document import HealthStatus
+from agent_health.errors import InvalidSetting
+from agent_health.observation import ResultClass
+
+# ── where things are ──
+
+
+async def test_card_and_document_are_read_from_the_base_url() -> None:
+    async with serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as server:
+        checked = await fetch_health(server.url)
+    assert checked.card_url == server.url + CARD_PATH
+    assert checked.health_url == server.url + HEALTH_PATH
+    assert checked.card is not None
+    assert checked.card.name == "An agent"
+    assert (checked.card_result, checked.document_result) == (ResultClass.OK, ResultClass.OK)
+    assert checked.decision.action is Action.PROCEED
+    assert checked.latency_ms is not None
+    assert checked.latency_ms > 0
+    assert server.paths == [CARD_PATH, HEALTH_PATH]
+
+
+async def test_the_card_of_older_agents_is_found() -> None:
+    checked = await check({OLD_CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())})
+    assert checked.card_url.endswith(OLD_CARD_PATH)
+    assert checked.card_result is ResultClass.OK
+
+
+async def test_an_agent_without_a_card_still_has_its_health() -> None:
+    checked = await check({HEALTH_PATH: as_json(document("degraded"))})
+    assert (checked.card, checked.card_result) == (None, ResultClass.NOT_AN_AGENT)
+    assert "404" in checked.card_reason
+    assert checked.decision.status is HealthStatus.DEGRADED
+
+
+@pytest.mark.parametrize("path", ["", "/", CARD_PATH, OLD_CARD_PATH, HEALTH_PATH, "/?x=1#y"])
+async def test_base_card_and_health_urls_lead_to_the_same_agent(path: str) -> None:
+    replies = {CARD_PATH: as_json(card()), OLD_CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
+    checked = await check(replies, path)
+    assert (checked.card_result, checked.document_result) == (ResultClass.OK, ResultClass.OK)
+
+
+@pytest.mark.parametrize("path", ["/a", "/a/", "/a" + CARD_PATH, "/a" + HEALTH_PATH])
+async def test_several_agents_on_one_origin_are_told_apart(path: str) -> None:
+    replies = {
+        "/a" + CARD_PATH: as_json(card(name="A")),
+        "/a" + HEALTH_PATH: as_json(document("degraded", agent_id="a")),
+        CARD_PATH: as_json(card(name="root")),
+        HEALTH_PATH: as_json(document(agent_id="root")),
+    }
+    checked = await check(replies, path)
+    assert checked.card is not None
+    assert checked.document is not None
+    assert (checked.card.name, checked.document.agent_id) == ("A", "a")
+    assert "found_at_origin_root" not in names(checked)
+
+
+async def test_a_path_that_gives_nothing_falls_back_to_the_origin_and_says_so() -> None:
+    checked = await check({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}, "/rpc")
+    assert (checked.card_result, checked.document_result) == (ResultClass.OK, ResultClass.OK)
+    assert "found_at_origin_root" in names(checked)
+
+
+async def test_the_place_that_the_card_announces_is_asked_first() -> None:
+    announced = announce_health(card(), path="/state?agent=1")
+    checked = await check({CARD_PATH: as_json(announced), "/state?agent=1": as_json(document())})
+    assert checked.health_url is not None
+    assert checked.health_url.endswith("/state?agent=1")
+
+
+async def test_a_card_may_announce_by_link_header() -> None:
+    linked = as_json(card(), Link='</docs>; rel="service-doc", <../state>; title="a, b"; rel="x status"')
+    checked = await check({CARD_PATH: linked, "/state": as_json(document())})
+    assert checked.document_result is ResultClass.OK
+
+
+async def test_a_private_key_counts_only_if_a_health_document_is_there() -> None:
+    private = as_json(card(endpoints={"health": "/ping"}))
+    found = await check({CARD_PATH: private, "/ping": as_json(document())})
+    assert found.health_url is not None
+    assert found.health_url.endswith("/ping")
+    other = await check({CARD_PATH: private, "/ping": answer(500), HEALTH_PATH: as_json(document())})
+    assert other.health_url is not None
+    assert other.health_url.endswith(HEALTH_PATH)
+
+
+async def test_health_on_another_origin_is_a_finding_and_is_not_followed() -> None:
+    async with serving({HEALTH_PATH: as_json(document())}) as elsewhere:
+        link = f'<{elsewhere.url}{HEALTH_PATH}>; rel="status"'
+        checked = await check({CARD_PATH: as_json(card(), Link=link)})
+    assert elsewhere.paths == []
+    assert checked.document_result is ResultClass.NOT_AN_AGENT
+    assert "health_on_other_origin" in names(checked)
+
+
+async def test_a_health_url_of_ones_own_naming_is_found() -> None:
+    checked = await check({"/my/state": as_json(document("degraded"))}, "/my/state")
+    assert checked.decision.status is HealthStatus.DEGRADED
+
+
+async def test_a_card_of_ones_own_naming_is_found() -> None:
+    replies = {"/a/card.json": as_json(card()), "/a" + HEALTH_PATH: as_json(document())}
+    checked = await check(replies, "/a/card.json")
+    assert (checked.card_result, checked.document_result) == (ResultClass.OK, ResultClass.OK)
+
+
+async def test_what_the_guessed_places_answer_does_not_hide_the_first_answer() -> None:
+    checked = await check({"/rpc": answer(405), HEALTH_PATH: answer(503)}, "/rpc")
+    assert checked.document_result is ResultClass.NOT_AN_AGENT
+    assert "404" in checked.document_reason
+
+
+# ── what the caller may not give ──
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "agent.example", "/path", "ftp://agent.example", "http://", "http:///x", "http://[::1", "file:///etc",
+        "http://a:0/", "http://a:99999/", "http://a b/", "http://a/\n", "http://a/\x1b[0m",
+        "http://user@a/", "http://a/" + "x" * 2048, "javascript:alert(1)",
+    ],
+)  # fmt: skip
+async def test_only_absolute_http_urls_are_taken(url: str) -> None:
+    with pytest.raises(InvalidSetting, match="url"):
+        await fetch_health(url)
+
+
+@pytest.mark.parametrize("port", ["80", "99999"])
+async def test_a_password_in_a_url_is_refused_and_not_repeated(port: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        await fetch_health(f"http://me:hunter2@agent.example:{port}/")
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), MAX_TIMEOUT_SECONDS + 1])
+async def test_a_timeout_has_bounds(seconds: float) -> None:
+    with pytest.raises(InvalidSetting, match="timeout_seconds"):
+        await fetch_health("http://127.0.0.1:1", timeout_seconds=seconds)
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\r\nX-Evil: 1", "\u00e4", "x" * 5000])
+async def test_a_token_that_is_no_token_is_refused_and_not_repeated(token: str) -> None:
+    with pytest.raises(InvalidSetting, match="detail_token") as refused:
+        await fetch_health("http://127.0.0.1:1", detail_token=token)
+    assert not token or token not in str(refused.value)
+
+
+# ── what the document says ──
+
+
+async def test_an_unhealthy_agent_is_to_be_avoided() -> None:
+    checked = await check({HEALTH_PATH: as_json(document("unhealthy"))})
+    assert checked.decision.action is Action.AVOID
+    assert checked.decision.retry_after_seconds == 300
+
+
+async def test_plain_http_is_a_finding() -> None:
+    checked = await check({HEALTH_PATH: as_json(document())})
+    assert ("not_https", "draft 4.1") in {(finding.name, finding.section) for finding in checked.findings}
+
+
+async def test_age_is_counted_by_the_clock_of_whoever_served_it() -> None:
+    long_ago = datetime.now(UTC) - timedelta(days=3)
+    stated = document(timestamp=(long_ago - timedelta(seconds=20)).isoformat())
+    served = as_json(stated, Date=format_datetime(long_ago, usegmt=True))
+    checked = await check({HEALTH_PATH: served})
+    assert checked.document_result is ResultClass.OK
+    assert checked.age_seconds is not None
+    assert 18 < checked.age_seconds < 21
+    assert "clocks_differ" in names(checked)
+
+
+async def test_time_in_a_cache_counts_as_age() -> None:
+    served = as_json(document(), Date=format_datetime(datetime.now(UTC), usegmt=True), Age="1000")
+    checked = await check({HEALTH_PATH: served})
+    assert checked.document_result is ResultClass.STALE_DOCUMENT
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "Fri, 99 Nov 2026 11:02:00 GMT", "Mon, 00 Xyz"])
+async def test_without_a_date_that_can_be_read_our_clock_counts(date: str) -> None:
+    checked = await check({HEALTH_PATH: as_json(document(), Date=date)})
+    assert checked.document_result is ResultClass.OK
+
+
+async def test_a_stale_document_is_unknown_and_still_shown() -> None:
+    old = document(timestamp="2020-01-01T00:00:00Z")
+    checked = await check({HEALTH_PATH: as_json(old)})
+    assert checked.document_result is ResultClass.STALE_DOCUMENT
+    assert checked.document is not None
+    assert checked.decision.action is Action.PROCEED_AND_MONITOR
+    assert "old" in checked.document_reason
+
+
+@pytest.mark.parametrize(("max_age", "stale"), [("max-age=600", False), ("public, MAX-AGE=60", True)])
+async def test_a_long_max_age_keeps_a_document_fresh(max_age: str, *, stale: bool) -> None:
+    served_at = datetime.now(UTC)
+    old = document(timestamp=(served_at - timedelta(seconds=1000)).isoformat())
+    checked = await check({HEALTH_PATH: as_json(old, Cache_Control=max_age)})
+    assert (checked.document_result is ResultClass.STALE_DOCUMENT) is stale
+
+
+async def test_an_invalid_document_lists_its_faults() -> None:
+    broken = document() | {"health": {"status": "fine"}, "timestamp": "noon"}
+    checked = await check({HEALTH_PATH: as_json(broken)})
+    assert checked.document_result is ResultClass.INVALID_DOCUMENT
+    assert {"/health/status", "/timestamp"} <= {finding.pointer for finding in checked.findings}
+    assert checked.decision.status is HealthStatus.UNKNOWN
+
+
+# ── redirects, tokens, cookies ──
+
+
+async def test_three_redirects_on_one_origin_are_followed() -> None:
+    hops = {HEALTH_PATH: redirect("/1"), "/1": redirect("/2", 307), "/2": redirect("/3", 308)}
+    checked = await check(hops | {"/3": as_json(document())})
+    assert checked.document_result is ResultClass.OK
+    assert checked.health_url is not None
+    assert checked.health_url.endswith("/3")
+
+
+@pytest.mark.parametrize(
+    "location",
+    [HEALTH_PATH, "ftp://x/", "http://", "http://u:p@127.0.0.1/", "http://[", "/" + "x" * 3000, "\xff\xfe"],
+)
+async def test_redirects_in_circles_and_to_nonsense_are_refused(location: str) -> None:
+    checked = await check({HEALTH_PATH: redirect(location)})
+    expected = {ResultClass.REDIRECT_REFUSED, ResultClass.NOT_AN_AGENT}
+    assert checked.document_result in (expected if location == "\xff\xfe" else {ResultClass.REDIRECT_REFUSED})
+
+
+async def test_a_document_on_another_origin_is_not_followed() -> None:
+    async with serving({HEALTH_PATH: as_json(document())}) as elsewhere:
+        checked = await check({HEALTH_PATH: redirect(elsewhere.url + HEALTH_PATH)})
+    assert checked.document_result is ResultClass.REDIRECT_REFUSED
+    assert elsewhere.paths == []
+
+
+async def test_a_card_may_move_to_another_origin_and_the_health_document_with_it() -> None:
+    async with serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as moved:
+        replies = {CARD_PATH: redirect(moved.url + CARD_PATH, 301)}
+        checked = await check(replies, detail_token="secret")
+    assert checked.health_url == moved.url + HEALTH_PATH
+    assert "authorization" not in moved.asked(HEALTH_PATH)
+    assert {"card_on_other_origin", "token_not_sent"} <= names(checked)
+
+
+async def test_a_token_goes_to_the_health_document_and_nowhere_else() -> None:
+    async with serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as server:
+        await fetch_health(server.url, detail_token="secret")
+    assert "authorization" not in server.asked(CARD_PATH)
+    assert server.asked(HEALTH_PATH)["authorization"] == "Bearer secret"
+
+
+async def test_a_token_never_follows_a_redirect_to_another_origin() -> None:
+    async with serving({HEALTH_PATH: as_json(document())}) as elsewhere:
+        replies = {HEALTH_PATH: redirect(elsewhere.url + HEALTH_PATH)}
+        checked = await check(replies, detail_token="secret")
+    assert elsewhere.heads == []
+    assert checked.document_result is ResultClass.REDIRECT_REFUSED
+    assert "token" in checked.document_reason
+
+
+async def test_a_token_for_one_agent_is_not_shown_to_the_origins_root() -> None:
+    async with serving({HEALTH_PATH: as_json(document())}) as server:
+        checked = await fetch_health(server.url + "/a", detail_token="secret")
+    assert "authorization" not in server.asked(HEALTH_PATH)
+    assert "token_not_sent" in names(checked)
+
+
+async def test_cookies_are_not_sent_back_and_the_caller_says_who_it_is() -> None:
+    async with serving(
+        {CARD_PATH: as_json(card(), Set_Cookie="track=1; Path=/"), HEALTH_PATH: as_json(document())}
+    ) as server:
+        await fetch_health(server.url.replace("127.0.0.1", "localhost"))
+    assert "cookie" not in server.asked(HEALTH_PATH)
+    assert server.asked(HEALTH_PATH)["user-agent"] == user_agent()
+    assert server.asked(HEALTH_PATH)["accept"] == "application/json"
+
+
+async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    assert (await check({HEALTH_PATH: as_json(document())})).document_result is ResultClass.OK
+
+
+async def test_a_session_of_ones_own_is_used_and_left_open() -> None:
+    async with serving({HEALTH_PATH: as_json(document())}) as server, aiohttp.ClientSession() as session:
+        checked = await fetch_health(server.url, session=session)
+        assert checked.document_result is ResultClass.OK
+        assert not session.closed
