@@ -13,7 +13,8 @@ into many processes: one writes, all read, and every state in which the writer c
 as a valid window. Times are nanoseconds on a clock that never goes back.
 """
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agent_health.latency_histogram import BIN_COUNT, LatencyHistogram
@@ -103,20 +104,20 @@ class WindowReader:
     def __init__(self, window_ns: int) -> None:
         self._slot_ns = window_ns // SLOTS_PER_WINDOW
         self._closed = WindowTotals()
-        self._closed_for: tuple[object, ...] = ()
+        self._closed_for: tuple[int, int] | None = None
+        self._blocks: list[memoryview] = []
         self._totals = WindowTotals()
 
-    def totals(self, blocks: Iterable[memoryview], now_ns: int) -> WindowTotals:
+    def totals(self, blocks: Sequence[memoryview], now_ns: int) -> WindowTotals:
         """Return the totals of both windows that end at `now_ns`; valid until the next call."""
-        blocks = list(blocks)
         newest = now_ns // self._slot_ns
         first_open = (now_ns - _LATE_WRITES_NS) // self._slot_ns
-        closed_for = (newest, first_open, *map(id, blocks))
-        if closed_for != self._closed_for:
+        if self._closed_for != (newest, first_open) or not _are_same(blocks, self._blocks):
             self._closed.clear()
             for block in blocks:
                 _add_slots(self._closed, block, range(newest - _ROWS + 1, first_open), newest)
-            self._closed_for = closed_for
+            self._closed_for = (newest, first_open)
+            self._blocks = [*blocks]
         self._totals.clear()
         self._totals.add(self._closed)
         for block in blocks:
@@ -134,8 +135,9 @@ def newest_slot_end_ns(block: memoryview, window_ns: int) -> int:
 def is_plausible(block: memoryview, window_ns: int, now_ns: int) -> bool:
     """Whether a block that was found in a file can have been written by a WindowWriter.
 
-    Every tag fits its row and lies not far in the future (a reboot may have set the clock back), and no histogram holds more latencies than
-    its row has interactions (give or take the threads that were killed between the two).
+    Every tag fits its row and lies not far in the future (a reboot may have set the clock back), and
+    no histogram holds more latencies than its row has interactions, give or take the threads that
+    were killed between the two.
     """
     lanes = block.cast("B").cast("Q")
     newest = now_ns // (window_ns // SLOTS_PER_WINDOW)
@@ -155,6 +157,11 @@ def is_plausible(block: memoryview, window_ns: int, now_ns: int) -> bool:
                 if sum(lanes[bins : bins + BIN_COUNT].tolist()) > interactions + _KILLED_THREADS:
                     return False
     return True
+
+
+def _are_same(blocks: Sequence[memoryview], others: Sequence[memoryview]) -> bool:
+    """Whether these are the very same objects: views are equal when their contents are."""
+    return len(blocks) == len(others) and all(map(operator.is_, blocks, others))
 
 
 def _add_slots(totals: WindowTotals, block: memoryview, slots: range, newest: int) -> None:

@@ -9,6 +9,7 @@ from agent_health.middleware.endpoint import HealthEndpoint
 from agent_health.middleware.exchange import Exchange, Receive, Scope, Send
 from agent_health.middleware.recorder import QUICK_NS, AgentHealth
 from agent_health.middleware.settings import WELL_KNOWN_PATH, MiddlewareSettings, Moment
+from agent_health.middleware.windows import Clock
 from agent_health.outcome import Outcome
 
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
@@ -27,7 +28,7 @@ class AgentHealthMiddleware:
 
     Settings (InvalidSetting for a wrong one). Those of the recorder, which stands in `health`, are
     `agent_id`, `window_seconds`, `refresh_seconds`, `baseline_p99_ms`, `counting`, `state_dir`,
-    `model_changed_at` and `capabilities_updated_at`: see `AgentHealth`. The others:
+    `model_changed_at`, `capabilities_updated_at` and `clock`: see `AgentHealth`. The others:
 
     path: where the document is served, below the app's root path.
     timeout_seconds: an answer whose first byte takes longer has failed; 30 by default, above 0, up to
@@ -66,6 +67,7 @@ class AgentHealthMiddleware:
         detail_token: str | None = None,
         max_inspected_bytes: int = 32_768,
         stream_latency: Literal["first_byte", "last_byte"] = "first_byte",
+        clock: Clock | None = None,
     ) -> None:
         settings = MiddlewareSettings.checked(
             path=path,
@@ -87,6 +89,7 @@ class AgentHealthMiddleware:
             state_dir=state_dir,
             model_changed_at=model_changed_at,
             capabilities_updated_at=capabilities_updated_at,
+            clock=clock,
         )
         """The recorder, for interactions that do not come over HTTP."""
         self._endpoint = HealthEndpoint(self.health, settings)

@@ -22,7 +22,7 @@ import struct
 import time
 import zlib
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Self
@@ -158,6 +158,10 @@ class _WindowFile:
     path: Path
     fd: int
     view: memoryview
+    block: memoryview = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.block = self.view[_HEADER_BYTES:]
 
     @classmethod
     def claim(cls, path: Path, window_ns: int, now_ns: int, *, create: bool = False) -> Self | None:
@@ -203,10 +207,6 @@ class _WindowFile:
         # It is being made, or its owner will set it aside when it is next claimed.
         os.close(fd)
         return None
-
-    @property
-    def block(self) -> memoryview:
-        return self.view[_HEADER_BYTES:]
 
     @property
     def started_ns(self) -> int:
