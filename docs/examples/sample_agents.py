@@ -103,7 +103,8 @@ def main() -> None:
 
 
 def _end_with_input() -> None:
-    sys.stdin.read()
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,0 +1,188 @@
+"""What becomes known of three agents, of which one works?
+
+    make demo                                       or
+    .venv/bin/python docs/examples/demo.py --keep   to look around while they stay up
+
+Starts the three agents of sample_agents.py, each in a process of its own on this machine, sends each
+the same messages with the A2A SDK's own client, and shows what their health documents say and what a
+consumer makes of it. Exits with 0 if all three are seen as what they are.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+from a2a.client import ClientConfig, ClientFactory
+from a2a.helpers import new_text_message
+from a2a.types import Role, SendMessageRequest
+from a2a.utils.errors import A2AError
+
+from agent_health.client import HealthCheck, fetch_health
+
+MESSAGES = 40
+"""For each agent; every other one is streamed."""
+AT_ONCE = 8
+MOST_COLUMNS = 100
+PATIENCE_SECONDS = 10
+
+AGENTS = {
+    "well": ("answers", {"healthy"}),
+    "half": ("its model fails every second time", {"degraded", "unhealthy"}),
+    "crash": ("raises after it has begun to work", {"unhealthy"}),
+}
+
+
+@contextmanager
+def agent_process(kind: str, log: Path) -> Iterator[str]:
+    """Serve an agent while the body runs; gives its URL."""
+    command = [sys.executable, str(Path(__file__).with_name("sample_agents.py")), kind]
+    with (
+        log.open("w") as errors,
+        # A session of its own: Ctrl-C is for the demo, which then ends the agent.
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            if process.stdout is None or not (url := process.stdout.readline().strip()):
+                raise SystemExit(f"the agent {kind!r} did not start:\n{log.read_text()}")
+            yield url
+        finally:
+            process.terminate()
+            try:
+                process.wait(PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+async def converse(url: str) -> Counter[int]:
+    """Send an agent its messages; return how often which HTTP status came back."""
+    statuses: Counter[int] = Counter()
+
+    async def note_status(response: httpx.Response) -> None:
+        if response.request.method == "POST":
+            statuses[response.status_code] += 1
+
+    async with httpx.AsyncClient(event_hooks={"response": [note_status]}) as http:
+        unary, streaming = [
+            await ClientFactory(ClientConfig(httpx_client=http, streaming=is_streamed)).create_from_url(url)
+            for is_streamed in (False, True)
+        ]
+        turn = asyncio.Semaphore(AT_ONCE)
+
+        async def send(number: int) -> None:
+            message = new_text_message(f"message {number}", role=Role.ROLE_USER)
+            async with turn:
+                try:
+                    async for _ in (streaming if number % 2 else unary).send_message(
+                        SendMessageRequest(message=message)
+                    ):
+                        pass
+                except A2AError:
+                    pass  # What the crashing agent answers.
+
+        await asyncio.gather(*(send(number) for number in range(MESSAGES)))
+    return statuses
+
+
+async def settled_check(url: str) -> HealthCheck:
+    """Ask for the agent's health until it knows of all messages: it is renewed every second here."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        check = await fetch_health(url)
+        calibration = check.document and check.document.calibration
+        if (calibration and calibration.sample_count >= MESSAGES) or time.monotonic() > deadline:
+            return check
+        await asyncio.sleep(0.1)
+
+
+async def visit(url: str) -> tuple[Counter[int], HealthCheck]:
+    """Talk to one agent, then ask for its health."""
+    return await converse(url), await settled_check(url)
+
+
+def show(kind: str, statuses: Counter[int], check: HealthCheck) -> None:
+    seen = ", ".join(f"{count} x HTTP {status}" for status, count in sorted(statuses.items()))
+    print(f"\n{kind}: {AGENTS[kind][0]}")
+    print(f"  answers to {MESSAGES} A2A messages, half of them streamed: {seen}")
+    print(f"  GET {check.health_url}")
+    if check.document is not None:
+        print(compact_json(json.loads(check.document.to_json()), indent="  "))
+    print(f"  should I call it? {check.decision.action.upper()}: {'; '.join(check.decision.reasons)}")
+
+
+def compact_json(value: Any, *, indent: str) -> str:
+    """Return an object with one line for each member, and a long member opened likewise."""
+    lines = []
+    for name, member in value.items():
+        line = f"{indent}  {json.dumps(name)}: {json.dumps(member)}"
+        if len(line) > MOST_COLUMNS and isinstance(member, dict):
+            line = f"{indent}  {json.dumps(name)}: {compact_json(member, indent=indent + '  ').lstrip()}"
+        lines.append(line)
+    return f"{indent}{{\n" + ",\n".join(lines) + f"\n{indent}}}"
+
+
+async def visit_all(urls: dict[str, str]) -> dict[str, HealthCheck]:
+    visits = await asyncio.gather(*(visit(url) for url in urls.values()))
+    checks = {}
+    for kind, (statuses, check) in zip(urls, visits, strict=True):
+        show(kind, statuses, check)
+        checks[kind] = check
+    return checks
+
+
+def show_way_on(urls: dict[str, str]) -> None:
+    print("\nThe agents stay up until Ctrl-C. In another terminal:")
+    for url in urls.values():
+        print(f"  .venv/bin/agent-health check {url}")
+    print(f"  curl -s {urls['half']}/.well-known/agent-health")
+    print(f"  curl -si {urls['half']}/.well-known/agent-card.json")
+    sys.stdout.flush()
+    with suppress(KeyboardInterrupt):
+        signal.pause()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Three real A2A agents, and what becomes known of them.")
+    parser.add_argument("--keep", action="store_true", help="let the agents run until Ctrl-C")
+    is_kept = parser.parse_args().keep
+    print("Three agents, built with the A2A SDK; one line in each makes its health known.")
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-demo-")))
+        urls = {kind: stack.enter_context(agent_process(kind, logs / kind)) for kind in AGENTS}
+        checks = asyncio.run(visit_all(urls))
+        if is_kept:
+            show_way_on(urls)
+    if any(checks[kind].decision.status not in expected for kind, (_, expected) in AGENTS.items()):
+        print("\nNot every agent was seen as what it is.", file=sys.stderr)
+        return 1
+    print("\nLook around while they stay up: .venv/bin/python docs/examples/demo.py --keep")
+    return 0
+
+
+def end_in_order(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, end_in_order)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
