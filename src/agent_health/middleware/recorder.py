@@ -26,10 +26,9 @@ from agent_health.self_report import Declared, no_report, self_report
 _log = logging.getLogger("agent_health")
 
 _STREAMS = len(Outcome)
+"""The lane behind the outcomes: how many of them were streams."""
 _RETRY_NS = 50_000_000
-_LONGEST_REFRESH_NS = 3_600_000_000_000
 _COMPLAINT_INTERVAL_NS = 60_000_000_000
-
 
 QUICK_NS = (1 << 30) - 1
 """About a second, and the largest number that CPython compares and shifts in its fast way."""
@@ -85,10 +84,11 @@ class AgentHealth:
         )
         self.clock = clock or Clock()
         self._is_sampled = tuple(side is not None for side in SIDES[self.settings.counting].values())
-        self._complaint_due_ns = 0
+        self._complaint_due_ns: dict[str, int] = {}
         if not getattr(sys, "_is_gil_enabled", lambda: True)():
             # Without the GIL an increment is no longer one step.
             self.count = self._count_locked  # type: ignore[method-assign]
+            self.count_quick_answer = self._count_answer_locked  # type: ignore[method-assign]
         self._begin()
         check_state_dir(self.settings.state_dir)
         _recorders.add(self)
@@ -198,11 +198,11 @@ class AgentHealth:
         self._begin()
 
     def complain(self, what: str) -> None:
-        """Log the exception being handled, at most one a minute, as traffic may repeat it at any rate."""
+        """Log the exception being handled; each complaint once a minute, as traffic may repeat it."""
         now_ns = self.clock.monotonic_ns()
-        if now_ns >= self._complaint_due_ns:
-            self._complaint_due_ns = now_ns + _COMPLAINT_INTERVAL_NS
-            _log.exception("agent-health: %s (further complaints are left out for a minute)", what)
+        if now_ns >= self._complaint_due_ns.get(what, 0):
+            self._complaint_due_ns[what] = now_ns + _COMPLAINT_INTERVAL_NS
+            _log.exception("agent-health: %s (not said again for a minute)", what)
 
     def _begin(self) -> None:
         self._lock = threading.RLock()
@@ -216,6 +216,9 @@ class AgentHealth:
     def _count_locked(self, outcome: int, latency_ns: int, first_byte_ns: int | None, now_ns: int) -> None:
         with self._lock:
             AgentHealth.count(self, outcome, latency_ns, first_byte_ns, now_ns)
+
+    def _count_answer_locked(self, latency_ns: int, now_ns: int) -> None:
+        self._count_locked(Outcome.ANSWERED, latency_ns, None, now_ns)
 
     def _opened(self, now_ns: int) -> Windows:
         if self._windows is None:
@@ -266,7 +269,7 @@ class AgentHealth:
         time_ns = now_ns + offset_ns
         with windows.publishing() as is_ours:
             notice = windows.notice()
-            if notice is not None and time_ns < notice.expires_ns <= time_ns + _LONGEST_REFRESH_NS:
+            if notice is not None and time_ns < notice.expires_ns <= time_ns + self.settings.refresh_ns:
                 self._refresh_due_ns = notice.expires_ns - offset_ns
                 return notice
             held = self._held
