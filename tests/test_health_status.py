@@ -1,0 +1,98 @@
+"""When does an agent call itself healthy, degraded, unhealthy, unknown? (B17; draft 4.3)"""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agent_health.document import HealthStatus
+from agent_health.health_status import health_status, is_slow
+from agent_health.outcome import Samples
+
+SAMPLES = st.builds(Samples, st.integers(0, 10**6), st.integers(0, 10**6))
+MILLISECONDS = st.decimals(Decimal("0.001"), Decimal(1_000_000), places=3)
+ORDER = [HealthStatus.UNHEALTHY, HealthStatus.DEGRADED, HealthStatus.HEALTHY]
+
+
+def with_ratio(ten_thousandths: int, total: int = 10_000) -> Samples:
+    responses = ten_thousandths * total // 10_000
+    return Samples(responses, total - responses)
+
+
+@pytest.mark.parametrize("responses", range(10))
+def test_nine_samples_say_nothing_however_they_ended(responses: int) -> None:
+    for total in range(responses, 10):
+        assert health_status(Samples(responses, total - responses), 10**6, 1) is HealthStatus.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("samples", "status"),
+    [
+        (Samples(10, 0), HealthStatus.HEALTHY),
+        (Samples(9, 1), HealthStatus.DEGRADED),
+        (Samples(5, 5), HealthStatus.DEGRADED),
+        (Samples(4, 6), HealthStatus.UNHEALTHY),
+        (Samples(0, 10), HealthStatus.UNHEALTHY),
+        (Samples(19, 1), HealthStatus.HEALTHY),
+        (with_ratio(10_000), HealthStatus.HEALTHY),
+        (with_ratio(9500), HealthStatus.HEALTHY),
+        (with_ratio(9499), HealthStatus.DEGRADED),
+        (with_ratio(5000), HealthStatus.DEGRADED),
+        (with_ratio(4999), HealthStatus.UNHEALTHY),
+        (with_ratio(0), HealthStatus.UNHEALTHY),
+    ],
+    ids=str,
+)
+def test_ten_samples_are_judged_by_their_ratio(samples: Samples, status: HealthStatus) -> None:
+    assert health_status(samples) is status
+    assert health_status(samples, 10**6, None) is status
+    assert health_status(samples, None, 1) is status
+
+
+@given(st.integers(1, 10**12))
+def test_the_edges_are_exact_whatever_the_number_of_samples(twentieth: int) -> None:
+    at_95, at_50 = Samples(19 * twentieth, twentieth), Samples(10 * twentieth, 10 * twentieth)
+    assert health_status(at_95) is HealthStatus.HEALTHY
+    assert health_status(at_50) is HealthStatus.DEGRADED
+    assert health_status(Samples(at_95.responses - 1, at_95.errors + 1)) is HealthStatus.DEGRADED
+    assert health_status(Samples(at_50.responses - 1, at_50.errors + 1)) is HealthStatus.UNHEALTHY
+
+
+@pytest.mark.parametrize(
+    ("p99_ms", "status"),
+    [(299.9, HealthStatus.HEALTHY), (300, HealthStatus.HEALTHY), (300.1, HealthStatus.DEGRADED)],
+)
+def test_more_than_three_times_the_baseline_is_degraded(p99_ms: float, status: HealthStatus) -> None:
+    assert health_status(Samples(10, 0), p99_ms, 100) is status
+
+
+@given(MILLISECONDS)
+@example(Decimal("0.7"))
+@example(Decimal("1.1"))
+def test_exactly_three_times_any_baseline_is_not_slow(baseline_ms: Decimal) -> None:
+    assert not is_slow(float(3 * baseline_ms), float(baseline_ms))
+    assert is_slow(float(3 * baseline_ms + Decimal("0.001")), float(baseline_ms))
+
+
+def test_latency_never_makes_an_agent_unhealthy_or_a_failing_one_better() -> None:
+    assert health_status(with_ratio(9000), 10**6, 1) is HealthStatus.DEGRADED
+    assert health_status(with_ratio(4000), 10**6, 1) is HealthStatus.UNHEALTHY
+    assert health_status(with_ratio(4000), 1, 10**6) is HealthStatus.UNHEALTHY
+
+
+def test_without_both_latencies_nothing_is_slow() -> None:
+    assert not is_slow(None, 1)
+    assert not is_slow(10**6, None)
+    assert not is_slow(None, None)
+
+
+@given(SAMPLES, st.integers(1, 1000))
+def test_more_answers_never_make_it_worse_nor_more_errors_better(samples: Samples, more: int) -> None:
+    status = health_status(samples)
+    if status is HealthStatus.UNKNOWN:
+        assert samples.total < 10
+        return
+    better = health_status(Samples(samples.responses + more, samples.errors))
+    worse = health_status(Samples(samples.responses, samples.errors + more))
+    assert ORDER.index(worse) <= ORDER.index(status) <= ORDER.index(better)
