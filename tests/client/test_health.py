@@ -83,6 +83,21 @@ async def test_a_path_that_gives_nothing_falls_back_to_the_origin_and_says_so() 
     assert "found_at_origin_root" in names(checked)
 
 
+async def test_a_card_at_the_root_that_names_the_given_address_is_its_own() -> None:
+    async with serving({HEALTH_PATH: as_json(document())}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc/"))
+        checked = await fetch_health(server.url + "/rpc", detail_token="secret")
+    assert checked.document_result is ResultClass.OK
+    assert names(checked) == {"not_https"}
+    assert server.asked(HEALTH_PATH)["authorization"] == "Bearer secret"
+
+
+async def test_a_refused_token_is_not_blamed_on_the_agent() -> None:
+    checked = await check({HEALTH_PATH: answer(401)}, detail_token="secret")
+    assert "token_refused" in names(checked)
+    assert "health_is_gated" not in names(checked)
+
+
 async def test_the_place_that_the_card_announces_is_asked_first() -> None:
     announced = announce_health(card(), path="/state?agent=1")
     checked = await check({CARD_PATH: as_json(announced), "/state?agent=1": as_json(document())})

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -11,6 +11,7 @@ import aiohttp
 from yarl import URL
 
 from agent_health.agent_card import MAX_CARD_BYTES, AgentCard, CardKind, read_agent_card
+from agent_health.card_announcement import DEFAULT_HEALTH_PATH
 from agent_health.client.bounded_get import Answer, Ask, bounded_get, new_session
 from agent_health.client.places import (
     NOTHING_ANNOUNCED,
@@ -19,6 +20,8 @@ from agent_health.client.places import (
     HealthPlace,
     announced_health,
     health_places,
+    is_named_by,
+    place_under,
     read_place,
 )
 from agent_health.client.redirects import is_same_origin
@@ -41,6 +44,7 @@ _TOKEN = re.compile(r"[!-~]+")
 _ALWAYS_PRESENT = frozenset({"/schema_version", "/agent_id", "/timestamp", "/health"})
 _MIN_DOCUMENT_EVIDENCE = 2
 """So many of the four members that are always present make JSON a health document, if a broken one."""
+_NOT_HTTPS = Finding("not_https", "", "read over plain http: anybody on the way can change it", "draft 4.1")
 # Nobody is there who could answer a second question.
 _UNREACHABLE = frozenset({ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE})
 
@@ -103,6 +107,28 @@ async def fetch_health(
         return await _check(own, visit)
 
 
+async def fetch_document(
+    url: str, *, timeout_seconds: float = TIMEOUT_SECONDS
+) -> tuple[Answer, tuple[Finding, ...]]:
+    """Get what stands at `url`, unjudged but for the way it came; a URL without a path means its health path.
+
+    For whoever wants to know why something is no health document. InvalidSetting as in `fetch_health`.
+    """
+    given = read_place(url)
+    _check_settings(timeout_seconds, None)
+    has_path = given.url.raw_path != "/"
+    place = given.url if has_path else place_under(given.url, "", DEFAULT_HEALTH_PATH)
+    deadline_s = asyncio.get_running_loop().time() + timeout_seconds
+    async with new_session() as session:
+        ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=deadline_s)
+        answer = await bounded_get(session, place, ask)
+    findings = [] if answer.url.scheme == "https" else [_NOT_HTTPS]
+    if not answer.is_json:
+        message = f"expected application/json; got {answer.content_type or 'none'}"
+        findings.append(Finding("wrong_content_type", "", message, "draft 4.1"))
+    return answer, tuple(findings)
+
+
 def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
     if not (math.isfinite(timeout_seconds) and 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS):
         expected = f"seconds above 0, at most {MAX_TIMEOUT_SECONDS:g}"
@@ -156,7 +182,11 @@ async def _check(session: aiohttp.ClientSession, visit: _Visit) -> HealthCheck:
     else:
         card_url = card.answer.url
         announced = announced_health(card.card, card_url, card.answer.status_links)
-    places = health_places(visit.given, card_url, announced)
+    given = visit.given
+    if card.card is not None and is_named_by(card.card, given.url):
+        # The card is this agent's own, wherever it stands: nothing is a guess any more.
+        given = replace(given, prefix="")
+    places = health_places(given, card_url, announced)
     health = await _find_health(session, visit, places)
     return _conclude(visit, card, health, _findings(visit, announced, card, health))
 
@@ -180,11 +210,10 @@ async def _find_health(
     """Ask for the document in its places until one has an answer; the first place's answer if none has."""
     first = None
     for place in places:
-        is_for_token = is_same_origin(place.url, visit.given.url) and not place.is_root
         ask = Ask(
             max_bytes=MAX_DOCUMENT_BYTES,
             deadline_s=visit.deadline_s,
-            token=visit.token if is_for_token else None,
+            token=visit.token if _takes_token(visit, place) else None,
         )
         found = _judge_document(place, await bounded_get(session, place.url, ask))
         first = first or found
@@ -192,6 +221,11 @@ async def _find_health(
             return found
     assert first is not None  # noqa: S101 - there is always a place
     return first
+
+
+def _takes_token(visit: _Visit, place: HealthPlace) -> bool:
+    """Whether a token for the given address may be shown there."""
+    return is_same_origin(place.url, visit.given.url) and not place.is_root
 
 
 def _is_absent(answer: Answer) -> bool:
@@ -243,34 +277,40 @@ def _is_of_another_kind(faults: tuple[Finding, ...]) -> bool:
 def _findings(
     visit: _Visit, announced: Announced, card: _CardAnswer, health: _HealthAnswer
 ) -> tuple[Finding, ...]:
-    """Tell what is odd about the way to the document, after what is odd about the document itself."""
-    answer, place = health.answer, health.place
+    """Tell what is odd about the document, then what is odd about the way to it."""
     found = list(health.findings)
-
-    def add(name: str, message: str, section: str = "") -> None:
-        found.append(Finding(name, "", message, section))
-
-    if answer.url.scheme != "https":
-        add("not_https", "read over plain http: anybody on the way can change it", "draft 4.1")
-    if answer.result is ResultClass.GATED:
-        add("health_is_gated", "the basic state must be readable without credentials", "draft 4.1")
-    if place.is_root and health.document is not None:
-        add("found_at_origin_root", "nothing at the address given; the origin may speak for another agent")
+    if health.answer.url.scheme != "https":
+        found.append(_NOT_HTTPS)
+    found.extend(_access_findings(visit, health))
+    if health.place.is_root and health.document is not None:
+        message = "nothing at the address given; the origin may speak for another agent"
+        found.append(Finding("found_at_origin_root", "", message))
     if announced.elsewhere is not None:
-        where = ascii(announced.elsewhere)
-        add("health_on_other_origin", f"the card announces {where}, which is not followed", "draft 4.1")
+        message = f"the card announces {announced.elsewhere!a}, which is not followed"
+        found.append(Finding("health_on_other_origin", "", message, "draft 4.1"))
     if card.card is not None and not is_same_origin(card.answer.url, visit.given.url):
-        add("card_on_other_origin", f"the card was read at {_origin(card.answer.url)}")
-    if visit.token is not None and (place.is_root or not is_same_origin(place.url, visit.given.url)):
-        add("token_not_sent", "the document is elsewhere than the address that the token is meant for")
-    if answer.served_at is not None:
-        difference_s = abs((answer.served_at - datetime.now(UTC)).total_seconds())
+        found.append(Finding("card_on_other_origin", "", f"the card was read at {_origin(card.answer.url)}"))
+    served_at = health.answer.served_at
+    if served_at is not None:
+        difference_s = abs((served_at - datetime.now(UTC)).total_seconds())
         if difference_s > MAX_CLOCK_DIFFERENCE_SECONDS:
-            add(
-                "clocks_differ",
-                f"by the answer's Date, its clock and ours differ by {duration_text(difference_s)}",
-            )
+            message = f"by the answer's Date, its clock and ours differ by {duration_text(difference_s)}"
+            found.append(Finding("clocks_differ", "", message))
     return tuple(found)
+
+
+def _access_findings(visit: _Visit, health: _HealthAnswer) -> Iterator[Finding]:
+    """Tell what became of the token, and whether the document may be read without one."""
+    has_sent_token = visit.token is not None and _takes_token(visit, health.place)
+    if health.answer.result is ResultClass.GATED and has_sent_token:
+        message = "the token is not accepted; without one, the basic state may be readable"
+        yield Finding("token_refused", "", message)
+    elif health.answer.result is ResultClass.GATED:
+        message = "the basic state must be readable without credentials"
+        yield Finding("health_is_gated", "", message, "draft 4.1")
+    if visit.token is not None and not has_sent_token:
+        message = "the document is elsewhere than the address that the token is meant for"
+        yield Finding("token_not_sent", "", message)
 
 
 def _origin(url: URL) -> str:

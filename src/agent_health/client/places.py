@@ -105,6 +105,12 @@ def place_under(origin: URL, prefix: str, path: str) -> URL:
     return URL(f"{origin.scheme}://{origin.raw_authority}{prefix}{path}", encoded=True)
 
 
+def is_named_by(card: AgentCard, url: URL) -> bool:
+    """Whether the card says that its agent is called at `url`."""
+    named = {interface.url.rstrip("/") for interface in card.interfaces}
+    return str(url).rstrip("/") in named
+
+
 def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ...]) -> Announced:
     """Return what the card announces: its extension first, then the Link header, then a private key."""
     health = card.health

@@ -1,0 +1,44 @@
+"""The command `agent-health`.
+
+    application.py  which commands are there, and how do they end?
+    check.py        should I call this agent?
+    validate.py     is this a health document?
+    terminal.py     how is a peer's text shown without harm?
+
+Nothing is imported before it is needed: `--help` loads no HTTP client, and without the extra
+`client` there is an answer, not a traceback.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+EXIT_USAGE = 3
+"""Wrong usage, or something that is not installed: "unknown" to whoever reads monitoring plugins."""
+
+_OF_THE_EXTRA = frozenset({"aiohttp", "typer", "yarl"})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments, by default those of the process; return its exit code."""
+    try:
+        from agent_health.cli.application import run  # noqa: PLC0415 - typer may not be installed
+
+        # What a terminal cannot show must not end in a traceback.
+        for stream in (sys.stdout, sys.stderr):
+            reconfigure = getattr(stream, "reconfigure", None)
+            if reconfigure is not None:
+                reconfigure(errors="replace")
+        exit_code = run(arguments)
+        sys.stdout.flush()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _OF_THE_EXTRA:
+            raise
+        sys.stderr.write(f"agent-health: {missing} is not installed: pip install 'agent-health[client]'\n")
+        return EXIT_USAGE
+    except BrokenPipeError:
+        # Whoever read us has seen enough; the interpreter must not complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_USAGE
+    return exit_code

@@ -1,0 +1,80 @@
+"""Which commands are there, and how do they end?"""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from agent_health.cli import EXIT_USAGE
+from agent_health.cli.check import check
+from agent_health.cli.terminal import printable
+from agent_health.cli.validate import validate
+from agent_health.errors import InvalidSetting
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+# Rich would triple the time of `--help`; completion would add options that nobody asked for.
+_application = typer.Typer(
+    name="agent-health",
+    rich_markup_mode=None,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings=_CONTEXT,
+)
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run one command and return its exit code; wrong usage is EXIT_USAGE with one line of explanation."""
+    try:
+        exit_code = _application(arguments, prog_name="agent-health", standalone_mode=False)
+    except TyperException as error:
+        _complain(f"{error.format_message()} (see agent-health --help)")
+        return EXIT_USAGE
+    except InvalidSetting as error:
+        _complain(str(error))
+        return EXIT_USAGE
+    return exit_code if isinstance(exit_code, int) else 0
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(f"agent-health: {printable(message)}\n")
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
+    if asked:
+        from importlib import metadata  # noqa: PLC0415 - costs 10 ms, which `--help` need not pay
+
+        sys.stdout.write(f"agent-health {metadata.version('agent-health')}\n")
+        raise typer.Exit
+
+
+@_application.callback(invoke_without_command=True)
+def _agent_health(
+    context: typer.Context,
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> int:
+    """Say whether an AI agent works.
+
+    \b
+    Examples:
+      agent-health check https://agent.example
+      agent-health validate health.json
+
+    \b
+    Every command explains itself, its exit codes too:
+      agent-health check --help
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if context.invoked_subcommand is None:
+        sys.stderr.write(context.get_help() + "\n")
+        return EXIT_USAGE
+    return 0
+
+
+_application.command(context_settings=_CONTEXT)(check)
+_application.command(context_settings=_CONTEXT)(validate)

@@ -1,0 +1,203 @@
+"""Should I call this agent? Asked on the command line."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
+from agent_health.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from agent_health.client import HealthCheck
+    from agent_health.document import HealthDocument
+    from agent_health.finding import Finding
+
+TOKEN_VARIABLE = "AGENT_HEALTH_DETAIL_TOKEN"  # noqa: S105 - the name of it, not the token
+MAX_TOKEN_FILE_BYTES = 8192
+
+EXIT_CODES = {"healthy": 0, "degraded": 1, "unhealthy": 2, "unknown": 3}
+"""Those of monitoring plugins: OK, WARNING, CRITICAL, UNKNOWN."""
+_COLOURS = {
+    "healthy": Colour.GREEN,
+    "degraded": Colour.YELLOW,
+    "unhealthy": Colour.RED,
+    "unknown": Colour.CYAN,
+}
+_FOOTER = "That is what the agent says of itself, not proof that it can be trusted (draft 7)."
+
+
+def check(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="The agent's base URL, its card's, or its health document's.")
+    ],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    timeout_seconds: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="For everything together, at most 300.")
+    ] = 10.0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=f"Holds a token for full detail; else ${TOKEN_VARIABLE} is used."),
+    ] = None,
+) -> int:
+    """Ask an agent how it is, and say whether to call it.
+
+    Reads the agent's card and its health document, each bounded in time and size, and decides as
+    appendix A of the draft says: a request that fails means unknown, not unhealthy.
+
+    \b
+    Examples:
+      agent-health check https://agent.example
+      agent-health check https://agent.example/agents/weather --timeout 3
+      agent-health check https://agent.example --json | jq -r .decision.action
+
+    \b
+    Exit codes, as of monitoring plugins:
+      0 healthy   1 degraded   2 unhealthy   3 unknown, or wrong usage
+
+    \b
+    Keys of --json, always present; null is what is not known:
+      url       as given
+      status    healthy, degraded, unhealthy or unknown, as a consumer must take it
+      decision  action (proceed, proceed_with_caution, avoid, proceed_and_monitor),
+                status, reasons, retry_after_seconds
+      card      url, result, reason, name, version, provider, generation, findings
+      health    url, result, reason, age_seconds, latency_ms
+      document  the health document as it was read
+      findings  name, pointer, message, section of each oddity, or of each fault
+                if health.result is invalid_document
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from agent_health.client import fetch_health  # noqa: PLC0415 - aiohttp takes 200 ms
+
+    token = _token(token_file)
+    checked = asyncio.run(fetch_health(url, timeout_seconds=timeout_seconds, detail_token=token))
+    if as_json:
+        json.dump(as_json_object(checked), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        write_page(sys.stdout, page(checked), colours=has_colours(sys.stdout))
+    return EXIT_CODES[checked.decision.status]
+
+
+def _token(file: Path | None) -> str | None:
+    """Read the token; never taken as an argument, where every user of the machine could see it."""
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_TOKEN_FILE_BYTES)
+    except OSError as error:
+        raise InvalidSetting("--token-file", str(file), f"a readable file ({error.strerror})") from None
+    return content.decode("ascii", "replace").strip()
+
+
+def as_json_object(checked: "HealthCheck") -> dict[str, Any]:
+    """Return what was found out, in the form that `check --help` describes."""
+    card, document = checked.card, checked.document
+    return {
+        "url": checked.url,
+        "status": checked.decision.status,
+        "decision": asdict(checked.decision),
+        "card": {
+            "url": checked.card_url,
+            "result": checked.card_result,
+            "reason": checked.card_reason or None,
+            "name": card and card.name,
+            "version": card and card.version,
+            "provider": card and card.provider,
+            "generation": card and card.generation,
+            "findings": [asdict(finding) for finding in card.findings] if card else [],
+        },
+        "health": {
+            "url": checked.health_url,
+            "result": checked.document_result,
+            "reason": checked.document_reason or None,
+            "age_seconds": checked.age_seconds,
+            "latency_ms": None if checked.latency_ms is None else round(checked.latency_ms, 3),
+        },
+        "document": document and document.model_dump(mode="json", exclude_unset=True),
+        "findings": [asdict(finding) for finding in checked.findings],
+    }
+
+
+def page(checked: "HealthCheck") -> Iterator[Line]:
+    """Tell what was found out, for people."""
+    from agent_health.decision import duration_text  # noqa: PLC0415 - pydantic takes 60 ms
+
+    decision, document = checked.decision, checked.document
+    card_name = checked.card.name if checked.card else None
+    yield Line("agent", card_name or (document.agent_id if document else None) or checked.url)
+    action = decision.action.replace("_", " ")
+    yield Line("status", f"{decision.status}: {action}", _COLOURS[decision.status])
+    for reason in decision.reasons:
+        yield Line("because", reason)
+    if decision.retry_after_seconds is not None:
+        yield Line("ask again", f"in {duration_text(decision.retry_after_seconds)}")
+    if document is not None:
+        yield from _details(document)
+    if checked.age_seconds is not None:
+        yield Line("age", duration_text(checked.age_seconds))
+    yield Line("document", _place(checked.health_url, checked.document_result, checked.latency_ms))
+    yield from _card(checked)
+    yield from listed("finding", map(_told, checked.findings))
+    if decision.status != "unknown":
+        yield Line("", _FOOTER, Colour.FAINT)
+
+
+def _details(document: "HealthDocument") -> Iterator[Line]:
+    """Tell the numbers of a document; what it does not say is left out."""
+    from agent_health.decision import duration_text, shown_ratio  # noqa: PLC0415 - see page
+
+    health, calibration, decay = document.health, document.calibration, document.decay
+    yield Line("id", document.agent_id)
+    if calibration is not None:
+        ratios = (("answered", calibration.response_ratio), ("failed", calibration.error_ratio))
+        known = [f"{shown_ratio(ratio)} {name}" for name, ratio in ratios if ratio is not None]
+        window = duration_text(calibration.measurement_window_seconds)
+        yield Line("ratios", ", ".join(known) or "none yet")
+        yield Line("samples", f"{calibration.sample_count} within {window}")
+        latencies = (("p50", calibration.latency_p50_ms), ("p99", calibration.latency_p99_ms))
+        told = [f"{name} {latency:.6g} ms" for name, latency in latencies if latency is not None]
+        if told:
+            yield Line("latency", ", ".join(told))
+    if decay is not None:
+        yield Line("trend", decay.calibration_trend)
+    if health.uptime_seconds is not None:
+        yield Line("uptime", duration_text(health.uptime_seconds))
+    if health.last_healthy_at is not None:
+        yield Line("healthy at", health.last_healthy_at.isoformat(timespec="seconds"))
+
+
+def _card(checked: "HealthCheck") -> Iterator[Line]:
+    yield Line("card", _place(checked.card_url, checked.card_result, None))
+    if checked.card is None:
+        # Otherwise it is already among the reasons.
+        if checked.card_reason not in checked.decision.reasons:
+            yield Line("card", checked.card_reason)
+        return
+    facts = (
+        ("version", checked.card.version),
+        ("by", checked.card.provider),
+        ("A2A", checked.card.generation),
+    )
+    if told := ", ".join(f"{name} {value}" for name, value in facts if value):
+        yield Line("card", told)
+    yield from listed("of the card", map(_told, checked.card.findings))
+
+
+def _told(finding: "Finding") -> str:
+    section = f" [{finding.section}]" if finding.section else ""
+    # What has no place is about the whole, or about the way to it.
+    return f"{finding.name}: {finding}" if finding.pointer else f"{finding.name}: {finding.message}{section}"
+
+
+def _place(url: str | None, result: str, latency_ms: float | None) -> str:
+    took = "" if latency_ms is None else f" in {latency_ms:.0f} ms"
+    return f"{url or 'not asked for'} ({result.replace('_', ' ')}{took})"

@@ -1,0 +1,121 @@
+"""Which commands are there, and how do they end?"""
+
+import subprocess
+import sys
+
+import pytest
+
+from agent_health.cli import main
+
+HELPS = (["--help"], ["-h"], ["check", "--help"], ["validate", "--help"])
+WITHOUT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise ModuleNotFoundError("No module named " + name, name=name)
+
+sys.meta_path.insert(0, Absent())
+from agent_health.cli import main
+sys.exit(main({arguments!r}))
+"""
+LOADED = """
+import sys
+from agent_health.cli import main
+main({arguments!r})
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def run_python(program: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, input=""
+    )
+
+
+@pytest.mark.parametrize("arguments", HELPS)
+def test_help_ends_well(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    assert "Usage: agent-health" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", HELPS[2:])
+def test_help_of_a_command_shows_examples_and_exit_codes(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(arguments)
+    shown = capsys.readouterr().out
+    assert "Examples:\n" in shown
+    assert "Exit codes" in shown
+    assert "\b" not in shown
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("agent-health ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["check"],
+        ["check", "--nonsense"],
+        ["check", "http://a", "http://b"],
+        ["check", "agent.example"],
+        ["check", "http://me:hunter2@agent.example"],
+        ["check", "http://127.0.0.1:1", "--timeout", "soon"],
+        ["check", "http://127.0.0.1:1", "--timeout", "0"],
+        ["check", "http://127.0.0.1:1", "--token-file", "/nonexistent"],
+        ["validate"],
+        ["validate", "http://"],
+    ],
+)
+def test_wrong_usage_ends_with_three_and_an_explanation(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err
+    assert "hunter2" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("typer", ["--help"]),
+        ("aiohttp", ["check", "http://127.0.0.1:1"]),
+        ("aiohttp", ["validate", "http://127.0.0.1:1"]),
+    ],
+)
+def test_without_the_extra_there_is_one_line_that_says_what_to_install(
+    module: str, arguments: list[str]
+) -> None:
+    ended = run_python(WITHOUT.format(module=module, arguments=arguments))
+    assert ended.returncode == 3
+    assert ended.stderr == f"agent-health: {module} is not installed: pip install 'agent-health[client]'\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["validate", "-"]])
+def test_the_http_client_is_not_loaded_before_it_is_needed(arguments: list[str]) -> None:
+    loaded = run_python(LOADED.format(arguments=arguments)).stderr.split()
+    assert "typer" in loaded
+    assert not {"aiohttp", "rich", "yarl"} & set(loaded)
+
+
+def test_help_loads_no_pydantic() -> None:
+    assert "pydantic" not in run_python(LOADED.format(arguments=["--help"])).stderr.split()
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    program = LOADED.format(arguments=["check", "--help"])
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as ended:
+        assert ended.stdout is not None
+        assert ended.stderr is not None
+        ended.stdout.close()
+        assert "Traceback" not in ended.stderr.read()

@@ -1,0 +1,142 @@
+"""Should I call this agent? Asked on the command line."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    HostileServer,
+    Reply,
+    answer,
+    as_json,
+    serving,
+)
+
+from agent_health.cli import main
+from agent_health.cli.check import EXIT_CODES, TOKEN_VARIABLE
+from agent_health.document import HealthStatus
+
+EVIL = "Evil\x1b[2J\u202e\r\nagent"
+
+
+@pytest.fixture(autouse=True)
+def _no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+
+
+async def run(replies: dict[str, Reply], *options: str) -> tuple[int, HostileServer]:
+    async with serving(replies) as server:
+        # The command opens a loop of its own.
+        return await asyncio.to_thread(main, ["check", server.url, *options]), server
+
+
+def full(status: str = "degraded", **members: Any) -> dict[str, Any]:
+    health = {"status": status, "uptime_seconds": 90_000, "last_healthy_at": "2026-07-01T12:00:00Z"}
+    calibration = {
+        "response_ratio": 0.9,
+        "error_ratio": 0.1,
+        "latency_p50_ms": 12.5,
+        "latency_p99_ms": 1200,
+        "measurement_window_seconds": 86400,
+        "sample_count": 1000,
+    }
+    decay = {"calibration_trend": "declining", "days_since_model_change": None}
+    return document(health=health, calibration=calibration, decay=decay, **members)
+
+
+def test_every_status_has_an_exit_code() -> None:
+    assert EXIT_CODES.keys() == set(HealthStatus)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("healthy", 0), ("degraded", 1), ("unhealthy", 2), ("unknown", 3)]
+)
+async def test_it_ends_like_a_monitoring_plugin(
+    status: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended, _ = await run({HEALTH_PATH: as_json(document(status))})
+    assert ended == code
+    assert status in capsys.readouterr().out
+
+
+async def test_what_cannot_be_read_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, _ = await run({HEALTH_PATH: answer(500)})
+    assert ended == 3
+    shown = capsys.readouterr().out
+    assert "unknown: proceed and monitor" in shown
+    assert "HTTP 500" in shown
+    assert "trusted" not in shown
+
+
+async def test_everything_worth_knowing_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    await run({CARD_PATH: as_json(card(provider={"organization": "Example"})), HEALTH_PATH: as_json(full())})
+    shown = capsys.readouterr().out
+    for expected in (
+        "agent       An agent", "degraded: proceed with caution", "worsening", "0.9 answered, 0.1 failed",
+        "1000 within 1 d", "p50 12.5 ms, p99 1200 ms", "declining", "1 d 1 h", "2026-07-01T12:00:00",
+        "not_https", "by Example", "A2A 0.3", "not proof that it can be trusted",
+    ):  # fmt: skip
+        assert expected in shown
+
+
+async def test_nothing_of_a_peer_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = full(agent_id=EVIL, extensions={f"com.example.{EVIL}": 1})
+    replies = {CARD_PATH: as_json(card(name=EVIL, version=EVIL)), HEALTH_PATH: as_json(evil)}
+    for options in ([], ["--json"]):
+        await run(replies, *options)
+        shown = capsys.readouterr().out
+        assert all(line.isprintable() for line in shown.split("\n"))
+
+
+async def test_json_has_the_keys_that_help_describes(capsys: pytest.CaptureFixture[str]) -> None:
+    replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(full("unhealthy"))}
+    ended, server = await run(replies, "--json")
+    shown = json.loads(capsys.readouterr().out)
+    assert ended == 2
+    assert list(shown) == ["url", "status", "decision", "card", "health", "document", "findings"]
+    assert (shown["url"], shown["status"]) == (server.url, "unhealthy")
+    assert shown["decision"]["action"] == "avoid"
+    assert shown["decision"]["retry_after_seconds"] == 300
+    assert shown["card"]["name"] == "An agent"
+    assert shown["health"]["result"] == "ok"
+    assert shown["document"]["decay"] == {"calibration_trend": "declining", "days_since_model_change": None}
+    assert [finding["name"] for finding in shown["findings"]][-1] == "not_https"
+
+
+async def test_json_has_the_same_keys_if_nothing_could_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    await run({HEALTH_PATH: as_json(full())}, "--json")
+    known = json.loads(capsys.readouterr().out)
+    await run({}, "--json")
+    unknown = json.loads(capsys.readouterr().out)
+    assert known.keys() == unknown.keys()
+    assert known["card"].keys() == unknown["card"].keys()
+    assert known["health"].keys() == unknown["health"].keys()
+    assert unknown["document"] is None
+
+
+async def test_a_token_comes_from_a_file_or_else_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "from-environment")
+    _, server = await run({HEALTH_PATH: as_json(full())})
+    assert server.asked(HEALTH_PATH)["authorization"] == "Bearer from-environment"
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+    _, server = await run({HEALTH_PATH: as_json(full())}, "--token-file", str(file))
+    assert server.asked(HEALTH_PATH)["authorization"] == "Bearer from-file"
+
+
+@pytest.mark.parametrize("content", ["", "two words", "\u00e4\u00f6", "x" * 8000])
+async def test_a_file_without_a_token_is_wrong_usage(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(content)
+    ended, server = await run({}, "--token-file", str(file))
+    assert (ended, server.heads) == (3, [])
+    assert not content or content not in capsys.readouterr().err
