@@ -10,7 +10,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
 from agent_health.a2a_answer import NotJson, expects_rpc_answer, is_poll, parse_or_none
-from agent_health.middleware.body import EVENTS, AnswerBody, Message, ShortBody, header, is_plain
+from agent_health.middleware.body import (
+    EVENTS,
+    OTHER,
+    Message,
+    ShortBody,
+    StreamedBody,
+    content_of,
+    header,
+    outcome_of_body,
+)
 from agent_health.outcome import ANSWERED, TASK_FAILED, Outcome, outcome_of_exception, outcome_of_status
 
 Scope = Message
@@ -48,8 +57,8 @@ class Exchange:
     """One request and its answer. The app gets `receive` and `send` in place of the server's."""
 
     __slots__ = (
-        "_began_ns", "_body", "_ended_ns", "_first_byte_ns", "_is_complete", "_left_ns", "_observer",
-        "_receive", "_request", "_scope", "_send", "_sending", "_start", "is_counted",
+        "_began_ns", "_body", "_content", "_ended_ns", "_first_byte_ns", "_is_complete", "_last", "_left_ns",
+        "_observer", "_receive", "_request", "_scope", "_send", "_sending", "_start", "is_counted",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,8 +67,9 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._start: Message | None = None
-        self._body: AnswerBody | None = None
-        self._request: ShortBody | None = None
+        self._content = OTHER
+        self._body: StreamedBody | None = None
+        self._request: Message | ShortBody | None = None
         self._first_byte_ns = self._ended_ns = self._left_ns = 0
         self._is_complete = self.is_counted = False
         self._began_ns = observer.now_ns()
@@ -70,8 +80,10 @@ class Exchange:
         kind = message["type"]
         if kind == "http.request":
             if self._request is None:
-                self._request = ShortBody(self._observer.max_inspected_bytes)
-            self._request.append(message)
+                # Nearly always the only one.
+                self._request = message
+            else:
+                self._keep_request(message)
         elif kind == "http.disconnect" and not self._ended_ns and not self._left_ns:
             self._left_ns = self._observer.now_ns()
         return message
@@ -103,32 +115,42 @@ class Exchange:
             if not self.is_counted:
                 self.is_counted = True
                 self._count(error)
-            elif self._body is None and _is_raised_in(self._sending, error):
+            elif not self._is_complete and _is_raised_in(self._sending, error):
                 # The send before which it was counted found that the caller had left.
                 observer.take_back(self._ended_ns - self._began_ns)
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
             observer.complain("a request could not be counted")
 
+    def _keep_request(self, message: Message) -> None:
+        if not isinstance(self._request, ShortBody):
+            first, self._request = self._request, ShortBody(self._observer.max_inspected_bytes)
+            if first is not None:
+                self._request.append(first)
+        self._request.append(message)
+
     def _begin_stream(self, message: Message) -> None:
         if self._start is not None:
             self._first_byte_ns = self._observer.now_ns()
-            self._body = AnswerBody(self._start, self._observer.max_inspected_bytes)
+            self._content = content_of(self._start)
+            self._body = StreamedBody(self._content, self._observer.max_inspected_bytes)
             self._body.append(message)
 
     def _send_last(self, message: Message) -> Awaitable[None]:
         """Send the last message of the body; a quick plain answer is counted just before."""
         observer = self._observer
         self._ended_ns = ended_ns = observer.now_ns()
-        latency_ns = ended_ns - self._began_ns
         start = self._start
+        if start is None or self._body is not None:
+            return self._send_last_and_count(message)
+        if observer.max_inspected_bytes:
+            self._content = content_of(start)
+        latency_ns = ended_ns - self._began_ns
         if (
-            self._body is not None
-            or start is None
+            self._content is not OTHER
             or start["status"] != 200
             or latency_ns >= observer.quick_ns
             or self._left_ns
             or "trailers" in start
-            or (observer.max_inspected_bytes and not is_plain(start))
         ):
             return self._send_last_and_count(message)
         self.is_counted = True
@@ -141,23 +163,19 @@ class Exchange:
 
     async def _send_last_and_count(self, message: Message) -> None:
         """Send the last message of the body, and only then look into it."""
+        self._last = message
         try:
             await self._send(message)
         except OSError:
             self._left_ns = self._left_ns or self._observer.now_ns()
             raise
         start = self._start
-        if start is None:
+        if start is None or start.get("trailers"):
             return
-        is_only_message = self._body is None
-        if self._body is None:
-            self._body = AnswerBody(start, self._observer.max_inspected_bytes)
-        self._body.append(message)
-        if not start.get("trailers"):
-            self._is_complete = True
-            # An empty message after others may be a middleware's way to close a stream that failed.
-            if is_only_message or message.get("body"):
-                self.end()
+        self._is_complete = True
+        # An empty message after others may be a middleware's way to close a stream that failed.
+        if self._body is None or message.get("body"):
+            self.end()
 
     async def _send_trailers(self, message: Message) -> None:
         await self._send(message)
@@ -175,7 +193,7 @@ class Exchange:
             outcome = Outcome.TIMED_OUT
         else:
             outcome = self._outcome_of_answer()
-        if self._body is None or self._body.content != EVENTS:
+        if self._content is not EVENTS:
             observer.count(outcome, latency_ns, None, now_ns)
         elif observer.streams_by_first_byte:
             observer.count(outcome, first_byte_ns, first_byte_ns, now_ns)
@@ -195,23 +213,37 @@ class Exchange:
 
     def _outcome_of_answer(self) -> Outcome:
         """Judge a whole answer."""
-        if self._start is None or self._body is None:
+        start = self._start
+        if start is None:
             return Outcome.UNFINISHED
-        status = self._start["status"]
-        if not 200 <= status < 300:
-            return outcome_of_status(status, has_route=_has_route(self._scope))
+        if not 200 <= start["status"] < 300:
+            return outcome_of_status(start["status"], has_route=_has_route(self._scope))
+        if not self._observer.max_inspected_bytes:
+            return ANSWERED
+        body, is_whole = self._read_body()
         try:
-            outcome = self._body.outcome()
+            outcome = outcome_of_body(start, self._content, body, is_whole=is_whole)
         except NotJson:
             return Outcome.MALFORMED if expects_rpc_answer(self._call()) else ANSWERED
-        if outcome == TASK_FAILED and is_poll(self._scope["method"], self._scope["path"], self._call()):
+        if outcome is TASK_FAILED and is_poll(self._scope["method"], self._scope["path"], self._call()):
             return ANSWERED
         return outcome
 
+    def _read_body(self) -> tuple[bytes | None, bool]:
+        """Return the body, None if it is too long to be looked into, and whether it is whole."""
+        if self._body is not None:
+            self._body.append(self._last)
+            return self._body.read()
+        body: bytes = self._last.get("body", b"")
+        return (body if len(body) <= self._observer.max_inspected_bytes else None), True
+
     def _call(self) -> object:
         """What the caller sent, parsed; None if it is too long or no JSON."""
-        body = self._request.read() if self._request else None
-        return parse_or_none(body) if body else None
+        request = self._request
+        body = request.read() if isinstance(request, ShortBody) else (request or {}).get("body")
+        if not body or len(body) > self._observer.max_inspected_bytes:
+            return None
+        return parse_or_none(body)
 
 
 def _has_route(scope: Scope) -> bool:
