@@ -1,0 +1,45 @@
+"""How are the test agents served, bare or wrapped, so that each request's outcome can be read?
+
+Runs in the environments of both lines of the A2A SDK.
+"""
+
+import argparse
+import json
+import logging
+from typing import Any
+
+import uvicorn
+
+from agent_health import AgentHealthMiddleware
+
+CARD_URL = "https://agent.test/"
+COUNTS_PATH = "/counts-of-the-test"
+OUTCOMES = "io.github.agent-health.outcomes"
+
+
+def serve(agent: Any) -> None:
+    """Serve the agent on loopback, as the command line says, until a signal ends it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=["bare", "wrapped"])
+    parser.add_argument("port", type=int)
+    arguments = parser.parse_args()
+    logging.disable()
+    app = agent
+    if arguments.kind == "wrapped":
+        app = _with_counts(AgentHealthMiddleware(agent, agent_id=CARD_URL, refresh_seconds=3600))
+    uvicorn.run(app, host="127.0.0.1", port=arguments.port, log_config=None)
+
+
+def _with_counts(wrapped: AgentHealthMiddleware) -> Any:
+    """Answer at a path of our own what was counted up to now; the well-known path may wait an hour."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] != COUNTS_PATH:
+            await wrapped(scope, receive, send)
+            return
+        document = json.loads(wrapped.health.document().to_json())
+        body = json.dumps(document["extensions"][OUTCOMES]).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
