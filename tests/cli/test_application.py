@@ -1,5 +1,7 @@
 """Which commands are there, and how do they end?"""
 
+import json
+import os
 import subprocess
 import sys
 
@@ -110,12 +112,23 @@ def test_help_loads_no_pydantic() -> None:
     assert "pydantic" not in run_python(LOADED.format(arguments=["--help"])).stderr.split()
 
 
-def test_a_reader_that_leaves_is_no_traceback() -> None:
-    program = LOADED.format(arguments=["check", "--help"])
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as ended:
-        assert ended.stdout is not None
-        assert ended.stderr is not None
-        ended.stdout.close()
-        assert "Traceback" not in ended.stderr.read()
+@pytest.mark.parametrize("arguments", [["--help"], ["validate", "--json", "-"]])
+def test_a_reader_that_left_is_no_traceback_and_no_judgement(arguments: list[str]) -> None:
+    # More faults than a buffer of output holds.
+    broken = json.dumps({"extensions": {f"name-without-prefix-{number}": 1 for number in range(100)}})
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        program = WITHOUT.format(module="nothing", arguments=arguments)
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            input=broken,
+        )
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (3, "")

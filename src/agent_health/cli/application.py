@@ -35,6 +35,9 @@ def run(arguments: Sequence[str] | None) -> int:
     except InvalidSetting as error:
         _complain(str(error))
         return EXIT_USAGE
+    except SystemExit:
+        # So typer ends if its reader has left: with 1, which would read as degraded.
+        return EXIT_USAGE
     return exit_code if isinstance(exit_code, int) else 0
 
 

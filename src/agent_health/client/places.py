@@ -122,9 +122,11 @@ def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ..
     elsewhere = None
     for place, is_private in (*linked, *private):
         url = joined(card_url, place) if place else None
-        if url is not None and is_same_origin(card_url, url) and url.raw_user is None:
+        if url is None or url.raw_user is not None or url.raw_password is not None:
+            continue
+        if is_same_origin(card_url, url):
             return Announced(url, elsewhere, is_private)
-        elsewhere = elsewhere or (place if url is not None else None)
+        elsewhere = elsewhere or place
     return Announced(None, elsewhere)
 
 
