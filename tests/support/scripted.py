@@ -44,9 +44,13 @@ def call(method: str = "SendMessage", **members: Any) -> Message:
 
 
 DISCONNECT: Message = {"type": "http.disconnect"}
-TRAILERS: Message = {"type": "http.response.trailers", "headers": [(b"x-sum", b"1")], "more_trailers": False}
-PATHSEND: Message = {"type": "http.response.pathsend", "path": "/srv/answer.txt"}
-ZEROCOPY: Message = {"type": "http.response.zerocopysend", "file": 3, "count": 100}
+TRAILERS: dict[str, Any] = {
+    "type": "http.response.trailers",
+    "headers": [(b"x-sum", b"1")],
+    "more_trailers": False,
+}
+PATHSEND: dict[str, Any] = {"type": "http.response.pathsend", "path": "/srv/answer.txt"}
+ZEROCOPY: dict[str, Any] = {"type": "http.response.zerocopysend", "file": 3, "count": 100}
 
 RECEIVE = "receive"
 """A step: take one message from the server."""

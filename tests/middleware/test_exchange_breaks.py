@@ -1,0 +1,333 @@
+"""How is a request counted whose answer broke off, and by whose fault? (protocol.md section 2; B4 to B8)"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from tests.support.hand_clock import HandClock
+from tests.support.scripted import (
+    DISCONNECT,
+    EVENTS,
+    JSON,
+    PLAIN,
+    RECEIVE,
+    TRAILERS,
+    Server,
+    Step,
+    Tolerantly,
+    chunk,
+    final,
+    http_scope,
+    outcomes,
+    play,
+    request,
+    start,
+)
+
+from agent_health import AgentHealthMiddleware
+from agent_health.middleware.exchange import Receive, Scope, Send
+
+TYPES = [PLAIN, JSON, EVENTS, {}]
+
+
+class Surrounding(BaseHTTPMiddleware):
+    """As applications use it: it hands on the answer of the app."""
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return await call_next(request)
+
+
+# Exceptions of the app.
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ValueError(), "raised"),
+        (OSError("the backend is gone"), "raised"),
+        (ConnectionResetError("the backend is gone"), "raised"),
+        (ExceptionGroup("", [OSError("the backend is gone")]), "raised"),
+        (TimeoutError(), "timed_out"),
+        (asyncio.CancelledError(), "abandoned"),
+    ],
+)
+@pytest.mark.parametrize(
+    "before",
+    [
+        [],
+        [start()],
+        [start(headers=JSON)],
+        [start(headers=EVENTS), chunk(b"data: {}\n\n")],
+        [start(headers=EVENTS), chunk(b"data: {}\n\n"), chunk(b"data: {}\n\n")],
+        [start(headers=JSON | {"content-length": "9"}), chunk(b"{")],
+        [start(trailers=True), chunk(b"x"), final()],
+    ],
+)
+async def test_an_exception_before_the_end_counts_once_and_goes_on_as_it_is(
+    before: list[Step], error: BaseException, outcome: str
+) -> None:
+    cause, context = error.__cause__, error.__context__
+    played = await play([*before, error])
+    assert played.error is error
+    assert (error.__cause__, error.__context__) == (cause, context)
+    assert played.outcome == outcome
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), GeneratorExit(), BaseException()])
+async def test_what_ends_the_process_counts_once_and_goes_on_as_it_is(error: BaseException) -> None:
+    played = await play([start(), chunk(), error])
+    assert played.error is error
+    assert sum(played.outcomes.values()) == 1
+
+
+async def test_a_timeout_within_the_app_is_an_error() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+    played = await play(app)
+    assert isinstance(played.error, TimeoutError)
+    assert played.outcome == "timed_out"
+
+
+async def test_a_cancelled_request_is_in_neither_ratio_and_stays_cancelled() -> None:
+    is_waiting = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        is_waiting.set()
+        await asyncio.Event().wait()
+
+    middleware = AgentHealthMiddleware(app, agent_id="agent", clock=HandClock().clock)
+    server = Server()
+    task = asyncio.ensure_future(middleware(http_scope(), server.receive, server.send))
+    await is_waiting.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert outcomes(middleware) == {"abandoned": 1}
+    calibration = middleware.health.document().calibration
+    assert calibration is not None
+    assert calibration.sample_count == 0
+
+
+# An exception in mid-stream, plain and where BaseHTTPMiddleware closes the body cleanly first (B5).
+
+
+async def two_events() -> AsyncIterator[bytes]:
+    yield b"data: {}\n\n"
+    yield b"data: {}\n\n"
+    raise ValueError
+
+
+async def no_event() -> AsyncIterator[bytes]:
+    if request:
+        raise ValueError
+    yield b""
+
+
+def failing_agent(events: Any, headers: dict[str, str], media_type: str | None) -> Starlette:
+    async def answer(request: Request) -> Response:
+        return StreamingResponse(events(), headers=headers, media_type=media_type)
+
+    return Starlette(routes=[Route("/ask", answer, methods=["POST"])])
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-length": "1000"}])
+@pytest.mark.parametrize("media_type", ["text/event-stream", "text/plain", "application/json", None])
+@pytest.mark.parametrize("events", [two_events, no_event])
+@pytest.mark.parametrize("is_surrounded", [False, True])
+async def test_a_failure_in_mid_stream_is_an_error(
+    *, events: Any, headers: dict[str, str], media_type: str | None, is_surrounded: bool
+) -> None:
+    agent: Any = failing_agent(events, headers, media_type)
+    played = await play(Surrounding(agent) if is_surrounded else agent)
+    assert isinstance(played.error, ValueError)
+    assert played.server.sent[0]["status"] == 200
+    assert played.outcome == "raised"
+
+
+async def test_a_failing_background_task_behind_a_middleware_is_no_error_of_the_answer() -> None:
+    async def fail() -> None:
+        raise ValueError
+
+    async def answer(request: Request) -> Response:
+        response = Response("whole")
+        response.background = fail  # type: ignore[assignment]
+        return response
+
+    agent = Starlette(routes=[Route("/ask", answer, methods=["POST"])])
+    played = await play(Surrounding(agent))
+    assert isinstance(played.error, ValueError)
+    assert played.outcome == "answered"
+
+
+# The server refuses what the app sends.
+
+
+@pytest.mark.parametrize("headers", TYPES)
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+async def test_an_answer_that_the_server_refuses_is_an_error(headers: dict[str, str], fails_at: int) -> None:
+    """As uvicorn and h11 do where the body does not fit its Content-Length."""
+    error = RuntimeError("Response content shorter than Content-Length")
+    steps: list[Step] = [start(headers=headers), chunk(b"x"), final(b"y")]
+    played = await play(steps, server=Server(fails_at=fails_at, error=error))
+    assert played.error is error
+    assert played.outcome == "raised"
+
+
+@pytest.mark.parametrize("headers", TYPES)
+async def test_an_only_message_that_the_server_refuses_is_an_error(headers: dict[str, str]) -> None:
+    error = RuntimeError("Response content shorter than Content-Length")
+    played = await play([start(headers=headers), final(b"y")], server=Server(fails_at=2, error=error))
+    assert played.error is error
+    assert played.outcome == "raised"
+
+
+# The caller leaves.
+
+SENDERS = ["coroutine function", "plain function", "object"]
+UNARY: list[Step] = [final(b"{}")]
+STREAM: list[Step] = [chunk(b"data: {}\n\n"), chunk(b"data: {}\n\n"), final()]
+
+
+@pytest.mark.parametrize("send", SENDERS)
+@pytest.mark.parametrize("headers", TYPES)
+@pytest.mark.parametrize(
+    ("steps", "fails_at"), [(UNARY, 1), (UNARY, 2), (STREAM, 1), (STREAM, 2), (STREAM, 3), (STREAM, 4)]
+)
+async def test_an_oserror_of_the_server_says_that_the_caller_has_left(
+    steps: list[Step], headers: dict[str, str], fails_at: int, send: str
+) -> None:
+    server = Server(fails_at=fails_at)
+    played = await play([start(headers=headers), *steps], server=server, send=send)
+    assert played.error is server.error
+    assert played.outcome == "abandoned"
+
+
+@pytest.mark.parametrize("headers", TYPES)
+@pytest.mark.parametrize(
+    ("steps", "fails_at"), [(UNARY, 2), (STREAM, 2), (STREAM, 3), (STREAM, 4), ([chunk(b"x")], 2)]
+)
+async def test_the_caller_has_left_also_if_the_app_does_not_mind(
+    steps: list[Any], headers: dict[str, str], fails_at: int
+) -> None:
+    tolerant = [Tolerantly(step) for step in steps]
+    played = await play([start(headers=headers), *tolerant], server=Server(fails_at=fails_at))
+    assert played.error is None
+    assert played.outcome == "abandoned"
+
+
+@pytest.mark.parametrize(
+    ("steps", "fails_at"), [([start(), *UNARY], 2), ([start(headers=EVENTS), *STREAM], 3), ([start()], 1)]
+)
+@pytest.mark.parametrize("disguise", ["from", "while", "group", "groups", "chain"])
+async def test_the_caller_has_left_however_the_app_dresses_it(
+    steps: list[Any], fails_at: int, disguise: str
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            for step in steps:
+                await send(step)
+        except OSError as error:
+            if disguise == "from":
+                raise ClientDisconnect from error
+            if disguise == "while":
+                raise ClientDisconnect  # noqa: B904 - as Starlette does
+            if disguise == "group":
+                raise ExceptionGroup("", [ValueError(), error]) from None
+            if disguise == "groups":
+                raise BaseExceptionGroup("", [ExceptionGroup("", [error])]) from None
+            try:
+                raise ValueError from error
+            except ValueError as second:
+                raise ClientDisconnect from second
+
+    played = await play(app, server=Server(fails_at=fails_at))
+    assert played.error is not None
+    assert played.outcome == "abandoned"
+
+
+@pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+@pytest.mark.parametrize("is_surrounded", [False, True])
+async def test_the_caller_of_a_starlette_stream_leaves(
+    *, spec_version: str, fails_at: int, is_surrounded: bool
+) -> None:
+    async def many() -> AsyncIterator[bytes]:
+        for _ in range(5):
+            yield b"data: {}\n\n"
+
+    agent: Any = failing_agent(many, {}, "text/event-stream")
+    scope = http_scope(asgi={"version": "3.0", "spec_version": spec_version})
+    played = await play(
+        Surrounding(agent) if is_surrounded else agent, server=Server(fails_at=fails_at), scope=scope
+    )
+    assert played.error is not None
+    assert played.outcome == "abandoned"
+
+
+async def test_an_oserror_of_the_apps_own_is_its_own_also_after_messages_that_went_well() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(start(headers=EVENTS))
+        await send(chunk(b"data: {}\n\n"))
+        try:
+            raise ConnectionRefusedError("the database")
+        except OSError as error:
+            raise RuntimeError from error
+
+    assert (await play(app)).outcome == "raised"
+
+
+@pytest.mark.parametrize("rest", [[], [final()], [chunk(), final()], [TRAILERS]])
+@pytest.mark.parametrize("headers", TYPES)
+@pytest.mark.parametrize("before", [[], [chunk(b"data: {}\n\n")]])
+@pytest.mark.parametrize(("seconds", "outcome"), [(29.9, "abandoned"), (30.1, "abandoned_late")])
+async def test_a_caller_who_leaves_is_judged_by_how_long_it_waited(
+    *, before: list[Step], rest: list[Step], headers: dict[str, str], seconds: float, outcome: str
+) -> None:
+    """B7: a return without the final body, and http.disconnect followed by an empty one."""
+    steps: list[Step] = [RECEIVE, start(headers=headers), *before, seconds, RECEIVE, *rest]
+    played = await play(steps, server=Server(request(), DISCONNECT))
+    assert played.outcome == outcome
+
+
+@pytest.mark.parametrize("rest", [[], [final()], [chunk(), final()], [ValueError()]])
+@pytest.mark.parametrize("headers", TYPES)
+async def test_what_the_app_does_after_the_caller_left_is_no_waiting(
+    rest: list[Step], headers: dict[str, str]
+) -> None:
+    steps: list[Step] = [start(headers=headers), chunk(), 1.0, RECEIVE, 3600.0, *rest]
+    assert (await play(steps, server=Server(DISCONNECT))).outcome == "abandoned"
+
+
+@pytest.mark.parametrize("steps", [[RECEIVE, ValueError()], [start(), chunk(), RECEIVE, ValueError()]])
+async def test_an_exception_after_the_caller_left_is_not_held_against_the_agent(steps: list[Step]) -> None:
+    assert (await play(steps, server=Server(DISCONNECT))).outcome == "abandoned"
+
+
+@pytest.mark.parametrize("headers", TYPES)
+async def test_a_disconnect_after_the_end_is_how_every_connection_ends(headers: dict[str, str]) -> None:
+    body = b"data: {}\n\n" if headers is EVENTS else b"{}"
+    whole: list[Step] = [start(headers=headers), final(body)]
+    streamed: list[Step] = [start(headers=headers), chunk(body), final()]
+    for steps in (whole, streamed):
+        played = await play([RECEIVE, *steps, RECEIVE], server=Server(request(), DISCONNECT))
+        assert played.outcome == "answered"
+
+
+@pytest.mark.parametrize("counting", ["literal", "interactions", "server_faults"])
+@pytest.mark.parametrize(("seconds", "errors"), [(1, 0), (31, 1)])
+async def test_only_a_caller_who_waited_too_long_is_a_sample(
+    counting: str, seconds: int, errors: int
+) -> None:
+    played = await play([float(seconds), RECEIVE], server=Server(DISCONNECT), counting=counting)
+    calibration = played.middleware.health.document().calibration
+    assert calibration is not None
+    assert calibration.sample_count == errors
+    assert calibration.response_ratio == (0 if errors else None)
