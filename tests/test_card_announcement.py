@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from a2a.client.card_resolver import parse_agent_card
 from a2a.types import AgentCard as SdkAgentCard
-from google.protobuf.json_format import MessageToDict, ParseDict  # type: ignore[import-untyped]  # the SDK brings no stubs
+from google.protobuf.json_format import MessageToDict, ParseDict
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cards import (
@@ -150,12 +150,13 @@ def test_announcing_creates_what_is_absent(absent: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("card", "name"),
     [
+        ([CARD_03], "card"),
         ({"capabilities": ["add"]}, "card.capabilities"),
         ({"capabilities": "add"}, "card.capabilities"),
         ({"capabilities": {"extensions": {"x402": {}}}}, "card.capabilities.extensions"),
     ],
 )
-def test_announcing_refuses_a_card_that_cannot_take_it(card: dict[str, Any], name: str) -> None:
+def test_announcing_refuses_a_card_that_cannot_take_it(card: Any, name: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
         announce_health(card)
     assert refused.value.name == name

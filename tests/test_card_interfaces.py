@@ -6,7 +6,7 @@ import pytest
 from tests.support.cards import CARD_01, CARD_03, CARD_10, findings, findings_in, without
 
 from agent_health.agent_card import interpret_agent_card
-from agent_health.card_interfaces import MAX_URL_CHARS, AgentInterface
+from agent_health.card_interfaces import MAX_URL_CHARS, AgentInterface, major_minor, url_fault
 
 
 def test_a_03_card_lists_its_main_url_first_and_once() -> None:
@@ -118,3 +118,44 @@ def test_an_a2a_endpoint_is_used_beside_another_url_but_after_it() -> None:
         "https://sums.test/x",
     ]
     assert findings(card) == ["url_under_private_key /a2aEndpoint"]
+
+
+def test_an_older_interface_without_a_url_is_named_and_left_out() -> None:
+    card = interpret_agent_card(CARD_03 | {"additionalInterfaces": [{"transport": "GRPC"}]})
+    assert [interface.url for interface in card.interfaces] == ["https://sums.test/a2a"]
+    assert findings(card) == ["url_missing /additionalInterfaces/0/url"]
+
+
+def test_a_private_url_that_is_too_long_is_not_used() -> None:
+    card = interpret_agent_card(
+        without(CARD_01, "url") | {"endpoint": "https://a.test/" + "a" * MAX_URL_CHARS}
+    )
+    assert card.interfaces == ()
+    assert findings(card) == ["url_under_private_key /endpoint", "too_long /endpoint", "url_missing /url"]
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("https://sums.test/a2a", None),
+        ("http://sums.test:8080", None),
+        ("https://{tenant}.sums.test/", "url_is_a_template"),
+        ("sums.test/a2a", "url_not_absolute"),
+        ("https://sums.test:0/", "url_not_absolute"),
+        ("https://sums.test/\ufffd", "url_not_absolute"),
+        ("grpc://sums.test", "unknown_scheme"),
+        ("https://me@sums.test/", "url_has_credentials"),
+    ],
+)
+def test_only_an_absolute_web_url_can_be_called(url: str, fault: str | None) -> None:
+    assert url_fault(url) == fault
+    assert AgentInterface(url, None, None).is_callable is (fault is None)
+
+
+@pytest.mark.parametrize(
+    ("version", "short"), [("0.3.0", "0.3"), ("1.0", "1.0"), ("latest", "latest"), ("", ""), (None, None)]
+)
+def test_a_protocol_version_is_compared_by_its_first_two_numbers(
+    version: str | None, short: str | None
+) -> None:
+    assert major_minor(version) == short

@@ -1,0 +1,49 @@
+"""Messages and streams of all generations of A2A, as field notes section 1 has them."""
+
+import json
+from typing import Any
+
+from agent_health.a2a_answer import outcome_of_json, outcome_of_stream
+from agent_health.outcome import Outcome
+
+
+def rpc(**members: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, **members}
+
+
+def rpc_error(code: object) -> dict[str, Any]:
+    return rpc(error={"code": code, "message": "no"})
+
+
+def task_10(state: str) -> dict[str, Any]:
+    return {"task": {"id": "t", "contextId": "c", "status": {"state": f"TASK_STATE_{state}"}}}
+
+
+def update_10(state: str) -> dict[str, Any]:
+    return {"statusUpdate": {"taskId": "t", "contextId": "c", "status": {"state": f"TASK_STATE_{state}"}}}
+
+
+def task_0x(state: str) -> dict[str, Any]:
+    return {"kind": "task", "id": "t", "contextId": "c", "status": {"state": state}}
+
+
+def update_0x(state: str) -> dict[str, Any]:
+    return {"kind": "status-update", "taskId": "t", "final": True, "status": {"state": state}}
+
+
+def said(message: object) -> Outcome:
+    return outcome_of_json(json.dumps(message).encode())
+
+
+def event_of(data: str, name: str = "", line_end: str = "\r\n") -> bytes:
+    """One event in the spelling of the SDK."""
+    lines = [f"event: {name}"] if name else []
+    return line_end.join([*lines, f"data: {data}", "", ""]).encode()
+
+
+def event(message: object, name: str = "", line_end: str = "\r\n") -> bytes:
+    return event_of(json.dumps(message), name, line_end)
+
+
+def streamed(*events: bytes) -> Outcome:
+    return outcome_of_stream(b"".join(events), is_whole=True)
