@@ -195,6 +195,7 @@ async def test_an_unhealthy_agent_is_to_be_avoided() -> None:
 async def test_plain_http_is_a_finding() -> None:
     checked = await check({HEALTH_PATH: as_json(document())})
     assert ("not_https", "draft 4.1") in {(finding.name, finding.section) for finding in checked.findings}
+    assert "not_https" not in names(await check({}))
 
 
 async def test_age_is_counted_by_the_clock_of_whoever_served_it() -> None:

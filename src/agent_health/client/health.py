@@ -279,7 +279,8 @@ def _findings(
 ) -> tuple[Finding, ...]:
     """Tell what is odd about the document, then what is odd about the way to it."""
     found = list(health.findings)
-    if health.answer.url.scheme != "https":
+    is_answer = health.answer.status is not None and health.answer.result is not ResultClass.NOT_AN_AGENT
+    if is_answer and health.answer.url.scheme != "https":
         found.append(_NOT_HTTPS)
     found.extend(_access_findings(visit, health))
     if health.place.is_root and health.document is not None:
