@@ -1,0 +1,113 @@
+"""Is what gets installed enough to wrap an agent, and nothing more?"""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.support.servers import REPOSITORY
+
+# Drives the middleware by hand, as a server would: there is no other library to do it.
+AGENT = """
+import asyncio, importlib.metadata, json, sys
+from agent_health import AgentHealthMiddleware
+
+async def agent(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+app = AgentHealthMiddleware(agent, agent_id="https://agent.test/")
+
+async def ask(path):
+    sent = []
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+    async def send(message):
+        sent.append(message)
+    scope = {"type": "http", "method": "GET", "path": path, "root_path": "", "headers": []}
+    await app(scope, receive, send)
+    return sent[0]["status"], sent[1]["body"].decode()
+
+async def main():
+    for _ in range(12):
+        assert await ask("/") == (200, "hello")
+    status, document = await ask("/.well-known/agent-health")
+    print(json.dumps({
+        "status": status,
+        "document": json.loads(document),
+        "modules": sorted({name.partition(".")[0] for name in sys.modules}),
+        "installed": sorted(found.metadata["Name"].lower() for found in importlib.metadata.distributions()),
+    }))
+
+asyncio.run(main())
+"""
+
+FOREIGN = {"aiohttp", "starlette", "sqlalchemy", "typer", "rich", "uvicorn"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", directory, REPOSITORY)
+    (built,) = directory.glob("agent_health-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of executables of an environment into which only the wheel was installed."""
+    directory = tmp_path_factory.mktemp("clean")
+    run(sys.executable, "-m", "venv", directory)
+    scripts = directory / "bin"
+    run(scripts / "pip", "install", "--quiet", wheel)
+    return scripts
+
+
+def run(*command: object) -> str:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_holds_the_package_and_its_types(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    package = {name for name in names if name.startswith("agent_health/")}
+    assert "agent_health/py.typed" in package
+    assert "agent_health/middleware/asgi.py" in package
+    # Nothing of the tests, and no schema: those are read in the repository, or in the sdist.
+    assert all(".dist-info/" in name for name in set(names) - package)
+
+
+def test_an_agent_is_wrapped_with_pydantic_and_hdrhistogram_alone(environment: Path) -> None:
+    found = json.loads(run(environment / "python", "-c", AGENT))
+    assert found["status"] == 200
+    assert found["document"]["health"]["status"] == "healthy"
+    assert found["document"]["calibration"]["sample_count"] == 12
+    assert not FOREIGN & set(found["modules"])
+    assert not FOREIGN & set(found["installed"])
+    assert {"agent-health", "hdrhistogram", "pydantic"} <= set(found["installed"])
+
+
+def test_the_command_says_what_to_install(environment: Path) -> None:
+    done = subprocess.run(
+        [environment / "agent-health", "check", "https://agent.test"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "pip install 'agent-health[client]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_client_says_what_to_install(environment: Path) -> None:
+    done = subprocess.run(
+        [environment / "python", "-c", "from agent_health.client import fetch_health"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "No module named 'aiohttp'" in done.stderr
