@@ -1,0 +1,68 @@
+"""Do the maps of this repository lead to what is there?"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+SOURCES = sorted((REPOSITORY / "src").rglob("*.py"))
+DOCUMENTS = sorted([REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")])
+# Spelled so that this file does not find itself.
+UNFINISHED = re.compile(
+    r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK|TB" + r"D|NotImplemented" + r"Error)\b"
+)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def test_every_file_of_the_newcomers_table_exists() -> None:
+    text = (REPOSITORY / "docs" / "architecture.md").read_text()
+    rows = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ")][1:]
+    named = [path for row in rows for path in re.findall(r"`([^`]+)`", row)]
+    assert len(named) >= 20
+    assert [path for path in named if not (REPOSITORY / path).is_file()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_link_between_documents_leads_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text())
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=name)
+def test_a_source_file_begins_with_its_question_or_its_map(source: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(source.read_text()))
+    assert docstring, "what is this file for?"
+    is_question = "?" in docstring.partition("\n\n")[0]
+    is_map = bool(re.search(r"^ {4}\S.*? {2,}\S", docstring, re.MULTILINE))
+    # The one file that is a list and answers nothing.
+    is_list = source.name == "errors.py"
+    assert is_question or is_map or is_list, docstring.partition("\n")[0]
+
+
+@pytest.mark.parametrize("package", [path for path in SOURCES if path.name == "__init__.py"], ids=name)
+def test_the_map_of_a_package_names_only_what_is_there(package: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(package.read_text())) or ""
+    named = re.findall(r"^ {4}(\w+\.py) ", docstring, re.MULTILINE)
+    assert [file for file in named if not (package.parent / file).is_file()] == []
+
+
+def test_nothing_is_marked_as_unfinished() -> None:
+    files = [
+        path
+        for directory in ("src", "tests", "docs", "benchmarks", "schemas")
+        for path in (REPOSITORY / directory).rglob("*")
+        if path.suffix in {".py", ".md", ".json", ".toml"}
+    ]
+    files += [REPOSITORY / "README.md", REPOSITORY / "Makefile", REPOSITORY / "pyproject.toml"]
+    found = [
+        f"{name(path)}:{number}"
+        for path in files
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if UNFINISHED.search(line)
+    ]
+    assert found == []
