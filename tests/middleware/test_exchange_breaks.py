@@ -126,9 +126,8 @@ async def two_events() -> AsyncIterator[bytes]:
 
 
 async def no_event() -> AsyncIterator[bytes]:
-    if request:
-        raise ValueError
-    yield b""
+    for event in [int("none")]:
+        yield b"%d" % event
 
 
 def failing_agent(events: Any, headers: dict[str, str], media_type: str | None) -> Starlette:
@@ -243,10 +242,9 @@ async def test_the_caller_has_left_however_the_app_dresses_it(
                 raise ExceptionGroup("", [ValueError(), error]) from None
             if disguise == "groups":
                 raise BaseExceptionGroup("", [ExceptionGroup("", [error])]) from None
-            try:
-                raise ValueError from error
-            except ValueError as second:
-                raise ClientDisconnect from second
+            second = ValueError()
+            second.__cause__ = error
+            raise ClientDisconnect from second
 
     played = await play(app, server=Server(fails_at=fails_at))
     assert played.error is not None
