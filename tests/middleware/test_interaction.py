@@ -1,0 +1,101 @@
+"""Is an interaction timed by its body, and counted by how the body ends?"""
+
+import asyncio
+
+import pytest
+from tests.support.hand_clock import HandClock
+from tests.support.recording import agent, outcomes, p99_ms
+
+from agent_health import AgentHealth
+from agent_health.middleware import Outcome
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def health(clock: HandClock) -> AgentHealth:
+    return agent(clock)
+
+
+def test_an_interaction_takes_as_long_as_its_body(health: AgentHealth, clock: HandClock) -> None:
+    with health.interaction():
+        clock.advance(0.25)
+    assert outcomes(health) == {"answered": 1}
+    assert p99_ms(health) == pytest.approx(250, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ValueError("wrong"), "raised"),
+        (TimeoutError(), "timed_out"),
+        (asyncio.CancelledError(), "abandoned"),
+        (OSError("the backend is gone"), "raised"),
+    ],
+)
+def test_an_exception_is_counted_and_goes_on_as_it_is(
+    health: AgentHealth, error: BaseException, outcome: str
+) -> None:
+    with pytest.raises(type(error)) as raised, health.interaction():
+        raise error
+    assert raised.value is error
+    assert outcomes(health) == {outcome: 1}
+
+
+async def test_a_cancelled_task_is_cancelled_and_counted_as_abandoned(health: AgentHealth) -> None:
+    is_within = asyncio.Event()
+
+    async def work() -> None:
+        with health.interaction():
+            is_within.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await is_within.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert outcomes(health) == {"abandoned": 1}
+
+
+async def test_a_deadline_within_the_interaction_is_a_timeout(health: AgentHealth) -> None:
+    with pytest.raises(TimeoutError), health.interaction():
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+    assert outcomes(health) == {"timed_out": 1}
+
+
+@pytest.mark.parametrize("outcome", ["task_failed", Outcome.TASK_FAILED])
+def test_an_outcome_set_by_hand_says_otherwise(health: AgentHealth, outcome: Outcome | str) -> None:
+    with health.interaction() as interaction:
+        interaction.outcome = outcome
+    assert outcomes(health) == {"task_failed": 1}
+
+
+def test_an_outcome_set_by_hand_stands_though_an_exception_follows(health: AgentHealth) -> None:
+    def work() -> None:
+        with health.interaction() as interaction:
+            interaction.outcome = "task_failed"
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        work()
+    assert outcomes(health) == {"task_failed": 1}
+
+
+def test_the_latency_of_a_streamed_answer_ends_with_its_first_byte(
+    health: AgentHealth, clock: HandClock
+) -> None:
+    with health.interaction() as interaction:
+        clock.advance(0.02)
+        interaction.first_byte()
+        clock.advance(5)
+        interaction.first_byte()
+    extensions = health.document().extensions or {}
+    assert p99_ms(health) == pytest.approx(20, rel=0.01)
+    first_byte = extensions["io.github.agent-health.first-byte"]
+    assert first_byte["latency_p99_ms"] == pytest.approx(20, rel=0.01)

@@ -1,0 +1,297 @@
+"""Does an agent without ASGI get what it recorded, and never an exception for it?"""
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from tests.support.hand_clock import START_WALL_NS, HandClock
+from tests.support.recording import AGENT_ID, agent, outcomes, p99_ms, published, samples
+
+from agent_health import AgentHealth
+from agent_health.document import HealthStatus
+from agent_health.errors import InvalidSetting
+from agent_health.middleware import Outcome, recorder
+
+NOW = datetime.fromtimestamp(START_WALL_NS / 1e9, UTC)
+HOUR_MS = 3_600_000
+
+# protocol.md 2, the column `interactions`: what is no dash there.
+SAMPLED = {
+    "answered", "uninspected", "caller_fault", "rate_limited", "server_fault", "task_failed", "raised",
+    "unfinished", "timed_out", "malformed", "abandoned_late",
+}  # fmt: skip
+NOT_SAMPLED = {"no_operation", "not_admitted", "abandoned", "excluded"}
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def health(clock: HandClock) -> AgentHealth:
+    return agent(clock)
+
+
+@pytest.fixture
+def complaints(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    with caplog.at_level(logging.INFO, logger="agent_health"):
+        yield lambda: [record.getMessage() for record in caplog.records if record.name == "agent_health"]
+
+
+# --- record -----------------------------------------------------------------------------------------------
+
+
+def test_the_outcomes_that_the_protocol_samples_are_all_there_are() -> None:
+    assert {outcome.name.lower() for outcome in Outcome} == SAMPLED | NOT_SAMPLED
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLED | NOT_SAMPLED))
+def test_an_interaction_is_counted_under_the_name_of_its_outcome(health: AgentHealth, name: str) -> None:
+    health.record(name, latency_ms=5)
+    health.record(Outcome[name.upper()], latency_ms=5)
+    assert outcomes(health) == {name: 2}
+    assert samples(health) == (2 if name in SAMPLED else 0)
+
+
+def test_without_an_outcome_it_was_answered(health: AgentHealth) -> None:
+    health.record(latency_ms=5)
+    assert outcomes(health) == {"answered": 1}
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", "", None, 3, b"answered", 1.0, ["answered"]])
+def test_an_outcome_that_is_none_is_refused_with_the_names_of_all(health: AgentHealth, wrong: Any) -> None:
+    with pytest.raises(InvalidSetting, match="task_failed") as refused:
+        health.record(wrong, latency_ms=5)
+    assert refused.value.name == "outcome"
+    assert outcomes(health) == {}
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf"), "5", None, 5j, timedelta(1)])
+@pytest.mark.parametrize("argument", ["latency_ms", "first_byte_ms"])
+def test_a_latency_that_is_no_number_is_refused_by_its_name(
+    health: AgentHealth, argument: str, wrong: Any
+) -> None:
+    if argument == "first_byte_ms" and wrong is None:
+        return  # that is how it is left out
+    with pytest.raises(InvalidSetting, match=argument) as refused:
+        health.record(**({"latency_ms": 5} | {argument: wrong}))
+    assert refused.value.name == argument
+    assert outcomes(health) == {}
+
+
+@pytest.mark.parametrize("latency_ms", [-1, -1e300, 0, 0.0])
+def test_a_negative_latency_counts_as_none_at_all(health: AgentHealth, latency_ms: float) -> None:
+    health.record(latency_ms=latency_ms)
+    assert samples(health) == 1
+    assert 0 <= p99_ms(health) < 0.001
+
+
+@pytest.mark.parametrize(
+    "latency_ms", [HOUR_MS, HOUR_MS + 1, 10 * HOUR_MS, 1e290, 1e305, pytest.param(10**400, id="10**400")]
+)
+def test_more_than_an_hour_counts_as_an_hour(health: AgentHealth, latency_ms: float) -> None:
+    health.record(latency_ms=latency_ms)
+    assert samples(health) == 1
+    assert p99_ms(health) == pytest.approx(HOUR_MS, rel=0.01)
+
+
+def test_the_first_byte_of_a_stream_has_percentiles_of_its_own(health: AgentHealth) -> None:
+    health.record(latency_ms=900, first_byte_ms=20)
+    health.record(latency_ms=100)
+    document = health.document()
+    assert document.extensions is not None
+    first_byte = document.extensions["io.github.agent-health.first-byte"]
+    assert first_byte == {
+        "latency_p50_ms": pytest.approx(20, rel=0.01),
+        "latency_p99_ms": pytest.approx(20, rel=0.01),
+    }
+    assert p99_ms(health) == pytest.approx(900, rel=0.01)
+
+
+# --- document and published -------------------------------------------------------------------------------
+
+
+def test_document_tells_of_now_and_published_of_the_last_refresh(
+    health: AgentHealth, clock: HandClock
+) -> None:
+    before = published(health)
+    clock.advance(1)
+    health.record(latency_ms=5)
+    assert samples(health) == 1
+    assert health.document().timestamp == NOW + timedelta(seconds=1)
+    assert published(health) == before
+    clock.advance(59)
+    assert published(health).timestamp == NOW + timedelta(seconds=60)
+    assert published(health).calibration == health.document().calibration
+
+
+def test_what_is_published_stays_identical_for_refresh_seconds_to_the_nanosecond(
+    health: AgentHealth, clock: HandClock
+) -> None:
+    first = health.published(clock.monotonic_ns())
+    clock.advance(60 - 1e-9)
+    assert health.published(clock.monotonic_ns()).document is first.document
+    clock.advance(1e-9)
+    assert health.published(clock.monotonic_ns()).document != first.document
+
+
+def test_it_is_computed_once_for_ten_thousand_askers(clock: HandClock) -> None:
+    computed: list[int] = []
+    health = agent(clock, model_changed_at=lambda: computed.append(1))
+
+    def ask(_: int) -> bytes:
+        return health.published(clock.monotonic_ns()).document
+
+    for refresh in range(1, 4):
+        with ThreadPoolExecutor(8) as threads:
+            assert len(set(threads.map(ask, range(10_000)))) == 1
+        assert len(computed) == refresh
+        for _ in range(100):
+            health.record(latency_ms=5)
+        assert len(computed) == refresh
+        clock.advance(60)
+
+
+def test_the_seconds_to_the_next_refresh_are_never_too_many(health: AgentHealth, clock: HandClock) -> None:
+    health.published(clock.monotonic_ns())
+    for passed_s in (0, 0.5, 1, 30, 59, 59.9, 60, 1000):
+        at_ns = clock.monotonic_ns() + round(passed_s * 1e9)
+        remaining_s = max(0, 60 - passed_s)
+        assert remaining_s - 1 < health.seconds_to_refresh(at_ns) <= remaining_s
+
+
+# --- moments ----------------------------------------------------------------------------------------------
+
+TOKYO = timezone(timedelta(hours=9))
+LONG_AGO = (NOW - timedelta(days=3, hours=23)).astimezone(TOKYO)
+
+
+@pytest.mark.parametrize("moment", [LONG_AGO, lambda: LONG_AGO])
+def test_a_moment_is_told_in_utc_and_its_age_in_whole_days(clock: HandClock, moment: Any) -> None:
+    decay = agent(clock, model_changed_at=moment, capabilities_updated_at=moment).document().decay
+    assert decay is not None
+    assert decay.days_since_model_change == 3
+    assert decay.last_capability_update == LONG_AGO
+    assert decay.last_capability_update.tzinfo is UTC
+
+
+def test_a_function_is_asked_whenever_the_document_is_made(clock: HandClock) -> None:
+    moments = [LONG_AGO, NOW]
+    health = agent(clock, capabilities_updated_at=moments.pop)
+    for moment in (NOW, LONG_AGO):
+        decay = health.document().decay
+        assert decay is not None
+        assert decay.last_capability_update == moment
+
+
+def _broken() -> datetime:
+    raise RuntimeError("no database")
+
+
+def _naive() -> datetime:
+    return NOW.replace(tzinfo=None)
+
+
+def _text() -> Any:
+    return "2025-11-20T12:00:00Z"
+
+
+@pytest.mark.parametrize("function", [_broken, _naive, _text])
+@pytest.mark.parametrize(
+    ("name", "member"),
+    [("model_changed_at", "days_since_model_change"), ("capabilities_updated_at", "last_capability_update")],
+)
+def test_a_function_that_gives_no_time_is_left_out_with_one_line_a_minute(
+    clock: HandClock, complaints: Callable[[], list[str]], name: str, member: str, function: Any
+) -> None:
+    health = agent(clock, **{name: function})
+    for _ in range(10):
+        health.record(latency_ms=5)
+    for minute in (1, 2):
+        for _ in range(5):
+            document = health.document()
+            assert document.health.status is HealthStatus.HEALTHY
+            assert getattr(document.decay, member) is None
+        assert len(complaints()) == minute
+        assert name in complaints()[-1]
+        clock.advance(61)
+    assert b"no database" not in health.document().to_json()
+
+
+@pytest.mark.parametrize("wrong", [NOW.replace(tzinfo=None), "2025-11-20", 5])
+def test_a_moment_without_a_zone_is_refused_at_once(clock: HandClock, wrong: Any) -> None:
+    with pytest.raises(InvalidSetting, match="capabilities_updated_at"):
+        agent(clock, capabilities_updated_at=wrong)
+
+
+def test_a_function_may_record_and_ask_in_its_turn(clock: HandClock) -> None:
+    asked: list[bytes] = []
+
+    def changed_at() -> datetime:
+        agent_itself.record(latency_ms=5)
+        asked.append(agent_itself.published(clock.monotonic_ns()).document)
+        return LONG_AGO
+
+    agent_itself = agent(clock, model_changed_at=changed_at)
+    assert published(agent_itself).health.status is HealthStatus.UNKNOWN
+    # Once per refresh, whoever asks.
+    assert len(asked) == 1
+
+
+# --- whatever fails ---------------------------------------------------------------------------------------
+
+
+def fail(*_: object, **__: object) -> Any:
+    raise RuntimeError("secret of the inside")
+
+
+def test_a_recorder_that_cannot_count_fails_nobody_and_says_so_once_a_minute(
+    clock: HandClock, monkeypatch: pytest.MonkeyPatch, complaints: Callable[[], list[str]]
+) -> None:
+    health = agent(clock)
+    monkeypatch.setattr(health, "count", fail)
+    for minute in (1, 2):
+        for _ in range(1000):
+            health.record(latency_ms=5)
+            with health.interaction():
+                pass
+        assert len(complaints()) == minute
+        clock.advance(61)
+
+
+def test_a_document_that_cannot_be_made_says_unknown_until_it_can(
+    health: AgentHealth,
+    clock: HandClock,
+    monkeypatch: pytest.MonkeyPatch,
+    complaints: Callable[[], list[str]],
+) -> None:
+    for _ in range(10):
+        health.record(latency_ms=5)
+    with monkeypatch.context() as patched:
+        patched.setattr(recorder, "self_report", fail)
+        for _ in range(10):
+            document = published(health)
+            assert document.health.status is HealthStatus.UNKNOWN
+            assert document.agent_id == AGENT_ID
+            assert document.timestamp == NOW
+            assert document.calibration is None
+            assert b"secret" not in document.to_json()
+    assert len(complaints()) == 1
+    clock.advance(60)
+    assert published(health).health.status is HealthStatus.HEALTHY
+
+
+def test_windows_that_cannot_be_opened_fail_nobody(
+    health: AgentHealth, monkeypatch: pytest.MonkeyPatch, complaints: Callable[[], list[str]]
+) -> None:
+    monkeypatch.setattr(recorder, "open_windows", fail)
+    health.open()
+    for _ in range(100):
+        health.record(latency_ms=5)
+    assert published(health).health.status is HealthStatus.UNKNOWN
+    # One of opening, one of counting, one of the document.
+    assert len(complaints()) == len(set(complaints())) <= 3
