@@ -1,0 +1,230 @@
+"""Is a file opened only if it is ours alone, and is what is not ours left unread?"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent_health.middleware.private_file import (
+    allocate,
+    is_at,
+    lock_held,
+    map_shared,
+    open_private,
+    set_aside,
+    try_lock,
+    unlock,
+)
+
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user: NOT RUN")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "worker-0.window"
+
+
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_file_that_is_not_there_is_none(path: Path) -> None:
+    assert open_private(path, create=False) is None
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_file_is_made_for_its_owner_alone_whatever_the_umask(path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        fd = open_private(path, create=True)
+    finally:
+        os.umask(before)
+    assert fd is not None
+    os.close(fd)
+    assert mode_of(path) == 0o600
+
+
+def test_what_is_there_is_opened_as_it_is_and_no_child_inherits_it(path: Path) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(b"counts")
+    fd = open_private(path, create=True)
+    assert fd is not None
+    assert os.pread(fd, 10, 0) == b"counts"
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+def _readable_by_all(path: Path) -> None:
+    path.write_text("counts")
+    path.chmod(0o644)
+
+
+def _writable_by_group(path: Path) -> None:
+    path.write_text("counts")
+    path.chmod(0o620)
+
+
+def _symlink(path: Path) -> None:
+    target = path.with_name("target")
+    target.touch(mode=0o600)
+    path.symlink_to(target)
+
+
+def _dangling_symlink(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path, 0o600)
+
+
+def _directory(path: Path) -> None:
+    path.mkdir(mode=0o700)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+FOREIGN: list[Callable[[Path], None]] = [
+    _readable_by_all, _writable_by_group, _symlink, _dangling_symlink, _fifo, _directory, _socket,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("create", [True, False])
+@pytest.mark.parametrize("make", FOREIGN)
+def test_what_is_no_private_file_is_set_aside_with_a_warning(
+    path: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Path], None], *, create: bool
+) -> None:
+    make(path)
+    assert open_private(path, create=create) is None
+    assert not path.is_symlink()
+    assert not path.exists()
+    assert os.path.lexists(path.with_name(path.name + ".set-aside"))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    # The next one is ours, and what a link pointed to was left alone.
+    fd = open_private(path, create=True)
+    assert fd is not None
+    os.close(fd)
+    assert not path.with_name("nowhere").exists()
+
+
+@ONLY_ROOT
+def test_a_file_of_another_user_is_set_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path.touch(mode=0o600)
+    os.chown(path, 65_534, 65_534)
+    assert open_private(path, create=True) is None
+    assert not path.exists()
+    assert len(caplog.records) == 1
+
+
+def test_of_several_files_set_aside_the_last_is_kept(path: Path) -> None:
+    for text in ("one", "two"):
+        path.write_text(text)
+        set_aside(path, "is corrupt")
+    assert [found.name for found in path.parent.iterdir()] == [path.name + ".set-aside"]
+    assert path.with_name(path.name + ".set-aside").read_text() == "two"
+
+
+def test_what_cannot_be_set_aside_stays_and_raises_nothing(path: Path) -> None:
+    path.write_text("a file")
+    path.with_name(path.name + ".set-aside").mkdir()
+    set_aside(path, "is corrupt")
+    assert path.read_text() == "a file"
+
+
+@pytest.mark.parametrize("has_posix_fallocate", [True, False])
+def test_allocated_room_is_on_disk_and_what_was_written_stays(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, has_posix_fallocate: bool
+) -> None:
+    if not has_posix_fallocate:
+        monkeypatch.delattr(os, "posix_fallocate")
+    path.write_bytes(b"counts")
+    with path.open("r+b") as file:
+        allocate(file.fileno(), 100_000)
+        allocate(file.fileno(), 50_000)
+    assert path.stat().st_size == 100_000
+    assert path.stat().st_blocks * 512 >= 100_000
+    assert path.read_bytes().startswith(b"counts\0")
+
+
+def test_two_mappings_see_the_same_and_one_for_reading_cannot_write(path: Path) -> None:
+    fd = open_private(path, create=True)
+    assert fd is not None
+    allocate(fd, 4096)
+    writing, reading = (map_shared(fd, 4096, writable=writable) for writable in (True, False))
+    os.close(fd)
+    writing[4000:4004] = b"seen"
+    assert bytes(reading[4000:4004]) == b"seen"
+    with pytest.raises(TypeError):
+        reading[0] = 1
+
+
+def test_a_file_is_at_its_path_until_another_takes_its_place(path: Path) -> None:
+    with path.open("w") as file:
+        assert is_at(file.fileno(), path)
+        path.rename(path.with_name("elsewhere"))
+        assert not is_at(file.fileno(), path)
+        path.symlink_to("elsewhere")
+        assert not is_at(file.fileno(), path)
+        path.unlink()
+        path.touch()
+        assert not is_at(file.fileno(), path)
+
+
+def test_a_lock_has_one_holder_and_is_given_back(path: Path) -> None:
+    with path.open("w") as one, path.open("w") as other:
+        assert try_lock(one.fileno())
+        assert not try_lock(other.fileno())
+        with lock_held(other.fileno()) as is_held:
+            assert not is_held
+        # Who did not get it does not give it back.
+        assert not try_lock(other.fileno())
+        unlock(one.fileno())
+        with lock_held(other.fileno()) as is_held:
+            assert is_held
+            assert not try_lock(one.fileno())
+        assert try_lock(one.fileno())
+
+
+def test_a_lock_is_given_back_though_its_holder_raises(path: Path) -> None:
+    def work(fd: int) -> None:
+        with lock_held(fd):
+            raise LookupError
+
+    with path.open("w") as one, path.open("w") as other:
+        with pytest.raises(LookupError):
+            work(one.fileno())
+        assert try_lock(other.fileno())
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from agent_health.middleware.private_file import open_private, try_lock
+assert try_lock(open_private(Path(sys.argv[1]), create=True))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_ends_with_its_process_however_it_ends(path: Path) -> None:
+    with (
+        path.open("w") as file,
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process,
+    ):
+        path.chmod(0o600)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        assert not try_lock(file.fileno())
+        process.kill()
+        process.wait()
+        assert try_lock(file.fileno())
