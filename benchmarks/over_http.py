@@ -1,0 +1,239 @@
+"""How much of a server's throughput is left, over HTTP?
+
+One uvicorn worker for each contestant, all up at the same time and idle but for their turn; wrk asks
+them in turns. With two cores, the servers have one and wrk the other.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from agent_health import AgentHealthMiddleware
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
+from benchmarks.interleaved import Measured, in_rounds, is_quick, print_table, verdict
+from benchmarks.json_rpc import CALL, answer_of
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+HEALTH_PATH = "/.well-known/agent-health"
+CONNECTIONS = 16
+PATIENCE_SECONDS = 10
+ANSWER = answer_of(1024)
+
+BARE = "bare Starlette"
+UNINSPECTING = "ours, max_inspected_bytes=0"
+OURS = "ours"
+CONSTANT = "health document: constant bytes, raw ASGI"
+DOCUMENT = "health document: ours"
+TARGETS = {f"text: {UNINSPECTING}": 0.94, f"1 KB JSON-RPC: {OURS}": 0.88, DOCUMENT: 0.9}
+"""Share of the throughput that must be left."""
+
+
+# --- served -----------------------------------------------------------------------------------------------
+
+
+async def say_hello(request: Request) -> PlainTextResponse:  # noqa: ARG001 - an endpoint of Starlette
+    return PlainTextResponse("Hello, world!")
+
+
+async def answer_call(request: Request) -> Response:
+    await request.body()
+    return Response(ANSWER, media_type="application/json")
+
+
+def bare() -> App:
+    return Starlette(routes=[Route("/text", say_hello), Route("/rpc", answer_call, methods=["POST"])])
+
+
+def uninspecting() -> App:
+    return AgentHealthMiddleware(bare(), agent_id="https://agent.example.com", max_inspected_bytes=0)
+
+
+def inspecting() -> App:
+    return AgentHealthMiddleware(bare(), agent_id="https://agent.example.com")
+
+
+def constant(size_bytes: int) -> App:
+    """Return an ASGI app that always answers the same bytes."""
+    body = b"x" * size_bytes
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % size_bytes)]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001 - an ASGI app
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+APPS = {"bare": bare, "uninspecting": uninspecting, "inspecting": inspecting}
+
+
+def serve(app: App) -> None:
+    """Serve an app on a free port, which is printed, until stdin is closed."""
+    listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        loop="uvloop" if find_spec("uvloop") else "asyncio",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+    )
+    server = uvicorn.Server(config)
+
+    def stop_with_parent() -> None:
+        sys.stdin.read()
+        server.should_exit = True
+
+    threading.Thread(target=stop_with_parent, daemon=True).start()
+    print(listening.getsockname()[1], flush=True)
+    server.run(sockets=[listening])
+
+
+# --- asked ------------------------------------------------------------------------------------------------
+
+
+def pinned(command: Sequence[str], core: int) -> list[str]:
+    """Return the command bound to one core, if there are several."""
+    cores = sorted(os.sched_getaffinity(0))
+    taskset = shutil.which("taskset")
+    return [taskset, "-c", str(cores[core]), *command] if taskset and len(cores) > 1 else list(command)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server process on loopback."""
+
+    url: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that it has taken so far."""
+        user, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def server(*arguments: str) -> Iterator[Server]:
+    """Start a server process of this file, and end it."""
+    command = pinned([sys.executable, __file__, "--serve", *arguments], 0)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            if process.stdout is None or not (port := process.stdout.readline().strip()):
+                raise SystemExit(f"the server {' '.join(arguments)} did not start")
+            yield Server(f"http://127.0.0.1:{port}", process.pid)
+        finally:
+            process.terminate()
+            try:
+                process.wait(PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+class Question:
+    """What wrk asks one server; a sample is the number of requests per second that it answers."""
+
+    def __init__(self, server: Server, path: str, *, seconds: int, script: Path | None = None) -> None:
+        command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
+        command += ["-s", str(script)] if script else []
+        self._command = pinned([*command, server.url + path], 1)
+        self._server = server
+        self.cpu_us: list[float] = []
+        """Processor time of the server for one request, in µs, of every sample."""
+
+    def __call__(self) -> float:
+        """Take a sample."""
+        before = self._server.cpu_seconds()
+        done = subprocess.run(self._command, capture_output=True, text=True, check=True)
+        took = self._server.cpu_seconds() - before
+        rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
+        requests = re.search(r"(\d+) requests in", done.stdout)
+        if not rate or not requests or "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
+            raise SystemExit(f"wrk had trouble: {' '.join(self._command)}\n{done.stdout}{done.stderr}")
+        self.cpu_us.append(took * 1e6 / int(requests[1]))
+        return float(rate[1])
+
+
+def posting(directory: str) -> Path:
+    """Write the script that makes wrk send A2A calls."""
+    script = Path(directory, "post.lua")
+    script.write_text(
+        'wrk.method = "POST"\n'
+        'wrk.headers["content-type"] = "application/json"\n'
+        f"wrk.body = [==[{CALL.decode()}]==]\n"
+    )
+    return script
+
+
+def show(*, seconds: int, rounds: int) -> None:
+    with ExitStack() as stack:
+        script = posting(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-")))
+        plain, quiet, curious = (
+            stack.enter_context(server(name)) for name in ("bare", "uninspecting", "inspecting")
+        )
+        with urlopen(quiet.url + HEALTH_PATH) as answer:  # noqa: S310 - our own server
+            size_bytes = len(answer.read())
+        same_size = stack.enter_context(server("constant", str(size_bytes)))
+        questions = {
+            f"text: {BARE}": Question(plain, "/text", seconds=seconds),
+            f"text: {UNINSPECTING}": Question(quiet, "/text", seconds=seconds),
+            f"text: {OURS}": Question(curious, "/text", seconds=seconds),
+            f"1 KB JSON-RPC: {BARE}": Question(plain, "/rpc", seconds=seconds, script=script),
+            f"1 KB JSON-RPC: {UNINSPECTING}": Question(quiet, "/rpc", seconds=seconds, script=script),
+            f"1 KB JSON-RPC: {OURS}": Question(curious, "/rpc", seconds=seconds, script=script),
+            CONSTANT: Question(same_size, "/", seconds=seconds),
+            DOCUMENT: Question(quiet, HEALTH_PATH, seconds=seconds),
+        }
+        measured = in_rounds(questions, rounds=rounds)
+    # Steadier than the throughput where others use the machine; the first round warmed up.
+    cpu_us = Measured({name: question.cpu_us[1:] for name, question in questions.items()})
+    rows = []
+    for name in questions:
+        base = CONSTANT if name == DOCUMENT else name.partition(":")[0] + ": " + BARE
+        row = [name, f"{measured.median(name):.0f}", "", "", f"{cpu_us.median(name):.1f}", ""]
+        if name not in {base, CONSTANT}:
+            kept = measured.ratio(name, base)
+            row[2] = f"{kept:.3f}"
+            row[3] = verdict(kept, at_least=TARGETS[name]) if name in TARGETS else ""
+            row[5] = f"{cpu_us.ratio(base, name):.3f}"
+        rows.append(row)
+    print_table(
+        f"uvicorn, one worker, {CONNECTIONS} connections kept alive; the document has {size_bytes} bytes",
+        ["", "requests/s", "of the bare one", "target", "CPU µs", "bare CPU / ours"],
+        rows,
+    )
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--serve"]:
+        name, *size = sys.argv[2:]
+        serve(constant(int(size[0])) if size else APPS[name]())
+        return
+    is_smoke = is_quick(__doc__)
+    if shutil.which("wrk") is None:
+        print("wrk is absent: nothing is measured over HTTP (apt-get install wrk)")
+        return
+    show(seconds=1 if is_smoke else 3, rounds=3 if is_smoke else 15)
+
+
+if __name__ == "__main__":
+    main()
