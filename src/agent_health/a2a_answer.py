@@ -13,11 +13,11 @@ from pydantic_core import from_json
 from agent_health.outcome import ANSWERED, TASK_FAILED, Outcome, outcome_of_rpc_code, outcome_of_status
 
 _FAILED_STATES = frozenset({"TASK_STATE_FAILED", "failed"})
-_SENDING_METHODS = frozenset({
-    "SendMessage", "SendStreamingMessage",  # A2A 1.0
-    "message/send", "message/stream",  # A2A 0.2 and 0.3
-    "tasks/send", "tasks/sendSubscribe",  # A2A 0.1
+_ASKING_METHODS = frozenset({
+    "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",  # A2A 1.0
+    "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel",  # A2A 0.x
 })  # fmt: skip
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SENDING_PATHS = ("message:send", "message:stream")  # A2A's REST binding
 
 
@@ -46,7 +46,7 @@ def outcome_of_stream(tail: bytes, *, is_whole: bool) -> Outcome:
     is UNINSPECTED if no event is left.
     Raises NotJson if an event's data is not JSON, TooDeep if it may be but cannot be read.
     """
-    stream = tail.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    stream = tail.removeprefix(_BYTE_ORDER_MARK).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if not is_whole:
         stream = stream.partition(b"\n\n")[2]
     last = ANSWERED if is_whole else Outcome.UNINSPECTED
@@ -64,7 +64,7 @@ def outcome_of_stream(tail: bytes, *, is_whole: bool) -> Outcome:
             return said
         if last is Outcome.UNINSPECTED or said is TASK_FAILED or _task_state(message) is not None:
             last = said
-    if not_json is not None:
+    if not_json is not None and last is not TASK_FAILED:
         raise not_json
     return last
 
@@ -77,7 +77,7 @@ def is_poll(http_method: str, path: str, request: object) -> bool:
     """
     method = request.get("method") if isinstance(request, dict) else None
     if isinstance(method, str):
-        return method not in _SENDING_METHODS
+        return method in _ASKING_METHODS
     if path.endswith(_SENDING_PATHS):
         return False
     return http_method == "GET" or "/tasks/" in path
@@ -100,15 +100,20 @@ def _parse(body: bytes) -> Any:
     try:
         # Two to three times as fast as json.loads; json.loads stays the judge of what is JSON,
         # as it takes deeper nesting and lone surrogates.
-        return from_json(body)
+        return from_json(body, allow_inf_nan=False)
     except ValueError:
         pass
     try:
-        return json.loads(body)
+        return json.loads(body, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise TooDeep("nested too deeply") from error
     except ValueError as error:
         raise NotJson(str(error)) from error
+
+
+def _refuse_constant(name: str) -> None:
+    # Python writes NaN and Infinity, which no other reader takes.
+    raise ValueError(f"{name} is not JSON")
 
 
 def _outcome_of_message(message: object, *, in_stream: bool) -> Outcome:

@@ -1,5 +1,7 @@
 """When does an agent call itself healthy, degraded, unhealthy, unknown? (draft 4.3)"""
 
+from math import isclose
+
 from agent_health.document import HealthStatus
 from agent_health.outcome import Samples
 
@@ -35,4 +37,6 @@ def is_slow(latency_p99_ms: float | None, baseline_p99_ms: float | None) -> bool
     """Whether a p99 latency exceeds three times the declared baseline; False if either is unknown."""
     if latency_p99_ms is None or baseline_p99_ms is None:
         return False
-    return latency_p99_ms > SLOW_FACTOR * baseline_p99_ms
+    limit_ms = SLOW_FACTOR * baseline_p99_ms
+    # Three times 0.7 is a little less than 2.1 in binary fractions; a percentile has four digits.
+    return latency_p99_ms > limit_ms and not isclose(latency_p99_ms, limit_ms, rel_tol=1e-12)

@@ -4,8 +4,8 @@ A window is 24 slots long; a sample leaves it with its slot, up to one slot earl
 block of 64-bit lanes holds what one worker process counted in this window and the one before:
 
     48 rows, one per slot of both windows: tag, a count per `Outcome`, number of streams
-    24 latency histograms, one per slot of this window
-    24 first-byte histograms of streams, likewise
+    25 latency histograms, one per slot of this window, and one for the next
+    25 first-byte histograms of streams, likewise
 
 A row or histogram is found by its slot's number modulo the number of them, and a row's tag says
 which slot it holds, so that idle time of any length costs nothing. The block may be a file mapped
@@ -22,11 +22,13 @@ from agent_health.outcome import Outcome
 
 SLOTS_PER_WINDOW = 24
 _ROWS = 2 * SLOTS_PER_WINDOW
+# One more than a window has: a writer may have entered a slot that a reader's clock has not reached.
+_HISTOGRAMS = SLOTS_PER_WINDOW + 1
 _STREAMS_LANE = 1 + len(Outcome)
 _ROW_LANES = _STREAMS_LANE + 1
 _LATENCIES_AT = _ROWS * _ROW_LANES
-_FIRST_BYTES_AT = _LATENCIES_AT + SLOTS_PER_WINDOW * BIN_COUNT
-_LANES = _FIRST_BYTES_AT + SLOTS_PER_WINDOW * BIN_COUNT
+_FIRST_BYTES_AT = _LATENCIES_AT + _HISTOGRAMS * BIN_COUNT
+_LANES = _FIRST_BYTES_AT + _HISTOGRAMS * BIN_COUNT
 
 WINDOW_BYTES = 8 * _LANES
 """Size of the memory block of one worker process: 1.4 MB, whatever the traffic."""
@@ -55,7 +57,7 @@ class WindowWriter:
         """
         slot = now_ns // self._slot_ns
         row = slot % _ROWS * _ROW_LANES
-        bins = slot % SLOTS_PER_WINDOW * BIN_COUNT
+        bins = slot % _HISTOGRAMS * BIN_COUNT
         self.counts = self._lanes[row + 1 : row + _ROW_LANES]
         self.latencies = self._lanes[_LATENCIES_AT + bins : _LATENCIES_AT + bins + BIN_COUNT]
         self.first_bytes = self._lanes[_FIRST_BYTES_AT + bins : _FIRST_BYTES_AT + bins + BIN_COUNT]
@@ -151,9 +153,9 @@ def is_plausible(block: memoryview, window_ns: int, now_ns: int) -> bool:
         interactions = sum(lanes[start + 1 : start + _STREAMS_LANE].tolist())
         if interactions > _MOST_PER_SLOT:
             return False
-        if slot > newest - SLOTS_PER_WINDOW:
+        if _has_histograms(lanes, slot):
             for section in (_LATENCIES_AT, _FIRST_BYTES_AT):
-                bins = section + slot % SLOTS_PER_WINDOW * BIN_COUNT
+                bins = section + slot % _HISTOGRAMS * BIN_COUNT
                 if sum(lanes[bins : bins + BIN_COUNT].tolist()) > interactions + _KILLED_THREADS:
                     return False
     return True
@@ -175,11 +177,21 @@ def _add_slots(totals: WindowTotals, block: memoryview, slots: range, newest: in
             totals.previous[:] = map(int.__add__, totals.previous, counts)
             continue
         totals.current[:] = map(int.__add__, totals.current, counts)
-        bins = slot % SLOTS_PER_WINDOW * BIN_COUNT
+        bins = slot % _HISTOGRAMS * BIN_COUNT
+        if not _has_histograms(lanes, slot):
+            continue
         if any(counts):
             totals.latencies.add(_bytes_of(lanes, _LATENCIES_AT + bins))
         if counts[_STREAMS_LANE - 1]:
             totals.first_bytes.add(_bytes_of(lanes, _FIRST_BYTES_AT + bins))
+
+
+def _has_histograms(lanes: memoryview, slot: int) -> bool:
+    """Whether the histograms of a slot that has a row are still its own, not those of a later slot."""
+    return all(
+        lanes[later % _ROWS * _ROW_LANES] != later + 1
+        for later in (slot + _HISTOGRAMS, slot + 2 * _HISTOGRAMS)
+    )
 
 
 def _bytes_of(lanes: memoryview, start: int) -> memoryview:

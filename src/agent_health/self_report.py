@@ -40,8 +40,8 @@ def self_report(
     document says `now`.
     """
     samples = count_samples(totals.current, declared.counting)
-    # Latencies are kept of samples only, so there are percentiles exactly if there is a sample.
-    percentiles = totals.latencies.percentiles_ms(0.50, 0.99)
+    # A worker that was killed between the two may have left a latency without its sample.
+    percentiles = totals.latencies.percentiles_ms(0.50, 0.99) if samples.total else ()
     status = health_status(samples, percentiles[1] if percentiles else None, declared.baseline_p99_ms)
 
     health: dict[str, Any] = {"status": status}
@@ -86,11 +86,11 @@ def no_report(agent_id: str, now: datetime) -> HealthDocument:
 
 def _calibration(samples: Samples, percentiles: tuple[float, ...], window_seconds: float) -> dict[str, Any]:
     calibration: dict[str, Any] = {}
-    ratio = samples.response_ratio
-    if ratio is not None:
-        # To six digits, and such that the two add up to 1.
-        calibration["response_ratio"] = round(ratio, 6)
-        calibration["error_ratio"] = round(1 - round(ratio, 6), 6)
+    if samples.total:
+        # To six digits: rounded down, as 0.4999999 must not look like a degraded 0.5, and adding up to 1.
+        millionths = samples.responses * 1_000_000 // samples.total
+        calibration["response_ratio"] = millionths / 1_000_000
+        calibration["error_ratio"] = (1_000_000 - millionths) / 1_000_000
     if percentiles:
         calibration["latency_p50_ms"], calibration["latency_p99_ms"] = percentiles
     calibration["measurement_window_seconds"] = window_seconds
