@@ -1,0 +1,169 @@
+"""Do all workers serve the same bytes, made by one of them, and answer though that one is stuck?"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.hand_clock import HandClock
+from tests.support.recording import agent, published, record, served
+
+from agent_health import AgentHealth
+from agent_health.document import HealthStatus
+
+TEAM = 4
+
+
+class Team:
+    """The workers of one agent; `computed` says which of them made a document, one after the other."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.clock = HandClock()
+        self.computed: list[int] = []
+        self.state_dir = state_dir
+        self.workers = [self._worker(number) for number in range(TEAM)]
+
+    def _worker(self, number: int) -> AgentHealth:
+        def compute() -> None:
+            self.computed.append(number)
+
+        worker = agent(self.clock, state_dir=self.state_dir, model_changed_at=compute)
+        worker.open()
+        return worker
+
+    @contextmanager
+    def someone_publishing(self) -> Iterator[None]:
+        """Another worker holds the right to publish while the body runs."""
+        (board,) = self.state_dir.glob("*/board")
+        fd = os.open(board, os.O_RDWR)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    def answers(self) -> set[bytes]:
+        return {served(worker) for worker in self.workers}
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Iterator[Team]:
+    made = Team(tmp_path)
+    yield made
+    for worker in made.workers:
+        worker.close()
+
+
+def test_all_workers_serve_identical_bytes_that_one_of_them_made(team: Team) -> None:
+    for refresh in range(1, 6):
+        for number, worker in enumerate(team.workers):
+            record(worker, number)
+        for _ in range(20):
+            assert len(team.answers()) == 1
+            assert len(team.computed) == refresh
+            team.clock.advance(2.9)
+        team.clock.advance(2.1)
+
+
+def test_traffic_without_polls_makes_no_more_documents(team: Team) -> None:
+    for _ in range(10):
+        for _ in range(60):
+            for worker in team.workers:
+                record(worker, 1)
+            team.clock.advance(1)
+    assert len(team.computed) <= 10
+    assert published(team.workers[0]).health.status is HealthStatus.HEALTHY
+
+
+def test_the_seconds_to_the_next_refresh_are_the_same_for_all(team: Team) -> None:
+    first, *others = team.workers
+    served(first)
+    team.clock.advance(20)
+    for worker in others:
+        served(worker)
+        assert worker.seconds_to_refresh(team.clock.monotonic_ns()) == 40
+
+
+def test_while_one_publishes_the_others_serve_what_they_hold_and_then_what_it_published(team: Team) -> None:
+    (before,) = team.answers()
+    team.clock.advance(60)
+    publisher, *others = team.workers
+    with team.someone_publishing():
+        assert {served(worker) for worker in others} == {before}
+    after = served(publisher)
+    assert after != before
+    team.clock.advance(0.1)
+    assert {served(worker) for worker in others} == {after}
+    assert len(team.computed) == 2
+
+
+def test_who_is_asked_first_while_another_publishes_serves_what_that_one_published(team: Team) -> None:
+    """Else a worker that starts in a busy moment says something else than the others for a minute."""
+    publisher, newcomer, *_ = team.workers
+    with team.someone_publishing():
+        assert published(newcomer).health.status is HealthStatus.UNKNOWN
+        team.clock.advance(0.001)
+    after = served(publisher)
+    team.clock.advance(1)
+    assert served(newcomer) == after
+
+
+def test_a_publisher_that_is_stuck_stops_nobody(team: Team) -> None:
+    (before,) = team.answers()
+    worker = team.workers[0]
+    with team.someone_publishing():
+        for _ in range(10):
+            record(worker, 10, "server_fault")
+            for _ in range(60):
+                team.clock.advance(1)
+                served(worker)
+        document = published(worker)
+        # It has long been reporting by itself, as often as ever.
+        assert document.health.status is HealthStatus.UNHEALTHY
+        assert worker.clock.wall_ns() / 1e9 - document.timestamp.timestamp() <= 2 * 60 + 1
+        assert len(team.computed) <= 1 + 10
+    team.clock.advance(61)
+    assert len(team.answers()) == 1
+    assert before not in team.answers()
+
+
+def test_a_worker_that_cannot_make_the_document_publishes_nothing(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    broken, *others = team.workers
+    for worker in others:
+        record(worker, 10)
+    served(others[0])
+    team.clock.advance(60)
+    monkeypatch.setattr(broken, "_declared", fail)
+    assert published(broken).health.status is HealthStatus.UNKNOWN
+    for worker in others:
+        assert published(worker).health.status is HealthStatus.HEALTHY
+
+
+@pytest.mark.parametrize("spoil", [lambda size: b"\xff" * size, os.urandom, bytes])
+def test_a_board_that_is_spoilt_while_workers_use_it_stops_nobody(
+    team: Team, spoil: Callable[[int], bytes]
+) -> None:
+    team.answers()
+    (board,) = team.state_dir.glob("*/board")
+    for _ in range(3):
+        with board.open("r+b") as file:
+            file.write(spoil(board.stat().st_size))
+        for worker in team.workers:
+            record(worker, 10)
+        team.clock.advance(60)
+        (answer,) = team.answers()
+        assert b'"status":"healthy"' in answer
+
+
+def test_an_operators_reading_of_the_documents_changes_nothing(team: Team) -> None:
+    (before,) = team.answers()
+    for worker in team.workers:
+        worker.document()
+    assert team.answers() == {before}

@@ -1,0 +1,339 @@
+"""Do workers that share a state directory count as one, and do their counts outlive them just long enough?"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.hand_clock import START_NS, HandClock
+from tests.support.recording import agent, calibration, outcomes, p99_ms, published, record, samples, trend
+
+from agent_health import AgentHealth
+from agent_health.document import Trend
+from agent_health.middleware import board, window_files
+from agent_health.middleware.windows import Clock
+
+WINDOW_S = 2400
+SLOT_S = WINDOW_S / 24
+DAY_S = 86_400
+
+
+class Workers:
+    """The workers of agents in one state directory; in one process, yet their locks are as apart as ever."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.clock = HandClock()
+        self._living: list[AgentHealth] = []
+
+    def start(self, **settings: Any) -> AgentHealth:
+        given = {"state_dir": self.state_dir, "window_seconds": WINDOW_S} | settings
+        worker = agent(self.clock, **given)
+        worker.open()
+        self._living.append(worker)
+        return worker
+
+    def end(self) -> None:
+        """All workers die; whoever holds one must let go of it."""
+        for worker in self._living:
+            worker.close()
+        self._living.clear()
+
+    def leave_behind(self, count: int, outcome: str = "answered", **settings: Any) -> None:
+        """Have a worker count and die."""
+        self.start(**settings)
+        worker = self._living.pop()
+        record(worker, count, outcome)
+        worker.close()
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.state_dir.glob("*/worker-*.window"))
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    made = Workers(tmp_path / "state")
+    yield made
+    made.end()
+
+
+# --- one agent --------------------------------------------------------------------------------------------
+
+
+def test_what_several_workers_counted_is_summed_exactly_by_each(workers: Workers) -> None:
+    team = [workers.start() for _ in range(4)]
+    for number, worker in enumerate(team, 1):
+        record(worker, 10 * number)
+        record(worker, number, "server_fault", latency_ms=700)
+        record(worker, number, "abandoned")
+    for worker in team:
+        assert outcomes(worker) == {"answered": 100, "server_fault": 10, "abandoned": 10}
+        assert samples(worker) == 110
+        assert p99_ms(worker) == pytest.approx(700, rel=0.01)
+        assert calibration(worker).latency_p50_ms == pytest.approx(5, rel=0.01)
+    assert len(workers.files()) == 4
+
+
+def test_a_worker_that_starts_later_is_found(workers: Workers) -> None:
+    first = workers.start()
+    record(first, 1)
+    assert samples(first) == 1
+    record(workers.start(), 2)
+    assert samples(first) == 3
+
+
+def test_uptime_is_that_of_the_oldest_living_worker(workers: Workers) -> None:
+    workers.leave_behind(1)
+    workers.clock.advance(100)
+    old = workers.start()
+    workers.clock.advance(1000)
+    young = workers.start()
+    workers.clock.advance(10)
+    assert [worker.document().health.uptime_seconds for worker in (old, young)] == [1010, 1010]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [{"agent_id": "another"}, {"window_seconds": 300}, {"counting": "literal"}, {"agent_id": "agent/"}],
+)
+def test_another_agent_window_or_counting_never_mixes_in(workers: Workers, others: dict[str, Any]) -> None:
+    ours, theirs = workers.start(), workers.start(**others)
+    record(ours, 3)
+    record(theirs, 5, "server_fault")
+    assert outcomes(ours) == {"answered": 3}
+    assert outcomes(theirs) == {"server_fault": 5}
+    assert published(ours) != published(theirs)
+
+
+def test_more_workers_than_there_may_be_report_for_themselves(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(window_files, "MOST_WORKERS", 3)
+    team = [workers.start() for _ in range(3)]
+    assert caplog.records == []
+    one_too_many = workers.start()
+    for worker in (*team, one_too_many):
+        record(worker, 1)
+    assert [samples(worker) for worker in team] == [3, 3, 3]
+    assert samples(one_too_many) == 1
+    assert len(workers.files()) == 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+# --- the dead ---------------------------------------------------------------------------------------------
+
+
+def test_a_dead_workers_file_is_taken_over_with_its_counts(workers: Workers) -> None:
+    for _ in range(5):
+        workers.leave_behind(10)
+        assert workers.files() == ["worker-0.window"]
+    assert samples(workers.start()) == 50
+    assert workers.files() == ["worker-0.window"]
+
+
+def test_a_living_workers_file_is_never_taken(workers: Workers) -> None:
+    living = workers.start()
+    for _ in range(3):
+        workers.leave_behind(10)
+    assert workers.files() == ["worker-0.window", "worker-1.window"]
+    record(living, 1)
+    assert samples(living) == samples(workers.start()) == 31
+
+
+def test_a_recorder_that_was_closed_lets_go_of_its_file(workers: Workers) -> None:
+    """The lock belongs to every copy of the descriptor, and a mapping keeps one."""
+    closed = workers.start()
+    record(closed, 10)
+    closed.close()
+    record(workers.start(), 1)
+    assert workers.files() == ["worker-0.window"]
+
+
+def test_a_closed_recorder_begins_again_where_it_was(workers: Workers) -> None:
+    worker = workers.start()
+    record(worker, 10)
+    worker.close()
+    record(worker, 1)
+    assert samples(worker) == 11
+    assert workers.files() == ["worker-0.window"]
+
+
+def test_a_dead_workers_samples_count_until_they_age_out_and_then_its_file_goes(workers: Workers) -> None:
+    living = workers.start()
+    workers.leave_behind(10)
+    workers.clock.advance(WINDOW_S - SLOT_S - 1)
+    assert samples(living) == 10
+    workers.clock.advance(2 * SLOT_S + 2)
+    assert samples(living) == 0
+    # The window before this one still needs them.
+    assert len(workers.files()) == 2
+    record(living, 10, "server_fault")
+    assert trend(living) is Trend.DECLINING
+    workers.clock.advance(WINDOW_S + SLOT_S)
+    assert samples(living) in {0, 10}
+    assert workers.files() == ["worker-0.window"]
+
+
+def test_a_living_workers_file_stays_however_idle_it_is(workers: Workers) -> None:
+    one, idle = workers.start(), workers.start()
+    workers.clock.advance(100 * WINDOW_S)
+    record(one, 1)
+    assert samples(one) == 1
+    assert len(workers.files()) == 2
+    record(idle, 1)
+    assert samples(one) == samples(idle) == 2
+
+
+# --- restarts and reboots ---------------------------------------------------------------------------------
+
+
+def test_a_restart_keeps_windows_trend_and_last_healthy_at(workers: Workers) -> None:
+    workers.leave_behind(100)
+    workers.clock.advance(WINDOW_S)
+    worker = workers.start()
+    record(worker, 100)
+    workers.clock.advance(60)
+    healthy_at = published(worker).health.last_healthy_at
+    assert healthy_at is not None
+    record(worker, 30, "server_fault")
+    workers.clock.advance(60)
+    assert published(worker).health.last_healthy_at == healthy_at
+    del worker
+    workers.end()
+    workers.clock.advance(600)
+    again = workers.start()
+    assert again.document().health.last_healthy_at == healthy_at
+    assert outcomes(again) == {"answered": 100, "server_fault": 30}
+    assert trend(again) is Trend.DECLINING
+    assert again.document().health.uptime_seconds == 0
+
+
+def test_a_restart_serves_what_was_published_until_it_is_due(workers: Workers) -> None:
+    worker = workers.start()
+    record(worker, 10)
+    before = published(worker)
+    del worker
+    workers.end()
+    workers.clock.advance(30)
+    again = workers.start()
+    assert published(again) == before
+    assert again.seconds_to_refresh(workers.clock.monotonic_ns()) == 30
+    workers.clock.advance(30)
+    assert published(again).timestamp > before.timestamp
+
+
+class AfterReboot(Workers):
+    """The same state directory on a machine whose even clock has begun anew, 5 s ago."""
+
+    def __init__(self, before: Workers, wall_step_s: float) -> None:
+        super().__init__(before.state_dir)
+        clock = self.clock
+        clock.advance((before.clock.monotonic_ns() - START_NS) / 1e9)
+        clock.step_wall(wall_step_s)
+        rebooted_ns = clock.monotonic_ns() - 5_000_000_000
+        clock.clock = Clock(lambda: clock.monotonic_ns() - rebooted_ns, clock.wall_ns)
+
+
+@pytest.mark.parametrize("down_s", [0, 30, 1000])
+def test_after_a_reboot_windows_go_on_from_the_wall_clock(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, down_s: float
+) -> None:
+    monkeypatch.setattr(board, "_boot_id", lambda *_: b"before")
+    workers.leave_behind(10)
+    monkeypatch.setattr(board, "_boot_id", lambda *_: b"after")
+    rebooted = AfterReboot(workers, down_s)
+    worker = rebooted.start()
+    assert samples(worker) == 10
+    record(worker, 1)
+    rebooted.clock.advance(WINDOW_S - SLOT_S - down_s - 1)
+    assert samples(worker) == 11
+    rebooted.clock.advance(2 * SLOT_S + 2)
+    assert samples(worker) == (1 if down_s > 2 * SLOT_S else samples(worker)) <= 1
+    rebooted.clock.advance(down_s + SLOT_S)
+    assert samples(worker) == 0
+    rebooted.end()
+
+
+@pytest.mark.parametrize("back_s", [1, WINDOW_S, 20 * 365 * DAY_S])
+def test_a_reboot_into_an_earlier_wall_clock_loses_nothing(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, back_s: float
+) -> None:
+    monkeypatch.setattr(board, "_boot_id", lambda *_: b"before")
+    worker = workers.start()
+    record(worker, 10)
+    workers.clock.advance(60)
+    published(worker)
+    record(worker, 10)
+    del worker
+    workers.end()
+    monkeypatch.setattr(board, "_boot_id", lambda *_: b"after")
+    rebooted = AfterReboot(workers, -back_s)
+    again = rebooted.start()
+    assert samples(again) == 20
+    document = again.document()
+    assert document.health.last_healthy_at is not None
+    assert document.health.last_healthy_at <= document.timestamp
+    record(again, 1)
+    assert samples(again) == 21
+    rebooted.clock.advance(WINDOW_S + 2 * SLOT_S)
+    assert samples(again) == 0
+    rebooted.end()
+
+
+# --- other shapes -----------------------------------------------------------------------------------------
+
+
+def age(directory: Path, days: float, clock: HandClock) -> None:
+    """Make all files in it look as if they had last been written so long ago."""
+    at_ns = clock.wall_ns() - round(days * DAY_S * 1e9)
+    for path in (*directory.iterdir(), directory):
+        os.utime(path, ns=(at_ns, at_ns), follow_symlinks=False)
+
+
+def shape_dirs(workers: Workers) -> set[Path]:
+    return set(workers.state_dir.iterdir())
+
+
+@pytest.mark.parametrize(("days", "is_kept"), [(13.9, True), (14.1, False)])
+def test_what_was_counted_under_other_settings_goes_after_14_days(
+    workers: Workers, days: float, *, is_kept: bool
+) -> None:
+    workers.leave_behind(10, window_seconds=300)
+    (other,) = shape_dirs(workers)
+    age(other, days, workers.clock)
+    workers.start()
+    assert other.exists() == is_kept
+    assert len(shape_dirs(workers)) == 1 + is_kept
+
+
+def test_one_recent_file_keeps_them_all(workers: Workers) -> None:
+    workers.leave_behind(10, window_seconds=300)
+    (other,) = shape_dirs(workers)
+    age(other, 100, workers.clock)
+    os.utime(other / "board", ns=(workers.clock.wall_ns(), workers.clock.wall_ns()))
+    workers.start()
+    assert (other / "worker-0.window").exists()
+
+
+def test_other_agents_and_what_is_not_ours_are_left_alone(workers: Workers) -> None:
+    workers.leave_behind(10, agent_id="another")
+    (other,) = shape_dirs(workers)
+    age(other, 1000, workers.clock)
+    notes = workers.state_dir / "notes"
+    notes.mkdir()
+    age(notes, 1000, workers.clock)
+    workers.start()
+    assert other.exists()
+    assert notes.exists()
+
+
+def test_other_settings_that_a_living_worker_counts_under_stay(workers: Workers) -> None:
+    """An idle worker writes nothing for weeks; on a tmpfs, no mapping ever changes a file's time."""
+    living = workers.start(window_seconds=300)
+    (other,) = shape_dirs(workers)
+    age(other, 100, workers.clock)
+    workers.start()
+    assert other.exists()
+    record(living, 10)
+    assert samples(living) == 10
