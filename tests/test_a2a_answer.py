@@ -302,7 +302,7 @@ def test_what_is_nested_too_deeply_is_told_apart_from_what_is_no_json(raw: bytes
         # What Python writes of numbers that JSON has not.
         b'{"jsonrpc": "2.0", "result": {"score": NaN}}',
         b'{"jsonrpc": "2.0", "result": {"score": -Infinity}}',
-    ],  # fmt: skip
+    ],
 )
 def test_what_is_no_json_is_told(raw: bytes) -> None:
     with pytest.raises(NotJson):
