@@ -43,6 +43,7 @@ BARE = "bare Starlette"
 UNINSPECTING = "ours, max_inspected_bytes=0"
 OURS = "ours"
 CONSTANT = "health document: constant bytes, raw ASGI"
+SAME_HEADERS = "health document: constant bytes, our headers"
 DOCUMENT = "health document: ours"
 TARGETS = {f"text: {UNINSPECTING}": 0.94, f"1 KB JSON-RPC: {OURS}": 0.88, DOCUMENT: 0.9}
 """Share of the throughput that must be left."""
@@ -72,13 +73,13 @@ def inspecting() -> App:
     return AgentHealthMiddleware(bare(), agent_id="https://agent.example.com")
 
 
-def constant(size_bytes: int) -> App:
-    """Return an ASGI app that always answers the same bytes."""
-    body = b"x" * size_bytes
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % size_bytes)]
+def constant(headers: Sequence[str]) -> App:
+    """Return an ASGI app that always answers the same bytes; `headers` are "name: value"."""
+    pairs = [(name, value) for name, _, value in (header.encode().partition(b": ") for header in headers)]
+    body = b"x" * int(dict(pairs)[b"content-length"])
 
     async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001 - an ASGI app
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.start", "status": 200, "headers": pairs})
         await send({"type": "http.response.body", "body": body})
 
     return app
@@ -192,7 +193,13 @@ def show(*, seconds: int, rounds: int) -> None:
         )
         with urlopen(quiet.url + HEALTH_PATH) as answer:  # noqa: S310 - our own server
             size_bytes = len(answer.read())
-        same_size = stack.enter_context(server("constant", str(size_bytes)))
+            headers = [f"{name}: {value}" for name, value in answer.headers.items()]
+        # These are uvicorn's own, the last as this one question asked for it.
+        of_server = ("date:", "server:", "connection:")
+        headers = [header for header in headers if not header.startswith(of_server)]
+        few = [header for header in headers if header.startswith(("content-type:", "content-length:"))]
+        same_size = stack.enter_context(server("constant", *few))
+        same_headers = stack.enter_context(server("constant", *headers))
         questions = {
             f"text: {BARE}": Question(plain, "/text", seconds=seconds),
             f"text: {UNINSPECTING}": Question(quiet, "/text", seconds=seconds),
@@ -201,6 +208,7 @@ def show(*, seconds: int, rounds: int) -> None:
             f"1 KB JSON-RPC: {UNINSPECTING}": Question(quiet, "/rpc", seconds=seconds, script=script),
             f"1 KB JSON-RPC: {OURS}": Question(curious, "/rpc", seconds=seconds, script=script),
             CONSTANT: Question(same_size, "/", seconds=seconds),
+            SAME_HEADERS: Question(same_headers, "/", seconds=seconds),
             DOCUMENT: Question(quiet, HEALTH_PATH, seconds=seconds),
         }
         measured = in_rounds(questions, rounds=rounds)
@@ -208,7 +216,7 @@ def show(*, seconds: int, rounds: int) -> None:
     cpu_us = Measured({name: question.cpu_us[1:] for name, question in questions.items()})
     rows = []
     for name in questions:
-        base = CONSTANT if name == DOCUMENT else name.partition(":")[0] + ": " + BARE
+        base = CONSTANT if name in {SAME_HEADERS, DOCUMENT} else name.partition(":")[0] + ": " + BARE
         row = [name, f"{measured.median(name):.0f}", "", "", f"{cpu_us.median(name):.1f}", ""]
         if name not in {base, CONSTANT}:
             kept = measured.ratio(name, base)
@@ -225,8 +233,8 @@ def show(*, seconds: int, rounds: int) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
-        name, *size = sys.argv[2:]
-        serve(constant(int(size[0])) if size else APPS[name]())
+        name, *headers = sys.argv[2:]
+        serve(constant(headers) if headers else APPS[name]())
         return
     is_smoke = is_quick(__doc__)
     if shutil.which("wrk") is None:
