@@ -33,7 +33,7 @@ format: .venv/.test ## put the code into shape
 faults: .venv/.test .venv-a2a03/.installed ## the long drills, which kill, stop and starve processes
 	$(BIN)/pytest -m long
 
-bench: .venv/.bench ## what the middleware costs, beside others
+bench: .venv/.test ## what the middleware costs, beside others
 	@command -v wrk > /dev/null || echo "wrk is absent: nothing is measured over HTTP (apt-get install wrk)"
 	$(BIN)/python benchmarks/run.py
 
@@ -57,14 +57,10 @@ clean: ## remove all that was made here
 	@$(BIN)/pip install --quiet --quiet --editable '.[client]' --group demo
 	@touch $@
 
+# Also what the benchmarks compare with: their types are checked like all others.
 .venv/.test: .venv/.demo
 	@echo "installing what the tests need"
-	@$(BIN)/pip install --quiet --quiet --editable '.[all]' --group demo --group test
-	@touch $@
-
-.venv/.bench: .venv/.test
-	@echo "installing what the benchmarks compare with"
-	@$(BIN)/pip install --quiet --quiet --group bench
+	@$(BIN)/pip install --quiet --quiet --editable '.[all]' --group demo --group test --group bench
 	@touch $@
 
 # The A2A SDK's two lines exclude one another, and agents on both are in use.
