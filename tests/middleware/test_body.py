@@ -1,0 +1,187 @@
+"""How much of a body is kept, and what is looked into? (B11)"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.support.scripted import EVENTS, JSON, PLAIN, chunk, final, request, start
+
+from agent_health.a2a_answer import NotJson
+from agent_health.middleware.body import AnswerBody, ShortBody, header, is_plain
+from agent_health.outcome import Outcome
+
+FAULT = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603}}'
+EVENT = b"data: " + FAULT + b"\n\n"
+
+
+@given(parts=st.lists(st.binary(max_size=20), max_size=20), most_bytes=st.integers(0, 100))
+@example(parts=[b"x" * 100], most_bytes=100)
+@example(parts=[b"x" * 101], most_bytes=100)
+@example(parts=[b"x" * 101, b""], most_bytes=100)
+@example(parts=[], most_bytes=0)
+@example(parts=[b""], most_bytes=0)
+@example(parts=[b"x"], most_bytes=0)
+def test_a_short_body_is_kept_whole_and_a_longer_one_not_at_all(parts: list[bytes], most_bytes: int) -> None:
+    body = ShortBody(most_bytes)
+    for part in parts:
+        body.append(request(part, more_body=True))
+    whole = b"".join(parts)
+    assert body.read() == (whole if len(whole) <= most_bytes else None)
+
+
+@given(parts=st.lists(st.binary(max_size=40), max_size=20), most_bytes=st.integers(0, 100))
+def test_never_is_more_kept_than_may_be(parts: list[bytes], most_bytes: int) -> None:
+    body = ShortBody(most_bytes)
+    for part in parts:
+        body.append(chunk(part))
+        assert sum(len(message["body"]) for message in body._messages) <= most_bytes
+
+
+def test_a_message_without_a_body_is_an_empty_one() -> None:
+    body = ShortBody(10)
+    body.append({"type": "http.request"})
+    body.append(request(b"x"))
+    assert body.read() == b"x"
+
+
+def test_a_memoryview_counts_by_its_bytes() -> None:
+    """Starlette streams them; one of integers has fewer elements than bytes."""
+    numbers: Any = memoryview(bytes(40)).cast("I")
+    body = ShortBody(20)
+    body.append(chunk(numbers))
+    assert body.read() is None
+
+
+def answer(headers: dict[str, str], *parts: bytes, most_bytes: int = 32_768, status: int = 200) -> Outcome:
+    body = AnswerBody(start(status, headers), most_bytes)
+    for part in parts:
+        body.append(chunk(part))
+    body.append(final())
+    return body.outcome()
+
+
+@pytest.mark.parametrize(
+    ("content_type", "is_seen"),
+    [
+        ("application/json", True),
+        ("application/json; charset=utf-8", True),
+        ("application/json;charset=utf-8", True),
+        (" APPLICATION/JSON ", True),
+        ("application/problem+json", True),
+        ("application/a2a+json; v=1", True),
+        ("text/plain", False),
+        ("application/jsonl", False),
+        ("application/json-seq", False),
+        ("text/html; charset=utf-8", False),
+        ("application/octet-stream", False),
+        ("json", False),
+        ("", False),
+        (";", False),
+    ],
+)
+def test_json_is_looked_into_and_nothing_else(content_type: str, is_seen: bool) -> None:  # noqa: FBT001
+    seen = answer({"content-type": content_type}, FAULT)
+    assert seen == (Outcome.SERVER_FAULT if is_seen else Outcome.ANSWERED)
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/event-stream", "text/event-stream; charset=utf-8", "Text/Event-Stream;x=y"]
+)
+def test_events_are_looked_into(content_type: str) -> None:
+    assert answer({"content-type": content_type}, EVENT) == Outcome.SERVER_FAULT
+
+
+@pytest.mark.parametrize("parts", [[EVENT], [EVENT[:9], EVENT[9:]], [b": ping\n\n"] * 1000 + [EVENT]])
+def test_the_end_of_a_stream_is_kept(parts: list[bytes]) -> None:
+    assert answer(EVENTS, *parts) == Outcome.SERVER_FAULT
+
+
+@given(parts=st.lists(st.sampled_from([b"x" * 1000, EVENT, b"\n\n", b": ping\n\n"]), max_size=60))
+def test_of_a_stream_only_its_last_messages_are_kept(parts: list[bytes]) -> None:
+    body = AnswerBody(start(headers=EVENTS), 100)
+    for part in parts:
+        body.append(chunk(part))
+    kept: Any = body._kept
+    assert len(kept) <= 16
+
+
+@given(parts=st.lists(st.sampled_from([1, 100, 10_000]), max_size=60))
+def test_of_a_long_stream_no_more_bytes_are_kept_than_the_limit_and_one_message(parts: list[int]) -> None:
+    """Every body has a bound: sixteen messages of any size have none."""
+    body = AnswerBody(start(headers=EVENTS), 1000)
+    for size in parts:
+        body.append(chunk(b"x" * size))
+        kept: Any = body._kept
+        assert sum(len(message["body"]) for message in kept) <= 1000 + 10_000
+
+
+def test_a_stream_whose_kept_end_holds_no_whole_event_was_not_inspected() -> None:
+    assert answer(EVENTS, b"data: " + b"x" * 200, EVENT, most_bytes=20) == Outcome.UNINSPECTED
+
+
+@pytest.mark.parametrize("headers", [JSON, EVENTS])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity", "x"])
+def test_what_is_encoded_was_not_inspected(headers: dict[str, str], encoding: str) -> None:
+    assert answer(headers | {"content-encoding": encoding}, FAULT) == Outcome.UNINSPECTED
+
+
+@pytest.mark.parametrize("encoding", ["", "identity"])
+def test_what_is_not_encoded_was(encoding: str) -> None:
+    assert answer(JSON | {"content-encoding": encoding}, FAULT) == Outcome.SERVER_FAULT
+
+
+@pytest.mark.parametrize("headers", [JSON, EVENTS, JSON | {"content-encoding": "gzip"}])
+def test_nothing_is_kept_and_nothing_judged_if_switched_off(headers: dict[str, str]) -> None:
+    assert answer(headers, FAULT, most_bytes=0) == Outcome.ANSWERED
+    assert answer(headers, b"no json", most_bytes=0) == Outcome.ANSWERED
+
+
+@pytest.mark.parametrize("status", [201, 202, 203, 204, 205, 206])
+def test_only_a_200_must_have_a_body(status: int) -> None:
+    assert answer(JSON, status=status) == Outcome.ANSWERED
+    with pytest.raises(NotJson):
+        answer(JSON)
+
+
+def test_what_is_no_json_is_told() -> None:
+    with pytest.raises(NotJson):
+        answer(JSON, b"<html>")
+    with pytest.raises(NotJson):
+        answer(EVENTS, b"data: <html>\n\n")
+
+
+@pytest.mark.parametrize("headers", [PLAIN, {}, {"content-type": "text/html; charset=utf-8"}])
+def test_plain_is_what_surely_needs_no_look(headers: dict[str, str]) -> None:
+    assert is_plain(start(headers=headers))
+    assert is_plain({"type": "http.response.start", "status": 200})
+
+
+@pytest.mark.parametrize("name", ["content-type", "Content-Type", "CONTENT-TYPE"])
+@pytest.mark.parametrize("value", ["application/json", "text/event-stream", "application/a2a+json"])
+def test_plain_is_nothing_that_may_say_more(name: str, value: str) -> None:
+    assert not is_plain(start(headers={name: value}))
+
+
+def test_a_header_is_found_and_the_first_one_counts() -> None:
+    pairs = [(b"a", b"1"), (b"b", b"2"), (b"b", b"3")]
+    message = {"type": "http.response.start", "status": 200, "headers": pairs}
+    assert [header(message, name) for name in (b"a", b"b", b"c")] == [b"1", b"2", b""]
+    as_lists = {**message, "headers": [list(pair) for pair in pairs]}
+    assert header(as_lists, b"b") == b"2"
+
+
+@given(
+    document=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=8,
+    ),
+    cuts=st.lists(st.integers(0, 60), max_size=5),
+)
+def test_how_an_answer_is_cut_into_messages_changes_nothing(document: object, cuts: list[int]) -> None:
+    whole = json.dumps(document).encode()
+    edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    parts = [whole[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    assert answer(JSON, *parts) == answer(JSON, whole)
