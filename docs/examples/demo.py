@@ -148,14 +148,15 @@ async def visit_all(urls: dict[str, str]) -> dict[str, HealthCheck]:
 
 
 def show_way_on(urls: dict[str, str]) -> None:
-    print("\nThe agents stay up until Ctrl-C. In another terminal:")
-    for url in urls.values():
-        print(f"  .venv/bin/agent-health check {url}")
-    print(f"  curl -s {urls['half']}/.well-known/agent-health")
-    print(f"  curl -si {urls['half']}/.well-known/agent-card.json")
-    sys.stdout.flush()
     with suppress(KeyboardInterrupt):
-        signal.pause()
+        print("\nThe agents stay up until Ctrl-C. In another terminal:")
+        for url in urls.values():
+            print(f"  .venv/bin/agent-health check {url}")
+        print(f"  curl -s {urls['half']}/.well-known/agent-health")
+        print(f"  curl -si {urls['half']}/.well-known/agent-card.json", flush=True)
+        while True:
+            # In short turns: a signal just before a wait would not end it.
+            time.sleep(0.2)
 
 
 def main() -> int:
