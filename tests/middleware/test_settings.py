@@ -99,6 +99,10 @@ def wrapped(**given: Any) -> AgentHealthMiddleware:
     return AgentHealthMiddleware(app, **{"agent_id": "agent", **given})
 
 
+def recorder(**given: Any) -> AgentHealth:
+    return AgentHealth(**{"agent_id": "agent", **given})
+
+
 def defaults(of: type) -> dict[str, Any]:
     parameters = inspect.signature(of).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
@@ -120,7 +124,7 @@ def test_every_setting_has_its_default() -> None:
 def test_a_value_up_to_the_edge_is_taken(name: str, value: Any) -> None:
     middleware = wrapped(**{name: value})
     if name not in MIDDLEWARE_DEFAULTS:
-        AgentHealth(**{"agent_id": "agent", name: value})
+        recorder(**{name: value})
         taken = getattr(middleware.health.settings, name)
         assert taken == value
 
@@ -140,14 +144,14 @@ def test_a_value_beyond_the_edge_is_refused_and_the_operator_told_what_is_expect
     assert isinstance(error, ValueError)
     if name not in MIDDLEWARE_DEFAULTS:
         with pytest.raises(InvalidSetting, match=re.escape(name)):
-            AgentHealth(**{"agent_id": "agent", name: value})
+            recorder(**{name: value})
 
 
 def test_a_setting_that_does_not_exist_is_refused() -> None:
     with pytest.raises(TypeError, match="window_minutes"):
         wrapped(window_minutes=5)
     with pytest.raises(TypeError, match="timeout_seconds"):
-        AgentHealth(**{"agent_id": "agent", "timeout_seconds": 30})
+        recorder(timeout_seconds=30)
     with pytest.raises(TypeError, match="agent_id"):
         AgentHealthMiddleware(app)  # type: ignore[call-arg]
 
@@ -249,12 +253,14 @@ def test_a_returned_moment_without_a_zone_is_refused() -> None:
 
 # The docstrings are the reference of the settings.
 
-NAMED_SO = {86_400: "86400", 32_768: "32768", (): ""}
+NAMED_SO: dict[Any, str] = {(): "()"}
 
 
 def entry(of: type, name: str) -> str:
     """What a docstring says of one setting."""
-    found = re.search(rf"^{name}: (.*?)(?=^\w+: |\Z)", inspect.cleandoc(of.__doc__ or ""), re.M | re.S)
+    found = re.search(
+        rf"^{name}: (.*?)(?=^\w+: |\Z)", inspect.cleandoc(of.__doc__ or ""), re.MULTILINE | re.DOTALL
+    )
     assert found, f"{of.__name__} says nothing of {name}"
     return " ".join(found[1].split())
 
