@@ -337,3 +337,22 @@ def test_other_settings_that_a_living_worker_counts_under_stay(workers: Workers)
     assert other.exists()
     record(living, 10)
     assert samples(living) == 10
+
+
+# --- what nobody may learn --------------------------------------------------------------------------------
+
+
+def test_the_document_tells_nothing_of_places_processes_and_versions(tmp_path: Path) -> None:
+    workers = Workers(tmp_path / "canary-place")
+    team = [workers.start() for _ in range(3)]
+    record(team[0], 20)
+    document = published(team[0])
+    written = document.to_json().decode()
+    inside = ["canary", str(os.getpid()), os.uname().nodename, "worker", "python"]
+    assert [word for word in inside if word in written] == []
+    assert document.model_dump(exclude_unset=True).keys() == {
+        "schema_version", "agent_id", "timestamp", "health", "calibration", "decay", "extensions",
+    }  # fmt: skip
+    assert all(name.startswith("io.github.agent-health.") for name in document.extensions or {})
+    del team
+    workers.end()
