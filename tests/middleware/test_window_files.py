@@ -348,7 +348,7 @@ def test_the_document_tells_nothing_of_places_processes_and_versions(tmp_path: P
     record(team[0], 20)
     document = published(team[0])
     written = document.to_json().decode()
-    inside = ["canary", str(os.getpid()), os.uname().nodename, "worker", "python"]
+    inside = ["canary", str(tmp_path), "worker", "window_files", "python", "pid"]
     assert [word for word in inside if word in written] == []
     assert document.model_dump(exclude_unset=True).keys() == {
         "schema_version", "agent_id", "timestamp", "health", "calibration", "decay", "extensions",
