@@ -113,16 +113,16 @@ def _represent(published: bytes, is_full: bool, is_health_json: bool) -> _Repres
 
 def _asked(scope: Scope) -> tuple[bytes, bytes | None, bytes]:
     """Return the Accept header, the bearer token and the If-None-Match header of a request."""
-    accept = if_none_match = b""
-    token = None
-    for name, value in scope["headers"]:
-        if name == b"accept":
-            accept += b"," + value
-        elif name == b"if-none-match":
-            if_none_match += b"," + value
-        elif name == b"authorization" and value[:7].lower() == b"bearer ":
-            token = value[7:].strip()
-    return accept, token, if_none_match
+    headers = scope["headers"]
+    by_name: dict[bytes, bytes] = dict(headers)
+    if len(by_name) < len(headers):
+        # Some come in several lines, which mean the same as one (RFC 9110 5.3).
+        by_name = {}
+        for name, value in headers:
+            by_name[name] = by_name[name] + b"," + value if name in by_name else value
+    authorization = by_name.get(b"authorization", b"")
+    token = authorization[7:].strip() if authorization[:7].lower() == b"bearer " else None
+    return by_name.get(b"accept", b""), token, by_name.get(b"if-none-match", b"")
 
 
 def _prefers_health_json(accept: bytes) -> bool:
