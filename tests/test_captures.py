@@ -7,6 +7,7 @@ reading the captures and the protocol: they say what the middleware should make 
 import json
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,7 +182,7 @@ async def replay_exchange(
 ) -> tuple[dict[str, int], list[Message], Exception | None]:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if name in ENDPOINTS_OWN_404:
-            scope["route"] = object()
+            scope["route"] = SimpleNamespace(endpoint=object())
         await receive()
         await send({"type": "http.response.start", "status": answer.status, "headers": [*answer.headers]})
         if not answer.is_streamed:

@@ -26,6 +26,6 @@ async def ask(request: HttpRequest) -> JsonResponse:
 urlpatterns = [path("ask", ask)]
 
 app = AgentHealthMiddleware(
-    get_asgi_application(),  # type: ignore[arg-type]
+    get_asgi_application(),
     agent_id="https://agent.example.com/.well-known/agent-card.json",
 )

@@ -18,6 +18,6 @@ async def ask(data: JSONBody[dict[str, str]]) -> dict[str, str]:
 
 
 app = AgentHealthMiddleware(
-    Litestar([ask]),  # type: ignore[arg-type]
+    Litestar([ask]),
     agent_id="https://agent.example.com/.well-known/agent-card.json",
 )

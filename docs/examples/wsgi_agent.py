@@ -24,6 +24,6 @@ def agent(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
 
 
 app = AgentHealthMiddleware(
-    WSGIMiddleware(agent),  # type: ignore[arg-type]
+    WSGIMiddleware(agent),
     agent_id="https://agent.example.com/.well-known/agent-card.json",
 )

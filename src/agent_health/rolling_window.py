@@ -150,14 +150,15 @@ def is_plausible(block: memoryview, window_ns: int, now_ns: int) -> bool:
             continue
         if slot % _ROWS != row or slot > newest + SLOTS_PER_WINDOW:
             return False
-        interactions = sum(lanes[start + 1 : start + _STREAMS_LANE].tolist())
-        if interactions > _MOST_PER_SLOT:
-            return False
+        # The latencies first: a living writer counts on, and the outcome comes last.
+        latencies = 0
         if _has_histograms(lanes, slot):
             for section in (_LATENCIES_AT, _FIRST_BYTES_AT):
                 bins = section + slot % _HISTOGRAMS * BIN_COUNT
-                if sum(lanes[bins : bins + BIN_COUNT].tolist()) > interactions + _KILLED_THREADS:
-                    return False
+                latencies = max(latencies, sum(lanes[bins : bins + BIN_COUNT].tolist()))
+        interactions = sum(lanes[start + 1 : start + _STREAMS_LANE].tolist())
+        if interactions > _MOST_PER_SLOT or latencies > interactions + _KILLED_THREADS:
+            return False
     return True
 
 

@@ -206,21 +206,8 @@ def pair(pairs: Pairs, sdk: str) -> Pair:
     return pairs.pair(sdk)
 
 
-# Since Starlette 1.10, scope["route"] is there also where only a Mount matched, and the SDK mounts its
-# REST routes at "/{tenant}": every two-part path of a scanner counts as the caller's fault.
-LIKE_MATCHED = {"REST unknown path", "unknown path"}
 CASES = [
-    *(
-        pytest.param(
-            "1.3",
-            case,
-            id=f"1.3-{case.name}",
-            marks=[pytest.mark.xfail(strict=True, reason='a Mount in scope["route"] passes for a route')]
-            if case.name in LIKE_MATCHED
-            else [],
-        )
-        for case in CASES_13
-    ),
+    *(pytest.param("1.3", case, id=f"1.3-{case.name}") for case in CASES_13),
     *(pytest.param("0.3.26", case, id=f"0.3.26-{case.name}") for case in CASES_03),
 ]
 

@@ -175,7 +175,8 @@ async def test_a_document_that_cannot_be_made_says_unknown(
         answer = await ask(middleware, HEALTH, headers=[(b"accept", accept)])
         assert answer.status == 200
         assert b"unknown" in answer.body or answer.json()["status"] == "warn"
-    assert len(caplog.records) == 1
+    # One line for each thing that could not be done, however often it was tried.
+    assert 1 <= len(caplog.records) <= 2
 
 
 # What is never counted (B10).

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.support.scripted import EVENTS, JSON, PLAIN, chunk, final, request, start
+from tests.support.scripted import EVENTS, JSON, PLAIN, start
 
 from agent_health.a2a_answer import NotJson
 from agent_health.middleware.body import ShortBody, StreamedBody, content_of, header, outcome_of_body
@@ -27,7 +27,7 @@ EVENT = b"data: " + FAULT + b"\n\n"
 def test_a_short_body_is_kept_whole_and_a_longer_one_not_at_all(parts: list[bytes], most_bytes: int) -> None:
     body = ShortBody(most_bytes)
     for part in parts:
-        body.append(request(part, more_body=True))
+        body.append(part)
     whole = b"".join(parts)
     assert body.read() == (whole if len(whole) <= most_bytes else None)
 
@@ -36,33 +36,24 @@ def test_a_short_body_is_kept_whole_and_a_longer_one_not_at_all(parts: list[byte
 def test_never_is_more_kept_than_may_be(parts: list[bytes], most_bytes: int) -> None:
     body = ShortBody(most_bytes)
     for part in parts:
-        body.append(chunk(part))
-        assert sum(len(message["body"]) for message in body._messages) <= most_bytes
+        body.append(part)
+        assert sum(map(len, body._pieces)) <= most_bytes
 
 
 def test_a_message_without_a_body_is_an_empty_one() -> None:
     body = ShortBody(10)
-    body.append({"type": "http.request"})
-    body.append(request(b"x"))
+    body.append(None)
+    body.append(b"x")
     assert body.read() == b"x"
-
-
-def test_a_memoryview_counts_by_its_bytes() -> None:
-    """Starlette streams them; one of integers has fewer elements than bytes."""
-    numbers: Any = memoryview(bytes(40)).cast("I")
-    body = ShortBody(20)
-    body.append(chunk(numbers))
-    assert body.read() is None
 
 
 def answer(headers: dict[str, str], *parts: bytes, most_bytes: int = 32_768, status: int = 200) -> Outcome:
     begin = start(status, headers)
     content = content_of(begin)
-    kept = StreamedBody(content, most_bytes)
+    kept = StreamedBody(begin, content, most_bytes)
     for part in parts:
-        kept.append(chunk(part))
-    kept.append(final())
-    body, is_whole = kept.read()
+        kept.append(part)
+    body, is_whole = kept.read(b"")
     return outcome_of_body(begin, content, body, is_whole=is_whole)
 
 
@@ -104,21 +95,19 @@ def test_the_end_of_a_stream_is_kept(parts: list[bytes]) -> None:
 
 @given(parts=st.lists(st.sampled_from([b"x" * 1000, EVENT, b"\n\n", b": ping\n\n"]), max_size=60))
 def test_of_a_stream_only_its_last_messages_are_kept(parts: list[bytes]) -> None:
-    body = StreamedBody("events", 100)
+    body = StreamedBody(start(headers=EVENTS), "events", 100)
     for part in parts:
-        body.append(chunk(part))
+        body.append(part)
     kept: Any = body._kept
     assert len(kept) <= 16
 
 
-@given(parts=st.lists(st.sampled_from([1, 100, 10_000]), max_size=60))
-def test_of_a_long_stream_no_more_bytes_are_kept_than_the_limit_and_one_message(parts: list[int]) -> None:
-    """Every body has a bound: sixteen messages of any size have none."""
-    body = StreamedBody("events", 1000)
-    for size in parts:
-        body.append(chunk(b"x" * size))
-        kept: Any = body._kept
-        assert sum(len(message["body"]) for message in kept) <= 1000 + 10_000
+@pytest.mark.parametrize(("declared", "is_whole"), [("6", True), ("7", False), ("x", False), ("", False)])
+def test_an_answer_is_whole_if_it_is_as_long_as_declared(declared: str, is_whole: bool) -> None:  # noqa: FBT001
+    body = StreamedBody(start(headers={"content-length": declared}), "other", 100)
+    body.append(b"abc")
+    body.append(None)
+    assert body.is_as_long_as_declared(b"def") is is_whole
 
 
 def test_a_stream_whose_kept_end_holds_no_whole_event_was_not_inspected() -> None:

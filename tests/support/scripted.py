@@ -188,7 +188,7 @@ def document_of(middleware: AgentHealthMiddleware) -> HealthDocument:
 def http_scope(path: str = "/ask", method: str = "POST", **more: Any) -> Scope:
     return {
         "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
         "http_version": "1.1",
         "method": method,
         "scheme": "http",

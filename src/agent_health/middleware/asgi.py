@@ -2,11 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import quote
 
 from agent_health.middleware.body import Message
 from agent_health.middleware.endpoint import HealthEndpoint
-from agent_health.middleware.exchange import Exchange, Receive, Scope, Send
+from agent_health.middleware.exchange import Exchange, Receive, Scope, Send, sends_may_raise
 from agent_health.middleware.recorder import QUICK_NS, AgentHealth
 from agent_health.middleware.settings import WELL_KNOWN_PATH, MiddlewareSettings, Moment
 from agent_health.middleware.windows import Clock
@@ -15,7 +16,8 @@ from agent_health.outcome import Outcome
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 """Where A2A agents serve their card: since 0.3, and until 0.2.6."""
 
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+# As wide as frameworks need it: each types scope and messages in its own way.
+App = Callable[[Any, Any, Any], Awaitable[None]]
 
 _NEVER_SAMPLED = frozenset({"HEAD", "OPTIONS"})
 
@@ -30,13 +32,13 @@ class AgentHealthMiddleware:
     `agent_id`, `window_seconds`, `refresh_seconds`, `baseline_p99_ms`, `counting`, `state_dir`,
     `model_changed_at`, `capabilities_updated_at` and `clock`: see `AgentHealth`. The others:
 
-    path: where the document is served, below the app's root path.
+    path: where the document is served, below the app's root path; "/.well-known/agent-health" by default.
     timeout_seconds: an answer whose first byte takes longer has failed; 30 by default, above 0, up to
         86400. Nothing is cut off.
     include: path patterns (globs whose `*` crosses slashes) of what is counted; None, the default, is
         everything.
-    exclude: path patterns of what is not counted, such as "/metrics"; wins over `include`. Both are
-        matched against the path below the app's root path.
+    exclude: path patterns of what is not counted, such as "/metrics"; () by default; wins over `include`.
+        Both are matched against the path below the app's root path.
     detail: "full" (default), or "coarse" for an agent whose rhythm would tell about a person: healthy,
         unhealthy or unknown, and nothing else (draft 8).
     detail_token: with "coarse", the bearer token that gets the full document: 16 to 1024 visible ASCII
@@ -100,8 +102,9 @@ class AgentHealthMiddleware:
         self.now_ns = self.health.clock.monotonic_ns
         self.count = self.health.count
         self.count_quick_answer = self.health.count_quick_answer
-        self.take_back = self.health.take_back
         self.complain = self.health.complain
+        self.sends_may_raise: bool | None = None
+        """Of the server, told by its first request."""
         self.timeout_ns = int(settings.timeout_seconds * 1e9)
         self.quick_ns = min(self.timeout_ns, QUICK_NS)
         self.max_inspected_bytes = settings.max_inspected_bytes
@@ -129,6 +132,8 @@ class AgentHealthMiddleware:
             self._count_excluded()
             await self.app(scope, receive, send)
             return
+        if self.sends_may_raise is None:
+            self.sends_may_raise = sends_may_raise(scope)
         exchange = Exchange(self, scope, receive, send)
         try:
             await self.app(scope, exchange.receive, exchange.send)
@@ -146,7 +151,7 @@ class AgentHealthMiddleware:
 
     def _announcing(self, scope: Scope, send: Send) -> Send:
         """Return a `send` that adds the Link to the health document to a card's answer."""
-        link = f'<{_root_path(scope)}{self._path}>; rel="status"'.encode()
+        link = f'<{quote(_root_path(scope) + self._path)}>; rel="status"'.encode()
 
         def send_announcing(message: Message) -> Awaitable[None]:
             if message.get("type") == "http.response.start":

@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_health.middleware.private_file import allocate, lock_held, map_shared, open_private
+from agent_health.middleware.private_file import allocate, lock_held, map_shared, open_private, opened_again
 
 MOST_DOCUMENT_BYTES = 32_768
 """The published document must fit into this."""
@@ -53,7 +53,8 @@ class Board:
         self.fd = fd
         self._path = path
         allocate(fd, _SIZE)
-        self._view = map_shared(fd, _SIZE, writable=True)
+        with opened_again(path, fd) as mapped_fd:
+            self._view = map_shared(mapped_fd, _SIZE, writable=True)
 
     def agree_on_offset(self, monotonic_ns: int, wall_ns: int) -> int:
         """Return what to add to the monotonic clock for the time base that all workers share.

@@ -5,7 +5,7 @@ how it ended. What could not be seen whole is never judged by its fragments.
 """
 
 from collections import deque
-from collections.abc import Iterable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 from agent_health.a2a_answer import TooDeep, outcome_of_json, outcome_of_stream
@@ -39,9 +39,11 @@ def content_of(start: Message) -> str:
 
 
 def header(start: Message, wanted: bytes) -> bytes:
-    """Return a header of an answer, empty if it is absent."""
+    """Return a header of an answer, empty if it is absent. `wanted` is in lower case."""
+    length = len(wanted)
     for name, value in start.get("headers", ()):
-        if name == wanted:
+        # Django, for one, does not write names in lower case.
+        if len(name) == length and (name == wanted or name.lower() == wanted):
             return value  # type: ignore[no-any-return]
     return b""
 
@@ -66,48 +68,64 @@ def outcome_of_body(start: Message, content: str, body: bytes | None, *, is_whol
 
 
 class ShortBody:
-    """The messages of one body, as long as they hold few bytes."""
+    """A body in several pieces, as long as they are few bytes."""
 
-    __slots__ = ("_messages", "_room")
+    __slots__ = ("_pieces", "_room")
 
     def __init__(self, most_bytes: int) -> None:
-        self._messages: list[Message] = []
+        self._pieces: list[bytes] = []
         self._room = most_bytes
 
-    def append(self, message: Message) -> None:
-        """Keep a message; beyond the limit, forget them all."""
-        self._room -= len(message.get("body", b""))
+    def append(self, piece: bytes | None) -> None:
+        """Keep a piece; beyond the limit, forget them all."""
+        self._room -= len(piece or b"")
         if self._room >= 0:
-            self._messages.append(message)
+            self._pieces.append(piece or b"")
         else:
-            self._messages.clear()
+            self._pieces.clear()
 
     def read(self) -> bytes | None:
         """Return the bytes, None if there were too many."""
-        return None if self._room < 0 else _joined(self._messages)
+        return None if self._room < 0 else b"".join(self._pieces)
 
 
 class StreamedBody:
-    """What is kept of a body in several messages. `append` is an attribute: every chunk goes through it."""
+    """What is kept of an answer's body in several messages.
 
-    __slots__ = ("_kept", "_most_bytes", "append")
+    `append` keeps a piece. It is an attribute because every chunk goes through it: of a stream of
+    events it is that of a deque.
+    """
 
-    def __init__(self, content: str, most_bytes: int) -> None:
+    __slots__ = ("_declared_bytes", "_kept", "_most_bytes", "_seen_bytes", "append")
+
+    def __init__(self, start: Message, content: str, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._kept: ShortBody | deque[Message]
+        declared = header(start, b"content-length")
+        self._declared_bytes = int(declared) if declared.isdigit() else None
+        self._seen_bytes = 0
+        self._kept: ShortBody | deque[bytes | None]
         if content == JSON:
             self._kept = ShortBody(most_bytes)
         else:
             self._kept = deque(maxlen=_TAIL_MESSAGES if content == EVENTS and most_bytes else 0)
-        self.append = self._kept.append
+        self.append = self._kept.append if self._declared_bytes is None else self._keep_and_measure
 
-    def read(self) -> tuple[bytes | None, bool]:
-        """Return the bytes, None if there were too many, and whether they are the whole body."""
+    def read(self, last: bytes) -> tuple[bytes | None, bool]:
+        """Return the bytes up to the `last` ones, None if they are too many, and whether they are all."""
+        self._kept.append(last)
         if isinstance(self._kept, ShortBody):
             return self._kept.read(), True
-        tail = _joined(self._kept)
+        tail = b"".join([piece or b"" for piece in self._kept])
         is_whole = len(self._kept) < _TAIL_MESSAGES and len(tail) <= self._most_bytes
         return tail[-self._most_bytes :], is_whole
+
+    def is_as_long_as_declared(self, last: bytes | None) -> bool:
+        """Whether the answer had a content length, and all of it was sent."""
+        return self._seen_bytes + len(last or b"") == self._declared_bytes
+
+    def _keep_and_measure(self, piece: bytes | None) -> None:
+        self._seen_bytes += len(piece or b"")
+        self._kept.append(piece)
 
 
 _READABLE_ENCODINGS = frozenset({b"", b"identity"})
@@ -119,7 +137,3 @@ def _parsed_content_of(content_type: bytes) -> str:
         return EVENTS
     is_json = media_type == b"application/json" or media_type.endswith(b"+json")
     return JSON if is_json else OTHER
-
-
-def _joined(messages: Iterable[Message]) -> bytes:
-    return b"".join([message.get("body", b"") for message in messages])

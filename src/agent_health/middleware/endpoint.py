@@ -127,11 +127,11 @@ def _asked(scope: Scope) -> tuple[bytes, bytes | None, bytes]:
 
 def _prefers_health_json(accept: bytes) -> bool:
     """Whether `application/health+json` is asked for by name, and more than `application/json`."""
-    if _HEALTH_JSON not in accept or len(accept) > _MOST_HEADER_BYTES:
+    if len(accept) > _MOST_HEADER_BYTES or _HEALTH_JSON not in (accept := accept.lower()):
         return False
     quality = {_JSON: 0.0, _HEALTH_JSON: 0.0}
     for item in accept.split(b","):
-        media_type, *parameters = (part.strip().lower() for part in item.split(b";"))
+        media_type, *parameters = (part.strip() for part in item.split(b";"))
         if media_type in quality:
             quality[media_type] = _quality(parameters)
     return quality[_HEALTH_JSON] > quality[_JSON]
@@ -152,8 +152,9 @@ def _matches(if_none_match: bytes, etag: bytes) -> bool:
     """Whether an If-None-Match header names our entity tag (RFC 9110 13.1.2, weak comparison)."""
     if not if_none_match or len(if_none_match) > _MOST_HEADER_BYTES:
         return False
-    tags = (tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b","))
-    return any(tag in {etag, b"*"} for tag in tags)
+    if if_none_match.strip() == b"*":
+        return True
+    return any(tag.strip().removeprefix(b"W/") == etag for tag in if_none_match.split(b","))
 
 
 async def _refuse(send: Send, status: int, reason: str, header: tuple[bytes, bytes]) -> None:

@@ -1,13 +1,13 @@
 """How did one request end? Follows its ASGI messages, which reach app and server untouched.
 
-A request is counted once. Where its last message leaves no doubt, that is when the server gets that
-message, so that background tasks delay nothing; else it is when the application returns: a stream
-closed by an empty body may have been closed so by a middleware that is about to raise the stream's
-own exception.
+A request is counted once. Where its last message leaves no doubt, that is as soon as the server has
+taken that message, so that background tasks delay nothing; else it is when the application returns:
+an answer closed by an empty body may have been closed so by a middleware that is about to raise the
+answer's own exception.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from agent_health.a2a_answer import NotJson, expects_rpc_answer, is_poll, parse_or_none
 from agent_health.middleware.body import (
@@ -26,9 +26,8 @@ Scope = Message
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-_BODY_KINDS = frozenset({"http.response.body", "http.response.zerocopysend", "http.response.pathsend"})
-_MOST_CAUSES = 16
-"""How many causes of an exception are looked at."""
+_BODY = "http.response.body"
+_SENT_BY_SERVER = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 
 
 class Observer(Protocol):
@@ -38,6 +37,7 @@ class Observer(Protocol):
     quick_ns: int
     max_inspected_bytes: int
     streams_by_first_byte: bool
+    sends_may_raise: bool | None
     now_ns: Callable[[], int]
 
     def count(self, outcome: int, latency_ns: int, first_byte_ns: int | None, now_ns: int) -> None:
@@ -45,9 +45,6 @@ class Observer(Protocol):
 
     def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
         """Count one answer that took less than `quick_ns`; may raise."""
-
-    def take_back(self, latency_ns: int) -> None:
-        """Turn an answer that was just counted into an abandoned one; may raise."""
 
     def complain(self, what: str) -> None:
         """Log the exception being handled."""
@@ -57,8 +54,9 @@ class Exchange:
     """One request and its answer. The app gets `receive` and `send` in place of the server's."""
 
     __slots__ = (
-        "_began_ns", "_body", "_content", "_ended_ns", "_first_byte_ns", "_is_complete", "_last", "_left_ns",
-        "_observer", "_receive", "_request", "_scope", "_send", "_sending", "_start", "is_counted",
+        "_began_ns", "_body", "_content", "_ended_ns", "_first_byte_ns", "_is_complete", "_is_sent_by_server",
+        "_keep", "_last", "_left_ns", "_observer", "_receive", "_request", "_scope", "_send", "_start",
+        "is_counted",
     )  # fmt: skip
 
     def __init__(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,9 +67,10 @@ class Exchange:
         self._start: Message | None = None
         self._content = OTHER
         self._body: StreamedBody | None = None
+        self._keep: Callable[[Any], None] | None = None
         self._request: Message | ShortBody | None = None
         self._first_byte_ns = self._ended_ns = self._left_ns = 0
-        self._is_complete = self.is_counted = False
+        self._is_complete = self._is_sent_by_server = self.is_counted = False
         self._began_ns = observer.now_ns()
 
     async def receive(self) -> Message:
@@ -90,104 +89,115 @@ class Exchange:
 
     def send(self, message: Message) -> Awaitable[None]:
         """Pass on what the app answers. Not a coroutine itself: it costs a third of one per chunk."""
-        body = self._body
-        if body is not None and message.get("more_body"):
-            body.append(message)
-        else:
-            kind = message["type"]
-            if kind == "http.response.start":
-                if self._start is None:
-                    self._start = message
-            elif kind in _BODY_KINDS:
-                if not message.get("more_body"):
-                    return self._send_last(message)
-                if message.get("body") or kind != "http.response.body":
-                    self._begin_stream(message)
-            elif kind == "http.response.trailers" and not message.get("more_trailers"):
-                return self._send_trailers(message)
-        self._sending = self._send(message)
-        return self._sending
+        keep = self._keep
+        if keep is not None and message.get("more_body"):
+            keep(message.get("body"))
+            return self._send(message)
+        kind = message.get("type")
+        if kind == "http.response.start":
+            if self._start is None:
+                self._start = message
+        elif kind == _BODY or kind in _SENT_BY_SERVER:
+            if kind != _BODY:
+                self._is_sent_by_server = True
+            if not message.get("more_body"):
+                return self._send_last(message) if not self._ended_ns else self._send(message)
+            self._note_chunk(message)
+        elif kind == "http.response.trailers" and not message.get("more_trailers"):
+            return self._send_trailers(message)
+        return self._send_watched(message) if self._observer.sends_may_raise else self._send(message)
 
     def end(self, error: BaseException | None = None) -> None:
         """Count the exchange, if it has not been: the app has returned or raised."""
-        observer = self._observer
-        try:
-            if not self.is_counted:
-                self.is_counted = True
+        if not self.is_counted:
+            self.is_counted = True
+            try:
                 self._count(error)
-            elif not self._is_complete and _is_raised_in(self._sending, error):
-                # The send before which it was counted found that the caller had left.
-                observer.take_back(self._ended_ns - self._began_ns)
-        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            observer.complain("a request could not be counted")
+            except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+                self._observer.complain("a request could not be counted")
 
     def _keep_request(self, message: Message) -> None:
         if not isinstance(self._request, ShortBody):
             first, self._request = self._request, ShortBody(self._observer.max_inspected_bytes)
             if first is not None:
-                self._request.append(first)
-        self._request.append(message)
+                self._request.append(first.get("body"))
+        self._request.append(message.get("body"))
 
-    def _begin_stream(self, message: Message) -> None:
-        if self._start is not None:
-            self._first_byte_ns = self._observer.now_ns()
+    def _note_chunk(self, message: Message) -> None:
+        """Note the first bytes of a body in several messages, and what is needed of the others."""
+        if self._body is None and self._start is not None:
             self._content = content_of(self._start)
-            self._body = StreamedBody(self._content, self._observer.max_inspected_bytes)
-            self._body.append(message)
+            self._body = StreamedBody(self._start, self._content, self._observer.max_inspected_bytes)
+        if self._body is None:
+            return
+        self._body.append(message.get("body"))
+        if not self._first_byte_ns and (message.get("body") or message["type"] != _BODY):
+            self._first_byte_ns = self._observer.now_ns()
+            if not self._observer.sends_may_raise:
+                self._keep = self._body.append
 
-    def _send_last(self, message: Message) -> Awaitable[None]:
-        """Send the last message of the body; a quick plain answer is counted just before."""
-        observer = self._observer
-        self._ended_ns = ended_ns = observer.now_ns()
-        start = self._start
-        if start is None or self._body is not None:
-            return self._send_last_and_count(message)
-        if observer.max_inspected_bytes:
-            self._content = content_of(start)
-        latency_ns = ended_ns - self._began_ns
-        if (
-            self._content is not OTHER
-            or start["status"] != 200
-            or latency_ns >= observer.quick_ns
-            or self._left_ns
-            or "trailers" in start
-        ):
-            return self._send_last_and_count(message)
-        self.is_counted = True
-        try:
-            observer.count_quick_answer(latency_ns, ended_ns)
-        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            observer.complain("a request could not be counted")
-        self._sending = self._send(message)
-        return self._sending
-
-    async def _send_last_and_count(self, message: Message) -> None:
-        """Send the last message of the body, and only then look into it."""
-        self._last = message
+    async def _send_watched(self, message: Message) -> None:
+        """Send what is not the last message; since HTTP spec 2.4, OSError means that the caller left."""
         try:
             await self._send(message)
         except OSError:
             self._left_ns = self._left_ns or self._observer.now_ns()
             raise
+
+    async def _send_last(self, message: Message) -> None:
+        """Send the last message of the body, and only then look into it."""
+        observer = self._observer
+        self._last = message
+        self._ended_ns = ended_ns = observer.now_ns()
+        try:
+            await self._send(message)
+        except OSError:
+            self._left_ns = self._left_ns or ended_ns
+            self._ended_ns = 0
+            raise
         start = self._start
         if start is None or start.get("trailers"):
             return
         self._is_complete = True
-        # An empty message after others may be a middleware's way to close a stream that failed.
-        if self._body is None or message.get("body"):
+        if self._body is None:
+            if observer.max_inspected_bytes:
+                self._content = content_of(start)
+            latency_ns = ended_ns - self._began_ns
+            if (
+                self._content is OTHER
+                and message.get("body")
+                and start.get("status") == 200
+                and latency_ns < observer.quick_ns
+                and not self._left_ns
+            ):
+                # The most frequent case, in short.
+                self.is_counted = True
+                try:
+                    observer.count_quick_answer(latency_ns, ended_ns)
+                except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+                    observer.complain("a request could not be counted")
+                return
+        # An empty message may be a middleware's way to close an answer that failed.
+        if message.get("body") or self._is_sent_by_server or _is_empty_by_right(start):
             self.end()
 
     async def _send_trailers(self, message: Message) -> None:
         await self._send(message)
-        self._is_complete = bool(self._ended_ns)
+        if self._ended_ns:
+            self._is_complete = True
+            self.end()
 
     def _count(self, error: BaseException | None) -> None:
         observer = self._observer
-        now_ns = self._ended_ns or self._left_ns or observer.now_ns()
+        now_ns = self._left_ns or self._ended_ns or observer.now_ns()
         latency_ns = first_byte_ns = now_ns - self._began_ns
         if self._first_byte_ns:
             first_byte_ns = self._first_byte_ns - self._began_ns
-        if error is not None or self._left_ns or not self._is_complete:
+        is_whole = self._is_complete and not self._left_ns
+        if error is not None and is_whole:
+            # After an answer that is surely whole, the exception is a background task's own.
+            is_whole = self._body is not None and self._body.is_as_long_as_declared(self._last.get("body"))
+        if not is_whole:
             outcome = self._outcome_of_break(error, latency_ns)
         elif first_byte_ns > observer.timeout_ns:
             outcome = Outcome.TIMED_OUT
@@ -202,12 +212,8 @@ class Exchange:
 
     def _outcome_of_break(self, error: BaseException | None, waited_ns: int) -> Outcome:
         """Judge what did not end well: the caller left, the app raised or did not finish."""
-        if self._is_complete and not self._left_ns and self._start and header(self._start, b"content-length"):
-            # The answer was whole before the exception, which is a background task's own.
-            return self._outcome_of_answer()
-        has_left = self._left_ns or _is_raised_in(getattr(self, "_sending", None), error)
         outcome = Outcome.UNFINISHED if error is None else outcome_of_exception(error)
-        if not has_left and outcome is not Outcome.ABANDONED:
+        if not self._left_ns and outcome is not Outcome.ABANDONED:
             return outcome
         return Outcome.ABANDONED_LATE if waited_ns > self._observer.timeout_ns else Outcome.ABANDONED
 
@@ -216,8 +222,9 @@ class Exchange:
         start = self._start
         if start is None:
             return Outcome.UNFINISHED
-        if not 200 <= start["status"] < 300:
-            return outcome_of_status(start["status"], has_route=_has_route(self._scope))
+        status = start.get("status", 500)
+        if not 200 <= status < 300:
+            return outcome_of_status(status, has_route=_has_route(self._scope))
         if not self._observer.max_inspected_bytes:
             return ANSWERED
         body, is_whole = self._read_body()
@@ -230,12 +237,13 @@ class Exchange:
         return outcome
 
     def _read_body(self) -> tuple[bytes | None, bool]:
-        """Return the body, None if it is too long to be looked into, and whether it is whole."""
+        """Return the body, None if it is not known or too long to be looked into, and whether it is whole."""
+        if self._is_sent_by_server:
+            return None, True
+        last = self._last.get("body", b"")
         if self._body is not None:
-            self._body.append(self._last)
-            return self._body.read()
-        body: bytes = self._last.get("body", b"")
-        return (body if len(body) <= self._observer.max_inspected_bytes else None), True
+            return self._body.read(last)
+        return (last if len(last) <= self._observer.max_inspected_bytes else None), True
 
     def _call(self) -> object:
         """What the caller sent, parsed; None if it is too long or no JSON."""
@@ -246,43 +254,26 @@ class Exchange:
         return parse_or_none(body)
 
 
-def _has_route(scope: Scope) -> bool:
-    """Whether a route of the app matched, where its framework tells (Starlette, FastAPI)."""
-    if "route" in scope:
-        return True
-    # A mounted app is an endpoint too, but says nothing about its own routes.
-    endpoint = scope.get("endpoint")
-    return endpoint is not None and not hasattr(endpoint, "routes")
+def sends_may_raise(scope: Scope) -> bool:
+    """Whether `send` may raise OSError because the caller has left: since HTTP spec 2.4, it must.
 
-
-def _is_raised_in(sending: object, error: BaseException | None) -> bool:
-    """Whether an OSError among the causes of `error` came out of the server's `send`: the caller left.
-
-    The app's own OSErrors, of its lost backend for one, look the same but for their traceback.
+    A server that does not say which it follows is taken to be able to.
     """
-    code = getattr(sending, "cr_code", None)
-    return code is not None and any(
-        isinstance(cause, OSError) and any(frame is code for frame in _codes(cause))
-        for cause in _causes(error)
-    )
+    version = scope.get("asgi", {}).get("spec_version")
+    return version not in {"2.0", "2.1", "2.2", "2.3"}
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    waiting = [error]
-    for _ in range(_MOST_CAUSES):
-        if not waiting:
-            return
-        cause = waiting.pop()
-        if cause is None:
-            continue
-        yield cause
-        waiting += (cause.__cause__, cause.__context__)
-        if isinstance(cause, BaseExceptionGroup):
-            waiting += cause.exceptions
+def _is_empty_by_right(start: Message) -> bool:
+    return start.get("status") in {204, 304} or header(start, b"content-length") == b"0"
 
 
-def _codes(error: BaseException) -> Iterator[object]:
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace.tb_frame.f_code
-        trace = trace.tb_next
+def _has_route(scope: Scope) -> bool:
+    """Whether a route of the app matched, where its framework tells (Starlette, FastAPI).
+
+    A mounted app is a route and an endpoint too, but says nothing about its own routes.
+    """
+    if "route" in scope:
+        return getattr(scope["route"], "endpoint", None) is not None
+    # Older Starlette tells the endpoint only.
+    endpoint = scope.get("endpoint")
+    return isinstance(endpoint, type) or hasattr(endpoint, "__code__")

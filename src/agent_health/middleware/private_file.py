@@ -1,6 +1,7 @@
 """How is a file opened that only its owner may read, and that no other process may swap for its own?"""
 
 import contextlib
+import errno
 import fcntl
 import logging
 import mmap
@@ -25,7 +26,7 @@ def open_private(path: Path, *, create: bool) -> int | None:
         return None
     except OSError as error:
         # A symbolic link (ELOOP), a directory (EISDIR), another user's file (EACCES).
-        if path.is_symlink() or path.is_dir() or isinstance(error, PermissionError):
+        if not _is_regular(path) or isinstance(error, PermissionError):
             set_aside(path, f"cannot be opened as a file of ours ({error.strerror})")
             return None
         raise
@@ -35,6 +36,12 @@ def open_private(path: Path, *, create: bool) -> int | None:
         set_aside(path, "is not a regular file of ours that only we may read")
         return None
     return fd
+
+
+def _is_regular(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISREG(path.lstat().st_mode)
+    return True
 
 
 def set_aside(path: Path, why: str) -> None:
@@ -62,6 +69,22 @@ def map_shared(fd: int, size: int, *, writable: bool) -> memoryview:
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     # The mapping ends with the last view of it: closing it by hand would pull it from under them.
     return memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, protection))
+
+
+@contextlib.contextmanager
+def opened_again(path: Path, fd: int) -> Iterator[int]:
+    """Open the file of `fd` once more, for a mapping. Raises OSError if it no longer stands at `path`.
+
+    A mapping keeps a copy of its descriptor for as long as anybody, a forked child too, has a view
+    of it. A copy of `fd` would keep its lock; this opening has none.
+    """
+    again_fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        if not os.path.samestat(os.fstat(again_fd), os.fstat(fd)):
+            raise OSError(errno.ESTALE, "was replaced", str(path))
+        yield again_fd
+    finally:
+        os.close(again_fd)
 
 
 def is_at(fd: int, path: Path) -> bool:

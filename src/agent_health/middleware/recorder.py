@@ -8,13 +8,13 @@ import os
 import sys
 import threading
 import weakref
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import isfinite
 from pathlib import Path
 
 from agent_health.document import HealthDocument
 from agent_health.errors import InvalidSetting
-from agent_health.latency_histogram import bin_of, clamped
+from agent_health.latency_histogram import LONGEST_LATENCY_NS, bin_of, clamped
 from agent_health.middleware.board import Notice
 from agent_health.middleware.interaction import Interaction
 from agent_health.middleware.settings import Moment, RecorderSettings, moment_now
@@ -25,6 +25,7 @@ from agent_health.self_report import Declared, no_report, self_report
 
 _log = logging.getLogger("agent_health")
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _STREAMS = len(Outcome)
 """The lane behind the outcomes: how many of them were streams."""
 _RETRY_NS = 50_000_000
@@ -141,7 +142,10 @@ class AgentHealth:
         if held is not None and now_ns < self._refresh_due_ns:
             return held
         with self._lock:
-            self._catch_up(now_ns)
+            try:
+                self._catch_up(now_ns)
+            except Exception:  # noqa: BLE001 - the endpoint must answer: this fails again, and says so
+                return self._refresh(now_ns)
             return self._held or self._refresh(now_ns)
 
     def seconds_to_refresh(self, now_ns: int) -> int:
@@ -165,16 +169,6 @@ class AgentHealth:
             self._catch_up_locked(now_ns)
         self._latencies[bin_of(latency_ns)] += 1
         self._counts[0] += 1
-
-    def take_back(self, latency_ns: int) -> None:
-        """Turn an answer that was counted a moment ago into an abandoned one."""
-        with self._lock:
-            index = bin_of(latency_ns)
-            # Both are there unless a slot has just begun: then the answer stands.
-            if self._counts[Outcome.ANSWERED] and self._latencies[index]:
-                self._counts[Outcome.ANSWERED] -= 1
-                self._latencies[index] -= 1
-                self._counts[Outcome.ABANDONED] += 1
 
     def open(self) -> None:
         """Open the windows now rather than with the first interaction: the disk may take its time."""
@@ -209,6 +203,8 @@ class AgentHealth:
         self._windows: Windows | None = None
         self._reader = WindowReader(self.settings.window_ns)
         self._held: Notice | None = None
+        self._is_refreshing = False
+        self._healthy_ms = 0
         self._refresh_due_ns = 0
         self._due_ns = 0
         """When `count` must look up: the slot ends, or the document is due. 0 until it is open."""
@@ -222,10 +218,11 @@ class AgentHealth:
 
     def _opened(self, now_ns: int) -> Windows:
         if self._windows is None:
-            self._windows = open_windows(self.settings, self.clock, now_ns)
-            now_ns += self._windows.offset_ns
-            self._writer = WindowWriter(self._windows.block, self.settings.window_ns, now_ns)
+            windows = open_windows(self.settings, self.clock, now_ns)
+            now_ns += windows.offset_ns
+            self._writer = WindowWriter(windows.block, self.settings.window_ns, now_ns)
             self._take_lanes()
+            self._windows = windows
         return self._windows
 
     def _catch_up_locked(self, now_ns: int) -> None:
@@ -255,14 +252,22 @@ class AgentHealth:
         """Adopt what another worker has published, or make and publish the document."""
         # First of all: an operator's function may record, or ask for the document, in its turn.
         self._refresh_due_ns = now_ns + self.settings.refresh_ns
+        if self._is_refreshing:
+            return self._unknown(now_ns)
+        self._is_refreshing = True
         try:
             notice = self._renewed(self._opened(now_ns), now_ns)
         except Exception:  # noqa: BLE001 - the endpoint must answer, whatever is wrong with the windows
             self.complain("the health document could not be made; it says `unknown`")
-            document = no_report(self.settings.agent_id, self._wall()).to_json()
-            notice = Notice(now_ns, self._refresh_due_ns, 0, document)
+            notice = self._unknown(now_ns)
+        finally:
+            self._is_refreshing = False
         self._held = notice
         return notice
+
+    def _unknown(self, now_ns: int) -> Notice:
+        document = no_report(self.settings.agent_id, self._wall()).to_json()
+        return Notice(now_ns, self._refresh_due_ns, 0, document)
 
     def _renewed(self, windows: Windows, now_ns: int) -> Notice:
         offset_ns = windows.offset_ns
@@ -278,10 +283,12 @@ class AgentHealth:
                 self._refresh_due_ns = now_ns + _RETRY_NS
                 return held
             document = self._report(windows, now_ns)
-            healthy_at = document.health.last_healthy_at
-            healthy_ms = int(healthy_at.timestamp() * 1000) if healthy_at else 0
             expires_ns = time_ns + self.settings.refresh_ns
-            notice = Notice(time_ns, expires_ns, healthy_ms, document.to_json())
+            if not is_ours:
+                # Good for one refresh, unless another worker is about to publish after all.
+                expires_ns = time_ns
+                self._refresh_due_ns = now_ns + _RETRY_NS
+            notice = Notice(time_ns, expires_ns, self._healthy_ms, document.to_json())
             if is_ours:
                 windows.publish(notice)
             return notice
@@ -289,15 +296,18 @@ class AgentHealth:
     def _report(self, windows: Windows, now_ns: int) -> HealthDocument:
         time_ns = now_ns + windows.offset_ns
         notice = windows.notice()
-        healthy_ms = notice.last_healthy_ms if notice else 0
+        healthy_ms = max(self._healthy_ms, notice.last_healthy_ms if notice else 0)
         totals = self._reader.totals(windows.blocks(time_ns), time_ns)
-        return self_report(
+        document = self_report(
             self._declared(),
             totals,
             now=self._wall(),
             uptime_seconds=(time_ns - windows.oldest_living_start_ns()) / 1e9,
             last_healthy_at=datetime.fromtimestamp(healthy_ms / 1000, UTC) if healthy_ms else None,
         )
+        healthy_at = document.health.last_healthy_at
+        self._healthy_ms = (healthy_at - _EPOCH) // timedelta(milliseconds=1) if healthy_at else 0
+        return document
 
     def _declared(self) -> Declared:
         settings = self.settings
@@ -330,8 +340,8 @@ def _outcome(outcome: object) -> Outcome:
 
 
 def _nanoseconds(name: str, milliseconds: object) -> int:
-    if isinstance(milliseconds, int | float) and isfinite(milliseconds):
-        return int(milliseconds * 1e6)
+    if isinstance(milliseconds, int) or (isinstance(milliseconds, float) and isfinite(milliseconds)):
+        return int(min(max(milliseconds, 0), LONGEST_LATENCY_NS / 1e6) * 1e6)
     raise InvalidSetting(name, milliseconds, "a number of milliseconds")
 
 

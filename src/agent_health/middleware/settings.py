@@ -45,7 +45,7 @@ def _locks_exist(path: Path) -> Path:
 
 _Seconds = Annotated[float, Strict()]
 _Text = Annotated[str, AfterValidator(_is_printable)]
-_Moment = AwareDatetime | Callable[[], datetime | None] | None
+_Moment = Annotated[AwareDatetime, Strict()] | Callable[[], datetime | None] | None
 _MOMENT = "a datetime with a time zone, or what returns one, or None"
 _Glob = Annotated[str, Field(min_length=1)]
 _GLOBS = "a list of path patterns such as ['/internal/*']"

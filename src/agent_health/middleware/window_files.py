@@ -34,6 +34,7 @@ from agent_health.middleware.private_file import (
     lock_held,
     map_shared,
     open_private,
+    opened_again,
     set_aside,
     try_lock,
     unlock,
@@ -183,7 +184,8 @@ class _WindowFile:
             path.unlink(missing_ok=True)
             os.close(fd)
             raise
-        file = cls(path, fd, map_shared(fd, _SIZE, writable=True))
+        with opened_again(path, fd) as mapped_fd:
+            file = cls(path, fd, map_shared(mapped_fd, _SIZE, writable=True))
         if is_new:
             header = _header(window_ns)
             file.view[: len(header)] = header
@@ -257,5 +259,19 @@ def _drop_other_shapes(state_dir: Path, agent: str, current: Path, wall_s: float
             continue
         with contextlib.suppress(OSError):
             newest_s = max(path.lstat().st_mtime for path in (directory, *directory.iterdir()))
-            if wall_s - newest_s > _OTHER_SHAPES_KEPT_SECONDS:
+            if wall_s - newest_s > _OTHER_SHAPES_KEPT_SECONDS and not _is_in_use(directory):
                 shutil.rmtree(directory)
+
+
+def _is_in_use(directory: Path) -> bool:
+    """Whether a worker lives there: an idle one writes nothing for weeks."""
+    for path in directory.glob("worker-*.window"):
+        fd = open_private(path, create=False)
+        if fd is None:
+            continue
+        try:
+            if not try_lock(fd):
+                return True
+        finally:
+            os.close(fd)
+    return False

@@ -115,5 +115,7 @@ def check_state_dir(state_dir: Path | None) -> None:
             return
         expected = f"a directory that can be made and written to ({error.strerror})"
         raise InvalidSetting("state_dir", str(state_dir), expected) from error
+    if os.statvfs(state_dir).f_flag & os.ST_RDONLY:
+        return
     if not os.access(state_dir, os.R_OK | os.W_OK | os.X_OK):
         raise InvalidSetting("state_dir", str(state_dir), "a directory that we may read and write")
