@@ -39,7 +39,7 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 SCOPE = {
     "type": "http",
-    "asgi": {"version": "3.0", "spec_version": "2.4"},
+    "asgi": {"version": "3.0", "spec_version": "2.3"},
     "http_version": "1.1",
     "scheme": "http",
     "path": "/ask",

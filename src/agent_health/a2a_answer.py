@@ -120,10 +120,8 @@ def _outcome_of_message(message: object, *, in_stream: bool) -> Outcome:
     if not isinstance(message, dict):
         return ANSWERED
     is_rpc = "jsonrpc" in message
-    if is_rpc or in_stream:
-        error = message.get("error")
-        if error is not None:
-            return _outcome_of_error(error, is_rpc=is_rpc)
+    if (is_rpc or in_stream) and message.get("error") is not None:
+        return _outcome_of_error(message["error"], is_rpc=is_rpc)
     return TASK_FAILED if _task_state(message) in _FAILED_STATES else ANSWERED
 
 
@@ -154,7 +152,8 @@ def _task_state(message: object) -> str | None:
     if not isinstance(result, dict):
         return None
     reporter = result.get("task") or result.get("statusUpdate") or (result if is_rpc else None)
-    state = _member(_member(reporter, "status"), "state")
+    status = reporter.get("status") if isinstance(reporter, dict) else None
+    state = status.get("state") if isinstance(status, dict) else None
     return state if isinstance(state, str) else None
 
 

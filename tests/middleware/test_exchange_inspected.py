@@ -282,3 +282,10 @@ async def test_an_app_may_use_its_message_again_for_the_next_chunk() -> None:
             await send(message)
 
     assert (await play(app, server=Server(call()))).outcome == "server_fault"
+
+
+@pytest.mark.parametrize("body", [memoryview(FAULT), bytearray(FAULT)])
+async def test_a_body_may_be_any_bytes(body: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Starlette takes a memoryview for an answer."""
+    assert (await play([start(headers=JSON), final(body)])).outcome == "server_fault"
+    assert not caplog.records

@@ -76,12 +76,13 @@ class HealthEndpoint:
                 return
             is_full = True
         now_ns = self._recorder.clock.monotonic_ns()
-        form = self._form(self._recorder.published(now_ns), is_full, _prefers_health_json(accept))
-        caching = b"max-age=%d" % self._recorder.seconds_to_refresh(now_ns)
-        if is_full and self._is_coarse:
-            caching = b"private, " + caching
-        headers = [*form.headers, (b"cache-control", caching)]
-        is_known = form.status == 200 and _matches(if_none_match, form.etag)
+        is_health_json = bool(accept) and _prefers_health_json(accept)
+        form = self._form(self._recorder.published(now_ns), (is_full, is_health_json))
+        headers = [
+            *form.headers,
+            (b"cache-control", self._caching(now_ns, is_private=is_full and self._is_coarse)),
+        ]
+        is_known = bool(if_none_match) and form.status == 200 and _matches(if_none_match, form.etag)
         if is_known:
             headers = [header for header in headers if header[0] not in {b"content-type", b"content-length"}]
         await send(
@@ -89,14 +90,17 @@ class HealthEndpoint:
         )
         await send({"type": "http.response.body", "body": b"" if is_known or method == "HEAD" else form.body})
 
-    def _form(self, notice: Notice, is_full: bool, is_health_json: bool) -> _Representation:  # noqa: FBT001
+    def _form(self, notice: Notice, form: tuple[bool, bool]) -> _Representation:
         if notice is not self._notice:
             self._notice = notice
             self._forms = {}
-        key = (is_full, is_health_json)
-        if key not in self._forms:
-            self._forms[key] = _represent(notice.document, *key)
-        return self._forms[key]
+        if form not in self._forms:
+            self._forms[form] = _represent(notice.document, *form)
+        return self._forms[form]
+
+    def _caching(self, now_ns: int, *, is_private: bool) -> bytes:
+        seconds = self._recorder.seconds_to_refresh(now_ns)
+        return b"private, max-age=%d" % seconds if is_private else b"max-age=%d" % seconds
 
 
 def _represent(published: bytes, is_full: bool, is_health_json: bool) -> _Representation:  # noqa: FBT001
@@ -150,7 +154,7 @@ def _quality(parameters: list[bytes]) -> float:
 
 def _matches(if_none_match: bytes, etag: bytes) -> bool:
     """Whether an If-None-Match header names our entity tag (RFC 9110 13.1.2, weak comparison)."""
-    if not if_none_match or len(if_none_match) > _MOST_HEADER_BYTES:
+    if len(if_none_match) > _MOST_HEADER_BYTES:
         return False
     if if_none_match.strip() == b"*":
         return True

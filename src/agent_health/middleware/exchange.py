@@ -9,9 +9,17 @@ answer's own exception.
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from agent_health.a2a_answer import NotJson, expects_rpc_answer, is_poll, parse_or_none
+from agent_health.a2a_answer import (
+    NotJson,
+    TooDeep,
+    expects_rpc_answer,
+    is_poll,
+    outcome_of_json,
+    parse_or_none,
+)
 from agent_health.middleware.body import (
     EVENTS,
+    JSON,
     OTHER,
     Message,
     ShortBody,
@@ -159,27 +167,37 @@ class Exchange:
         if start is None or start.get("trailers"):
             return
         self._is_complete = True
-        if self._body is None:
-            if observer.max_inspected_bytes:
-                self._content = content_of(start)
-            latency_ns = ended_ns - self._began_ns
-            if (
-                self._content is OTHER
-                and message.get("body")
-                and start.get("status") == 200
-                and latency_ns < observer.quick_ns
-                and not self._left_ns
-            ):
-                # The most frequent case, in short.
+        try:
+            if self._body is None and self._is_quick_answer(start, message.get("body")):
                 self.is_counted = True
-                try:
-                    observer.count_quick_answer(latency_ns, ended_ns)
-                except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-                    observer.complain("a request could not be counted")
+                observer.count_quick_answer(ended_ns - self._began_ns, ended_ns)
                 return
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            observer.complain("a request could not be counted")
         # An empty message may be a middleware's way to close an answer that failed.
         if message.get("body") or self._is_sent_by_server or _is_empty_by_right(start):
             self.end()
+
+    def _is_quick_answer(self, start: Message, body: bytes | None) -> bool:
+        """Whether an answer in one message is a good one, surely and soon: the most frequent case."""
+        observer = self._observer
+        most_bytes = observer.max_inspected_bytes
+        if most_bytes:
+            self._content = content_of(start)
+        if (
+            not body
+            or start.get("status") != 200
+            or self._ended_ns - self._began_ns >= observer.quick_ns
+            or self._left_ns
+        ):
+            return False
+        if self._content is OTHER:
+            return True
+        try:
+            is_short_json = self._content is JSON and type(body) is bytes and len(body) <= most_bytes
+            return is_short_json and outcome_of_json(body) is ANSWERED
+        except (NotJson, TooDeep):
+            return False
 
     async def _send_trailers(self, message: Message) -> None:
         await self._send(message)
@@ -240,7 +258,7 @@ class Exchange:
         """Return the body, None if it is not known or too long to be looked into, and whether it is whole."""
         if self._is_sent_by_server:
             return None, True
-        last = self._last.get("body", b"")
+        last = bytes(self._last.get("body", b""))
         if self._body is not None:
             return self._body.read(last)
         return (last if len(last) <= self._observer.max_inspected_bytes else None), True
