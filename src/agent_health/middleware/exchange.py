@@ -145,7 +145,7 @@ class Exchange:
                 self._keep = self._body.append
 
     async def _send_watched(self, message: Message) -> None:
-        """Send what is not the last message; since HTTP spec 2.4, OSError means that the caller left."""
+        """Send a message; since HTTP spec 2.4, OSError means that the caller has left."""
         try:
             await self._send(message)
         except OSError:
@@ -200,7 +200,7 @@ class Exchange:
             return False
 
     async def _send_trailers(self, message: Message) -> None:
-        await self._send(message)
+        await self._send_watched(message)
         if self._ended_ns:
             self._is_complete = True
             self.end()
