@@ -1,0 +1,84 @@
+"""Do the protocol's document and the list of behaviours say what the code and the tests hold?"""
+
+import ast
+import inspect
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from agent_health import AgentHealthMiddleware
+from agent_health.outcome import SIDES, Counting, Outcome, Side
+
+REPOSITORY = Path(__file__).parents[1]
+TESTS = REPOSITORY / "tests"
+DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+NUMBERS = [f"B{number}" for number in range(1, 34) if number != 31]
+SIDE_OF_CELL = {"response": Side.RESPONSE, "error": Side.ERROR, "-": None}
+
+
+def rows(document: str) -> list[list[str]]:
+    """The cells of every table row of a document, headings included."""
+    lines = (REPOSITORY / "docs" / document).read_text().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+BEHAVIOURS = [row for row in rows("behaviours.md") if re.match(r"B\d", row[0])]
+
+
+@cache
+def functions(file: Path) -> frozenset[str]:
+    """The test functions that pytest finds in a file."""
+    defined = ast.parse(file.read_text()).body
+    return frozenset(
+        node.name
+        for node in defined
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    )
+
+
+def test_every_behaviour_is_there_once_and_in_order() -> None:
+    assert [row[0] for row in BEHAVIOURS] == NUMBERS
+
+
+@pytest.mark.parametrize("row", BEHAVIOURS, ids=lambda row: str(row[0]))
+def test_every_test_that_proves_a_behaviour_exists(row: list[str]) -> None:
+    _, behaviour, proofs = row
+    assert behaviour
+    named = re.findall(r"`([^`]+)::([^`]+)`", proofs)
+    assert named
+    assert proofs == ", ".join(f"`{file}::{function}`" for file, function in named)
+    assert [
+        f"{file}::{function}"
+        for file, function in named
+        if not (TESTS / file).is_file() or function not in functions(TESTS / file)
+    ] == []
+
+
+def test_every_behaviour_that_a_comment_or_a_test_names_is_in_the_list() -> None:
+    files = [*(REPOSITORY / "src").rglob("*.py"), *TESTS.rglob("*.py")]
+    named = {number for file in files for number in re.findall(r"\bB[1-9]\d?\b", file.read_text())}
+    assert named
+    assert named <= set(NUMBERS)
+
+
+def test_the_table_of_outcomes_is_that_of_the_code() -> None:
+    table = rows("protocol.md")
+    (heading,) = [row for row in table if row[0] == "outcome"]
+    assert heading[2:] == [f"`{counting}`" for counting in Counting]
+    start = table.index(heading) + 2
+    said = table[start : start + len(Outcome)]
+    assert [row[0] for row in said] == [f"`{outcome.name.lower()}`" for outcome in Outcome]
+    for column, counting in enumerate(Counting, 2):
+        assert {Outcome[row[0].strip("`").upper()]: SIDE_OF_CELL[row[column]] for row in said} == SIDES[
+            counting
+        ]
+
+
+@pytest.mark.parametrize("name", list(inspect.signature(AgentHealthMiddleware).parameters)[1:])
+def test_every_setting_is_named_where_an_operator_looks(name: str) -> None:
+    texts = [document.read_text() for document in DOCUMENTS]
+    texts.append(AgentHealthMiddleware.__doc__ or "")
+    spelled = re.compile(rf"`{name}\b|\b{name}=|^ +{name}: ", re.MULTILINE)
+    assert any(spelled.search(text) for text in texts)
