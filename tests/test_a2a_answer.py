@@ -1,4 +1,4 @@
-"""What did an A2A answer say? (B11; protocol.md section 2, field notes section 1)"""
+"""What did an A2A answer say? (B11; protocol.md section 2)"""
 
 import json
 from typing import Any

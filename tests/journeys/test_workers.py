@@ -20,20 +20,23 @@ LOOKS = 40
 
 # It may miss that a worker died until that one's timeout.
 _GUNICORN = [
-    "gunicorn", APP, "-k", "asgi", "-w", "2", "-b", "127.0.0.1:{port}",
+    "gunicorn", APP, "-k", "asgi", "-w", "4", "-b", "127.0.0.1:{port}",
     "--graceful-timeout", "5", "--timeout", "5", "--no-control-socket",
 ]  # fmt: skip
 COMMANDS = {
-    "uvicorn": ["uvicorn", APP, "--workers", "2", "--port", "{port}", "--log-level", "warning"],
+    "uvicorn": ["uvicorn", APP, "--workers", "4", "--port", "{port}", "--log-level", "warning"],
     "gunicorn": _GUNICORN,
     "gunicorn-preload": [*_GUNICORN, "--preload"],
+    "gunicorn-recycling": [*_GUNICORN, "--max-requests", "100", "--max-requests-jitter", "20"],
     "granian": [
         "granian", APP, "--interface", "asgi", "--workers", "4", "--port", "{port}",
         "--respawn-failed-workers", "--respawn-interval", "0.1",
     ],
     "hypercorn": ["hypercorn", APP, "-w", "2", "-b", "127.0.0.1:{port}"],
 }  # fmt: skip
-WORKERS = {"uvicorn": 2, "gunicorn": 2, "gunicorn-preload": 2, "granian": 4, "hypercorn": 2}
+WORKERS = dict.fromkeys(COMMANDS, 4) | {"hypercorn": 2}
+# Of hypercorn, a killed worker takes all others with it; recycled ones end by themselves.
+KILLED = [name for name in COMMANDS if name not in {"hypercorn", "gunicorn-recycling"}]
 
 
 class Agent:
@@ -134,21 +137,20 @@ def kill_workers(agent: Agent, kills: int) -> None:
             assert agent.window_files() <= agent.workers
 
 
-# Of hypercorn, a killed worker takes all others with it: there the restart above is the proof.
 @pytest.mark.fault
-@pytest.mark.parametrize("agent", [name for name in COMMANDS if name != "hypercorn"], indirect=True)
+@pytest.mark.parametrize("agent", KILLED, indirect=True)
 def test_killed_workers_lose_nothing_and_leave_no_files(agent: Agent) -> None:
     kill_workers(agent, 5)
 
 
 @pytest.mark.fault
 @pytest.mark.long
-@pytest.mark.parametrize("agent", [name for name in COMMANDS if name != "hypercorn"], indirect=True)
+@pytest.mark.parametrize("agent", KILLED, indirect=True)
 def test_workers_killed_over_and_over_lose_nothing_and_leave_no_files(agent: Agent) -> None:
     kill_workers(agent, 20)
 
 
-@pytest.mark.parametrize("agent", [name for name in COMMANDS if name != "gunicorn-preload"], indirect=True)
+@pytest.mark.parametrize("agent", ["uvicorn", "gunicorn", "granian", "hypercorn"], indirect=True)
 def test_a_caller_who_leaves_in_the_middle_of_a_stream_moves_no_ratio(agent: Agent) -> None:
     with agent.running() as server:
         assert server.leave_midway("/stream", after_seconds=0.35).count(b"data:") > 1

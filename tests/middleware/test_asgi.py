@@ -126,7 +126,7 @@ def fail(*_: Any, **__: Any) -> NoReturn:
 # A recorder that fails fails no request (B16).
 
 
-@pytest.mark.parametrize("name", ["count", "count_quick_answer", "take_back"])
+@pytest.mark.parametrize("name", ["count", "count_quick_answer"])
 @pytest.mark.parametrize("headers", [JSON, EVENTS, {}])
 @pytest.mark.parametrize("path", ["/ask", "/excluded", CARDS[0]])
 async def test_a_failing_recorder_fails_no_request(

@@ -325,3 +325,8 @@ async def test_only_a_caller_who_waited_too_long_is_a_sample(
     assert calibration is not None
     assert calibration.sample_count == errors
     assert calibration.response_ratio == (0 if errors else None)
+
+
+async def test_the_caller_may_leave_before_the_trailers() -> None:
+    steps: list[Step] = [start(trailers=True), final(b"x"), TRAILERS]
+    assert (await play(steps, server=Server(fails_at=3))).outcome == "abandoned"

@@ -1,4 +1,4 @@
-"""Messages and streams of all generations of A2A, as field notes section 1 has them."""
+"""Messages and streams of all generations of A2A."""
 
 import json
 from typing import Any

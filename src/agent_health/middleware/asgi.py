@@ -117,18 +117,16 @@ class AgentHealthMiddleware:
                 self.health.open()
             await self.app(scope, receive, send)
             return
+        is_sampled = scope["method"] not in _NEVER_SAMPLED
         if scope["path"].endswith(self._own_paths):
-            path = _path_below_root(scope)
+            path = scope["path"] if scope["path"] == self._path else _path_below_root(scope)
             if path == self._path:
                 await self._endpoint(scope, send)
                 return
             if path in CARD_PATHS:
-                self._count_excluded()
-                await self.app(scope, receive, self._announcing(scope, send))
-                return
-        if scope["method"] in _NEVER_SAMPLED or (
-            self._is_excluded is not None and self._is_excluded(_path_below_root(scope))
-        ):
+                is_sampled = False
+                send = self._announcing(scope, send)
+        if not is_sampled or (self._is_excluded is not None and self._is_excluded(_path_below_root(scope))):
             self._count_excluded()
             await self.app(scope, receive, send)
             return

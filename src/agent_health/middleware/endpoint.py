@@ -2,6 +2,7 @@
 
 import hmac
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -65,10 +66,10 @@ class HealthEndpoint:
         if method not in {"GET", "HEAD"}:
             await _refuse(send, 405, "only GET and HEAD are answered here", (b"allow", b"GET, HEAD"))
             return
-        accept, authorization, if_none_match = _asked(scope)
+        asked = _by_name(scope["headers"])
         is_full = not self._is_coarse
-        if self._is_coarse and self._token is not None and authorization is not None:
-            if not hmac.compare_digest(authorization, self._token):
+        if self._token is not None and (token := _bearer_token(asked)) is not None:
+            if not hmac.compare_digest(token, self._token):
                 challenge = (b"www-authenticate", b'Bearer error="invalid_token"')
                 await _refuse(
                     send, 401, "the token is not valid; without one, the basic state is public", challenge
@@ -76,13 +77,15 @@ class HealthEndpoint:
                 return
             is_full = True
         now_ns = self._recorder.clock.monotonic_ns()
-        is_health_json = bool(accept) and _prefers_health_json(accept)
+        is_health_json = b"accept" in asked and _prefers_health_json(asked[b"accept"])
         form = self._form(self._recorder.published(now_ns), (is_full, is_health_json))
         headers = [
             *form.headers,
             (b"cache-control", self._caching(now_ns, is_private=is_full and self._is_coarse)),
         ]
-        is_known = bool(if_none_match) and form.status == 200 and _matches(if_none_match, form.etag)
+        is_known = (
+            b"if-none-match" in asked and form.status == 200 and _matches(asked[b"if-none-match"], form.etag)
+        )
         if is_known:
             headers = [header for header in headers if header[0] not in {b"content-type", b"content-length"}]
         await send(
@@ -115,18 +118,20 @@ def _represent(published: bytes, is_full: bool, is_health_json: bool) -> _Repres
     return _Representation.of(status, _HEALTH_JSON, json.dumps(body, separators=(",", ":")).encode())
 
 
-def _asked(scope: Scope) -> tuple[bytes, bytes | None, bytes]:
-    """Return the Accept header, the bearer token and the If-None-Match header of a request."""
-    headers = scope["headers"]
-    by_name: dict[bytes, bytes] = dict(headers)
+def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return the request's headers by name; several lines mean the same as one (RFC 9110 5.3)."""
+    headers = list(headers)
+    by_name = dict(headers)
     if len(by_name) < len(headers):
-        # Some come in several lines, which mean the same as one (RFC 9110 5.3).
         by_name = {}
         for name, value in headers:
             by_name[name] = by_name[name] + b"," + value if name in by_name else value
-    authorization = by_name.get(b"authorization", b"")
-    token = authorization[7:].strip() if authorization[:7].lower() == b"bearer " else None
-    return by_name.get(b"accept", b""), token, by_name.get(b"if-none-match", b"")
+    return by_name
+
+
+def _bearer_token(asked: Mapping[bytes, bytes]) -> bytes | None:
+    scheme, _, token = asked.get(b"authorization", b"").partition(b" ")
+    return token.strip() if token and scheme.lower() == b"bearer" else None
 
 
 def _prefers_health_json(accept: bytes) -> bool:
