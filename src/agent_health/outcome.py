@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
+from agent_health.errors import InvalidSetting
+
 
 class Outcome(IntEnum):
     """How one request ended. The number is its lane in the window files: append only."""
@@ -61,6 +63,15 @@ class Counting(StrEnum):
     """Requests that reached an operation; the default."""
     SERVER_FAULTS = "server_faults"
     """Only what the agent did wrong is an error, so that no caller can move the ratio."""
+
+
+def outcome_named(outcome: object) -> Outcome:
+    """Return the outcome that is given, or named in lower case. Raises InvalidSetting for anything else."""
+    if isinstance(outcome, str) and outcome.upper() in Outcome.__members__:
+        return Outcome[outcome.upper()]
+    if isinstance(outcome, Outcome):
+        return outcome
+    raise InvalidSetting("outcome", outcome, "one of " + ", ".join(known.name.lower() for known in Outcome))
 
 
 class Side(IntEnum):

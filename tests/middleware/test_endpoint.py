@@ -281,3 +281,9 @@ async def test_no_request_makes_it_fail(
     assert answer.status in expected
     if answer.body:
         assert isinstance(json.loads(answer.body), dict)
+
+
+async def test_any_number_of_header_lines_means_the_same_as_one() -> None:
+    """Joining them one by one once took minutes for so many, on the event loop."""
+    lines = [(b"accept", b"application/json" * 10)] * 100_000 + [(b"a", b"b")] * 100_000
+    assert (await ask(agent(), HEALTH, headers=lines)).status == 200

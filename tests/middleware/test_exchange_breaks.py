@@ -31,6 +31,7 @@ from tests.support.scripted import (
 )
 
 from agent_health import AgentHealthMiddleware
+from agent_health.middleware.body import Message
 from agent_health.middleware.exchange import Receive, Scope, Send
 
 TYPES = [PLAIN, JSON, EVENTS, {}]
@@ -330,3 +331,55 @@ async def test_only_a_caller_who_waited_too_long_is_a_sample(
 async def test_the_caller_may_leave_before_the_trailers() -> None:
     steps: list[Step] = [start(trailers=True), final(b"x"), TRAILERS]
     assert (await play(steps, server=Server(fails_at=3))).outcome == "abandoned"
+
+
+async def test_a_request_that_never_ends_is_counted_once_it_is_overdue() -> None:
+    """Its caller may have left long ago, unseen: nobody asks `receive` in a handler that hangs."""
+    clock = HandClock()
+    waiting = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await waiting.wait()
+        await send(start())
+        await send(final(b"at last"))
+
+    middleware = AgentHealthMiddleware(app, agent_id="urn:agent", timeout_seconds=30, clock=clock.clock)
+    hanging = asyncio.create_task(middleware(http_scope(), idle_receive, swallow))
+    await asyncio.sleep(0)
+    clock.advance(30)
+    assert outcomes(middleware) == {}
+    clock.advance(1)
+    for _ in range(2):
+        assert outcomes(middleware) == {"timed_out": 1}
+    waiting.set()
+    await hanging
+    assert outcomes(middleware) == {"timed_out": 1}
+
+
+async def test_a_slow_upload_is_the_callers_time() -> None:
+    clock = HandClock()
+
+    async def slowly() -> Message:
+        clock.advance(40)
+        return request(b"{}")
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        clock.advance(0.1)
+        await send(start())
+        await send(final(b"ok"))
+
+    middleware = AgentHealthMiddleware(app, agent_id="urn:agent", timeout_seconds=30, clock=clock.clock)
+    await middleware(http_scope(), slowly, swallow)
+    document = middleware.health.document()
+    assert outcomes(middleware) == {"answered": 1}
+    assert document.calibration is not None
+    assert document.calibration.latency_p99_ms == pytest.approx(100, rel=0.01)
+
+
+async def idle_receive() -> Message:
+    return request()
+
+
+async def swallow(message: Message) -> None:
+    pass

@@ -7,6 +7,7 @@ from tests.support.hand_clock import HandClock
 from tests.support.recording import agent, outcomes, p99_ms
 
 from agent_health import AgentHealth
+from agent_health.errors import InvalidSetting
 from agent_health.middleware import Outcome
 
 
@@ -99,3 +100,9 @@ def test_the_latency_of_a_streamed_answer_ends_with_its_first_byte(
     assert p99_ms(health) == pytest.approx(20, rel=0.01)
     first_byte = extensions["io.github.agent-health.first-byte"]
     assert first_byte["latency_p99_ms"] == pytest.approx(20, rel=0.01)
+
+
+def test_a_mistyped_outcome_is_refused_where_it_is_written() -> None:
+    health = AgentHealth(agent_id="urn:agent")
+    with pytest.raises(InvalidSetting, match="outcome"), health.interaction() as interaction:
+        interaction.outcome = "task failed"

@@ -24,6 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from agent_health.cli.application import run  # noqa: PLC0415 - typer may not be installed
 
+        if sys.stdout is None or sys.stderr is None:
+            # Started with a closed stream. Nobody would read what a command says.
+            return EXIT_USAGE
         # What a terminal cannot show must not end in a traceback.
         for stream in (sys.stdout, sys.stderr):
             reconfigure = getattr(stream, "reconfigure", None)
@@ -38,7 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"agent-health: {missing} is not installed: pip install 'agent-health[client]'\n")
         return EXIT_USAGE
     except BrokenPipeError:
-        # Whoever read us has seen enough; the interpreter must not complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_nothing_more()
+        return EXIT_USAGE
+    except OSError as error:
+        # A full disk, say: whoever reads the exit code must not take it for a finding.
+        _write_nothing_more()
+        sys.stderr.write(f"agent-health: the output cannot be written ({error.strerror})\n")
         return EXIT_USAGE
     return exit_code
+
+
+def _write_nothing_more() -> None:
+    """Leave the interpreter nothing to complain about when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

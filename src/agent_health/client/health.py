@@ -289,6 +289,11 @@ def _findings(
     if announced.elsewhere is not None:
         message = f"the card announces {announced.elsewhere!a}, which is not followed"
         found.append(Finding("health_on_other_origin", "", message, "draft 4.1"))
+    if announced.passed_over is not None:
+        message = (
+            f"the card announces {announced.passed_over!a}; its Link header names another place, and counts"
+        )
+        found.append(Finding("announcements_differ", "", message, "RFC 8631"))
     if card.card is not None and not is_same_origin(card.answer.url, visit.given.url):
         found.append(Finding("card_on_other_origin", "", f"the card was read at {_origin(card.answer.url)}"))
     served_at = health.answer.served_at

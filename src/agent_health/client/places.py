@@ -65,6 +65,8 @@ class Announced:
     """Only ever on the card's own origin."""
     elsewhere: str | None
     """What was announced on another origin, and is not followed."""
+    passed_over: str | None = None
+    """Another place that the card names, on its own origin too."""
     is_private: bool = False
     """It stands under a key of no specification: seldom is it a health document of the draft."""
 
@@ -112,11 +114,18 @@ def is_named_by(card: AgentCard, url: URL) -> bool:
 
 
 def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ...]) -> Announced:
-    """Return what the card announces: its extension first, then the Link header, then a private key."""
+    """Return what the card announces: its extension, then the Link header, then a private key.
+
+    A Link header that says otherwise than the extension wins: it comes from whoever serves the
+    document, who knows below which prefix the agent is mounted.
+    """
     health = card.health
     path = None if health is None else health.path
     if path is not None and health is not None and health.source == "extension":
-        return Announced(place_under(card_url, "", path), None)
+        extension = place_under(card_url, "", path)
+        links = [url for link in status_links if (url := joined(card_url, link)) is not None]
+        link = next((url for url in links if is_same_origin(card_url, url)), extension)
+        return Announced(link, None, passed_over=None if link == extension else path)
     linked = [(place, False) for place in status_links]
     private = [] if health is None else [(health.path or health.url or "", True)]
     elsewhere = None
@@ -125,7 +134,7 @@ def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ..
         if url is None or url.raw_user is not None or url.raw_password is not None:
             continue
         if is_same_origin(card_url, url):
-            return Announced(url, elsewhere, is_private)
+            return Announced(url, elsewhere, is_private=is_private)
         elsewhere = elsewhere or place
     return Announced(None, elsewhere)
 

@@ -98,6 +98,8 @@ class AgentHealthMiddleware:
         self._path = settings.path
         self._own_paths = (settings.path, *CARD_PATHS)
         self._is_excluded = settings.excludes()
+        self._in_flight: set[Exchange] = set()
+        self.health.count_overdue = self._count_overdue
         # What an exchange needs; it looks them up several times for each request.
         self.now_ns = self.health.clock.monotonic_ns
         self.count = self.health.count
@@ -133,13 +135,21 @@ class AgentHealthMiddleware:
         if self.sends_may_raise is None:
             self.sends_may_raise = sends_may_raise(scope)
         exchange = Exchange(self, scope, receive, send)
+        self._in_flight.add(exchange)
         try:
             await self.app(scope, exchange.receive, exchange.send)
         except BaseException as error:
+            self._in_flight.discard(exchange)
             exchange.end(error)
             raise
+        self._in_flight.discard(exchange)
         if not exchange.is_counted:
             exchange.end()
+
+    def _count_overdue(self, now_ns: int) -> None:
+        """Count the requests that hang: they may never end, and their callers may be gone unseen."""
+        for exchange in list(self._in_flight):
+            exchange.end_if_overdue(now_ns)
 
     def _count_excluded(self) -> None:
         try:

@@ -41,10 +41,10 @@ def content_of(start: Message) -> str:
 def header(start: Message, wanted: bytes) -> bytes:
     """Return a header of an answer, empty if it is absent. `wanted` is in lower case."""
     length = len(wanted)
-    for name, value in start.get("headers", ()):
+    for name, value in start.get("headers") or ():
         # Django, for one, does not write names in lower case.
         if len(name) == length and (name == wanted or name.lower() == wanted):
-            return value  # type: ignore[no-any-return]
+            return bytes(value)
     return b""
 
 
@@ -56,7 +56,7 @@ def outcome_of_body(start: Message, content: str, body: bytes | None, *, is_whol
     """
     if content == OTHER:
         return ANSWERED
-    if body is None or header(start, b"content-encoding") not in _READABLE_ENCODINGS:
+    if body is None or header(start, b"content-encoding").lower() not in _READABLE_ENCODINGS:
         return Outcome.UNINSPECTED
     try:
         if content == EVENTS:

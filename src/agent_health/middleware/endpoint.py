@@ -14,6 +14,7 @@ from agent_health.middleware.settings import MiddlewareSettings
 
 _JSON = b"application/json"
 _HEALTH_JSON = b"application/health+json"
+_NEGOTIATING = frozenset({b"accept", b"if-none-match", b"authorization"})
 _MOST_HEADER_BYTES = 4096
 """A longer Accept or If-None-Match is as good as none."""
 
@@ -123,9 +124,8 @@ def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     headers = list(headers)
     by_name = dict(headers)
     if len(by_name) < len(headers):
-        by_name = {}
-        for name, value in headers:
-            by_name[name] = by_name[name] + b"," + value if name in by_name else value
+        for wanted in by_name.keys() & _NEGOTIATING:
+            by_name[wanted] = b",".join([value for name, value in headers if name == wanted])
     return by_name
 
 

@@ -83,16 +83,20 @@ class Exchange:
 
     async def receive(self) -> Message:
         """Pass on what the caller sends; keep a short body, note when the caller leaves."""
+        now_ns = self._observer.now_ns
+        asked_ns = now_ns()
         message = await self._receive()
         kind = message["type"]
         if kind == "http.request":
+            # A slow upload is the caller's time.
+            self._began_ns += now_ns() - asked_ns
             if self._request is None:
                 # Nearly always the only one.
                 self._request = message
             else:
                 self._keep_request(message)
         elif kind == "http.disconnect" and not self._ended_ns and not self._left_ns:
-            self._left_ns = self._observer.now_ns()
+            self._left_ns = now_ns()
         return message
 
     def send(self, message: Message) -> Awaitable[None]:
@@ -124,6 +128,14 @@ class Exchange:
             except Exception:  # noqa: BLE001 - measuring must never fail what it measures
                 self._observer.complain("a request could not be counted")
 
+    def end_if_overdue(self, now_ns: int) -> None:
+        """Count the exchange as timed out if its first byte is overdue: it may never end. May raise."""
+        latency_ns = now_ns - self._began_ns
+        is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
+        if is_waiting and latency_ns > self._observer.timeout_ns:
+            self.is_counted = True
+            self._observer.count(Outcome.TIMED_OUT, latency_ns, None, now_ns)
+
     def _keep_request(self, message: Message) -> None:
         if not isinstance(self._request, ShortBody):
             first, self._request = self._request, ShortBody(self._observer.max_inspected_bytes)
@@ -133,16 +145,20 @@ class Exchange:
 
     def _note_chunk(self, message: Message) -> None:
         """Note the first bytes of a body in several messages, and what is needed of the others."""
-        if self._body is None and self._start is not None:
-            self._content = content_of(self._start)
-            self._body = StreamedBody(self._start, self._content, self._observer.max_inspected_bytes)
-        if self._body is None:
+        start, observer = self._start, self._observer
+        if start is None:
             return
-        self._body.append(message.get("body"))
-        if not self._first_byte_ns and (message.get("body") or message["type"] != _BODY):
-            self._first_byte_ns = self._observer.now_ns()
-            if not self._observer.sends_may_raise:
-                self._keep = self._body.append
+        try:
+            if self._body is None:
+                self._content = content_of(start)
+                self._body = StreamedBody(start, self._content, observer.max_inspected_bytes)
+            self._body.append(message.get("body"))
+            if not self._first_byte_ns and (message.get("body") or message["type"] != _BODY):
+                self._first_byte_ns = observer.now_ns()
+                if not observer.sends_may_raise:
+                    self._keep = self._body.append
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            observer.complain("an answer could not be looked into")
 
     async def _send_watched(self, message: Message) -> None:
         """Send a message; since HTTP spec 2.4, OSError means that the caller has left."""
@@ -164,7 +180,7 @@ class Exchange:
             self._ended_ns = 0
             raise
         start = self._start
-        if start is None or start.get("trailers"):
+        if start is None or start.get("trailers") or self.is_counted:
             return
         self._is_complete = True
         try:
@@ -258,7 +274,7 @@ class Exchange:
         """Return the body, None if it is not known or too long to be looked into, and whether it is whole."""
         if self._is_sent_by_server:
             return None, True
-        last = bytes(self._last.get("body", b""))
+        last = bytes(self._last.get("body") or b"")
         if self._body is not None:
             return self._body.read(last)
         return (last if len(last) <= self._observer.max_inspected_bytes else None), True

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from agent_health.middleware.windows import Clock
-from agent_health.outcome import Outcome, outcome_of_exception
+from agent_health.outcome import Outcome, outcome_named, outcome_of_exception
 
 
 class _Recorder(Protocol):
@@ -19,10 +19,21 @@ class Interaction:
     """One interaction of an agent without ASGI; made by `AgentHealth.interaction`."""
 
     def __init__(self, health: _Recorder) -> None:
-        self.outcome: Outcome | str | None = None
-        """How it ended, if the body's own end does not tell."""
+        self._outcome: Outcome | None = None
         self._health = health
         self._first_byte_ns: int | None = None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended, if the body's own end does not tell; may be set by name, such as "task_failed".
+
+        Raises InvalidSetting, when it is set, for what is no outcome.
+        """
+        return self._outcome
+
+    @outcome.setter
+    def outcome(self, outcome: Outcome | str) -> None:
+        self._outcome = outcome_named(outcome)
 
     def first_byte(self) -> None:
         """Say that a streamed answer begins now; its latency is the time until here."""
@@ -37,7 +48,7 @@ class Interaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         now_ns = self._health.clock.monotonic_ns()
-        outcome = self.outcome
+        outcome = self._outcome
         if outcome is None:
             outcome = Outcome.ANSWERED if error is None else outcome_of_exception(error)
         latency_ns = now_ns - self._began_ns if self._first_byte_ns is None else self._first_byte_ns

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 from pathlib import Path
@@ -19,7 +20,7 @@ from agent_health.middleware.board import Notice
 from agent_health.middleware.interaction import Interaction
 from agent_health.middleware.settings import Moment, RecorderSettings, moment_now
 from agent_health.middleware.windows import Clock, Windows, check_state_dir, open_windows
-from agent_health.outcome import SIDES, Outcome
+from agent_health.outcome import SIDES, Outcome, outcome_named
 from agent_health.rolling_window import WindowReader, WindowWriter
 from agent_health.self_report import Declared, no_report, self_report
 
@@ -90,6 +91,8 @@ class AgentHealth:
             # Without the GIL an increment is no longer one step.
             self.count = self._count_locked  # type: ignore[method-assign]
             self.count_quick_answer = self._count_answer_locked  # type: ignore[method-assign]
+        self.count_overdue: Callable[[int], None] | None = None
+        """Called with the monotonic time before a document is made, to count what may never end."""
         self._begin()
         check_state_dir(self.settings.state_dir)
         _recorders.add(self)
@@ -108,7 +111,7 @@ class AgentHealth:
         its first byte took. Raises InvalidSetting for an outcome that is none and a latency that is
         no number; negative latencies count as 0, those above an hour as an hour.
         """
-        known = _outcome(outcome)
+        known = outcome_named(outcome)
         latency_ns = _nanoseconds("latency_ms", latency_ms)
         first_byte_ns = None if first_byte_ms is None else _nanoseconds("first_byte_ms", first_byte_ms)
         try:
@@ -294,6 +297,8 @@ class AgentHealth:
             return notice
 
     def _report(self, windows: Windows, now_ns: int) -> HealthDocument:
+        if self.count_overdue is not None:
+            self.count_overdue(now_ns)
         time_ns = now_ns + windows.offset_ns
         notice = windows.notice()
         healthy_ms = max(self._healthy_ms, notice.last_healthy_ms if notice else 0)
@@ -329,14 +334,6 @@ class AgentHealth:
 
     def _wall(self) -> datetime:
         return datetime.fromtimestamp(self.clock.wall_ns() / 1e9, UTC)
-
-
-def _outcome(outcome: object) -> Outcome:
-    if isinstance(outcome, str) and outcome.upper() in Outcome.__members__:
-        return Outcome[outcome.upper()]
-    if isinstance(outcome, Outcome):
-        return outcome
-    raise InvalidSetting("outcome", outcome, "one of " + ", ".join(known.name.lower() for known in Outcome))
 
 
 def _nanoseconds(name: str, milliseconds: object) -> int:

@@ -38,17 +38,18 @@ def _is_printable(text: str) -> str:
 
 
 def _locks_exist(path: Path) -> Path:
-    if importlib.util.find_spec("fcntl") is None:
+    if importlib.util.find_spec("fcntl") is None or not str(path).isprintable():
         raise ValueError
-    return path
+    # The process may change its directory before it opens the files.
+    return path.absolute()
 
 
 _Seconds = Annotated[float, Strict()]
 _Text = Annotated[str, AfterValidator(_is_printable)]
 _Moment = Annotated[AwareDatetime, Strict()] | Callable[[], datetime | None] | None
 _MOMENT = "a datetime with a time zone, or what returns one, or None"
-_Glob = Annotated[str, Field(min_length=1)]
-_GLOBS = "a list of path patterns such as ['/internal/*']"
+_Glob = Annotated[str, Field(pattern=r"^[/*]")]
+_GLOBS = "a list of path patterns such as ['/internal/*'], each beginning with / or *"
 
 
 class _Settings(BaseModel):
@@ -105,7 +106,7 @@ class RecorderSettings(_Settings):
 class MiddlewareSettings(_Settings):
     """The settings that only `AgentHealthMiddleware` has."""
 
-    path: Annotated[_Text, Field(pattern=r"^/[^?#* ]+$", max_length=1024)] = Field(
+    path: Annotated[_Text, Field(pattern=r"^/[^/?#* ][^?#* ]*$", max_length=1024)] = Field(
         description="an absolute path without query, such as /.well-known/agent-health"
     )
     timeout_seconds: Annotated[_Seconds, Field(gt=0, le=86_400)] = Field(

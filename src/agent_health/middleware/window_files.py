@@ -129,7 +129,11 @@ class WindowFiles:
         raise OSError(errno.EMFILE, f"used by more than {MOST_WORKERS} workers", str(self._directory))
 
     def _look_for_peers(self, now_ns: int) -> None:
-        numbers = self._numbers()
+        try:
+            numbers = self._numbers()
+        except FileNotFoundError:
+            # Somebody removed the directory. What is mapped still works, for those who live.
+            return
         for number, peer in list(self._peers.items()):
             if number not in numbers or not is_at(peer.fd, peer.path):
                 self._peers.pop(number).close()
