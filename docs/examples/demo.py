@@ -182,7 +182,9 @@ def end_in_order(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, end_in_order)
+    # SIGINT too: a shell that starts us in the background has it ignored.
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, end_in_order)
     try:
         sys.exit(main())
     except KeyboardInterrupt:
