@@ -133,3 +133,21 @@ def test_a_reader_that_left_is_no_traceback_and_no_judgement(arguments: list[str
     finally:
         os.close(writer)
     assert (ended.returncode, ended.stderr) == (3, "")
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+@pytest.mark.parametrize("arguments", ["--help", "check http://127.0.0.1:1", "validate /dev/null --json"])
+def test_an_output_that_cannot_be_written_is_no_judgement(arguments: str, redirection: str) -> None:
+    """A monitoring plugin on a full disk is unknown, not degraded."""
+    command = (
+        f"{sys.executable} -c 'import sys; from agent_health.cli import main; sys.exit(main())' {arguments}"
+    )
+    ended = subprocess.run(
+        ["/bin/sh", "-c", f"{command} {redirection}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 3
+    assert "Traceback" not in ended.stderr

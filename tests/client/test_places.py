@@ -7,6 +7,7 @@ from tests.support.agent_check import card
 from yarl import URL
 
 from agent_health.agent_card import interpret_agent_card
+from agent_health.card_announcement import announce_health
 from agent_health.client.places import Announced, announced_health, health_places, read_place
 from agent_health.errors import InvalidSetting
 
@@ -94,6 +95,26 @@ def test_only_what_is_announced_on_the_cards_own_origin_counts(
     members = card(endpoints={"health": private}) if private else card()
     announced = announced_health(interpret_agent_card(members), URL(ORIGIN + CARD), links)
     assert (announced.url and str(announced.url), announced.elsewhere) == (expected, elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("links", "expected", "passed_over"),
+    [
+        ((), HEALTH, None),
+        ((HEALTH,), HEALTH, None),
+        # A mounted agent whose card forgot the prefix; who serves the document knows it.
+        (("/travel" + HEALTH,), "/travel" + HEALTH, HEALTH),
+        (("https://other.example/state", "https://me:secret@agent.example/state"), HEALTH, None),
+    ],
+)
+def test_a_link_that_says_otherwise_than_the_extension_wins(
+    links: tuple[str, ...], expected: str, passed_over: str | None
+) -> None:
+    announced = announced_health(
+        interpret_agent_card(announce_health(card(capabilities={}))), URL(ORIGIN + CARD), links
+    )
+    assert str(announced.url) == ORIGIN + expected
+    assert announced.passed_over == passed_over
 
 
 @given(st.text() | st.text().map("http://".__add__) | st.text().map("https://a/".__add__))

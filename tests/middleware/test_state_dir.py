@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -255,6 +256,18 @@ def test_a_directory_of_ours_that_others_may_read_is_closed_to_them(tmp_path: Pa
     assert samples(again) == 1
     assert directory.stat().st_mode & 0o777 == 0o700
     again.close()
+
+
+def test_a_directory_that_is_removed_stops_nobody_who_has_it_open(tmp_path: Path, clock: HandClock) -> None:
+    first, second = agent(clock, state_dir=tmp_path), agent(clock, state_dir=tmp_path)
+    record(first, 3)
+    record(second, 4)
+    assert samples(first) == 7
+    shutil.rmtree(tmp_path)
+    record(second, 1)
+    assert samples(first) == 8
+    first.close()
+    second.close()
 
 
 def _link(directory: Path) -> None:

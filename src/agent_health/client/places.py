@@ -124,7 +124,7 @@ def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ..
     if path is not None and health is not None and health.source == "extension":
         extension = place_under(card_url, "", path)
         links = [url for link in status_links if (url := joined(card_url, link)) is not None]
-        link = next((url for url in links if is_same_origin(card_url, url)), extension)
+        link = next((url for url in links if _is_followed(card_url, url)), extension)
         return Announced(link, None, passed_over=None if link == extension else path)
     linked = [(place, False) for place in status_links]
     private = [] if health is None else [(health.path or health.url or "", True)]
@@ -133,10 +133,15 @@ def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ..
         url = joined(card_url, place) if place else None
         if url is None or url.raw_user is not None or url.raw_password is not None:
             continue
-        if is_same_origin(card_url, url):
+        if _is_followed(card_url, url):
             return Announced(url, elsewhere, is_private=is_private)
         elsewhere = elsewhere or place
     return Announced(None, elsewhere)
+
+
+def _is_followed(card_url: URL, url: URL) -> bool:
+    has_credentials = url.raw_user is not None or url.raw_password is not None
+    return is_same_origin(card_url, url) and not has_credentials
 
 
 def health_places(
