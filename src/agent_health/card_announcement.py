@@ -5,14 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeGuard
 
+from agent_health.document import SCHEMA_VERSION
 from agent_health.errors import InvalidSetting
 from agent_health.finding import Finding, json_pointer
 
 HEALTH_EXTENSION_URI: Final = "https://agent-health.github.io/extensions/health/v1"
 """Identifier of the health extension; it names and need not resolve."""
-HEALTH_SCHEMA_VERSION: Final = "0.1.0"
-"""Version of the health document that an announcement promises (draft 4.2)."""
+CARD_PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+"""Where A2A agents serve their card: since 0.3, and until 0.2.6."""
 DEFAULT_HEALTH_PATH: Final = "/.well-known/agent-health"
+"""Where the health document is served (draft 4.1)."""
 MAX_HEALTH_PATH_CHARS: Final = 2048
 
 # A second slash or a backslash would lead to another host, a fragment never reaches the server,
@@ -75,7 +77,7 @@ def _with_entry(extensions: list[Any] | tuple[Any, ...], path: str) -> list[Any]
         "uri": HEALTH_EXTENSION_URI,
         "description": "Serves the agent's health document (draft-liang-agent-health-state)",
         "required": False,
-        "params": {"path": path, "schema_version": HEALTH_SCHEMA_VERSION},
+        "params": {"path": path, "schema_version": SCHEMA_VERSION},
     }
     ours = [index for index, extension in enumerate(extensions) if _is_announcement(extension)]
     if not ours:

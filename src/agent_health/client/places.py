@@ -12,13 +12,10 @@ from urllib.parse import urlsplit
 from yarl import URL
 
 from agent_health.agent_card import AgentCard
-from agent_health.card_announcement import DEFAULT_HEALTH_PATH
+from agent_health.card_announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from agent_health.card_interfaces import MAX_URL_CHARS
 from agent_health.client.redirects import is_same_origin, joined
 from agent_health.errors import InvalidSetting
-
-CARD_PATHS: Final = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-"""Of A2A from 0.3 on, and of 0.2 and before."""
 
 _EXPECTED: Final = (
     f"an absolute http(s) URL of at most {MAX_URL_CHARS} characters, without credentials, "

@@ -5,16 +5,14 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+from agent_health.card_announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from agent_health.middleware.body import Message
 from agent_health.middleware.endpoint import HealthEndpoint
 from agent_health.middleware.exchange import Exchange, Receive, Scope, Send, sends_may_raise
 from agent_health.middleware.recorder import QUICK_NS, AgentHealth
-from agent_health.middleware.settings import WELL_KNOWN_PATH, MiddlewareSettings, Moment
+from agent_health.middleware.settings import MiddlewareSettings, Moment
 from agent_health.middleware.windows import Clock
 from agent_health.outcome import Outcome
-
-CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-"""Where A2A agents serve their card: since 0.3, and until 0.2.6."""
 
 # As wide as frameworks need it: each types scope and messages in its own way.
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -61,7 +59,7 @@ class AgentHealthMiddleware:
         state_dir: str | Path | None = None,
         model_changed_at: Moment = None,
         capabilities_updated_at: Moment = None,
-        path: str = WELL_KNOWN_PATH,
+        path: str = DEFAULT_HEALTH_PATH,
         timeout_seconds: float = 30,
         include: Sequence[str] | None = None,
         exclude: Sequence[str] = (),

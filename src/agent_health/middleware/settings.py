@@ -24,9 +24,6 @@ from pydantic.types import Strict
 from agent_health.errors import InvalidSetting
 from agent_health.outcome import Counting
 
-WELL_KNOWN_PATH = "/.well-known/agent-health"
-"""Where the health document is served (draft 4.1)."""
-
 Moment = datetime | Callable[[], datetime | None] | None
 """A time with its zone, or what returns one (None if unknown) whenever the document is made."""
 
