@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format faults bench clean
+.PHONY: help demo test check format schemas faults bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
@@ -14,11 +14,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/.demo ## three real A2A agents, and what becomes known of them (a few seconds)
+demo: .venv/.demo ## three real A2A agents, and a registry that decides (half a minute)
 	@$(BIN)/python docs/examples/demo.py
+	@echo
+	@$(BIN)/python docs/examples/registry_demo.py
 
-test: check .venv-a2a03/.installed ## everything that must pass
-	$(BIN)/pytest -m "not long" --cov --cov-report=term:skip-covered
+test: check .venv-a2a03/.installed .venv-openintent/.installed ## everything that must pass
+	$(BIN)/pytest -m "not long" --numprocesses=2 --dist=worksteal --cov --cov-report=term:skip-covered
 
 check: .venv/.test ## lint, format, types, imports
 	$(BIN)/ruff check .
@@ -30,15 +32,19 @@ format: .venv/.test ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+schemas: .venv/.test ## write schemas/openapi.json anew, from the code
+	@$(BIN)/python -m agent_health.registry.openapi > schemas/openapi.json.new
+	@mv schemas/openapi.json.new schemas/openapi.json
+
 faults: .venv/.test .venv-a2a03/.installed ## the long drills, which kill, stop and starve processes
 	$(BIN)/pytest -m long
 
-bench: .venv/.test ## what the middleware costs, beside others
+bench: .venv/.test ## what it costs, beside others (an hour; benchmarks/run.py NAME for one)
 	@command -v wrk > /dev/null || echo "wrk is absent: nothing is measured over HTTP (apt-get install wrk)"
 	$(BIN)/python benchmarks/run.py
 
 clean: ## remove all that was made here
-	rm -rf .venv .venv-a2a03 build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-a2a03 .venv-openintent build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than pyproject.toml once what it asks for is installed. Each environment has one
@@ -54,7 +60,7 @@ clean: ## remove all that was made here
 
 .venv/.demo: .venv/.python pyproject.toml
 	@echo "installing what the demo needs"
-	@$(BIN)/pip install --quiet --quiet --editable '.[client]' --group demo
+	@$(BIN)/pip install --quiet --quiet --editable '.[registry]' --group demo
 	@touch $@
 
 # Also what the benchmarks compare with: their types are checked like all others.
@@ -69,4 +75,12 @@ clean: ## remove all that was made here
 	@$(PYTHON) -m venv .venv-a2a03
 	@.venv-a2a03/bin/pip install --quiet --quiet --upgrade 'pip>=25.1'
 	@.venv-a2a03/bin/pip install --quiet --quiet --editable . 'a2a-sdk[http-server]==0.3.26' 'uvicorn>=0.40'
+	@touch $@
+
+# The SDK that was published with RFC-0016 lives alone: it drives our server over a socket.
+.venv-openintent/.installed: .venv/.python pyproject.toml
+	@echo "making .venv-openintent"
+	@$(PYTHON) -m venv .venv-openintent
+	@.venv-openintent/bin/pip install --quiet --quiet --upgrade 'pip>=25.1'
+	@.venv-openintent/bin/pip install --quiet --quiet 'openintent==0.17.0'
 	@touch $@

@@ -17,10 +17,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.request import urlopen
 
 import uvicorn
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -40,6 +41,8 @@ PATIENCE_SECONDS = 10
 ANSWER = answer_of(1024)
 
 BARE = "bare Starlette"
+NO_OP = "no-op async send wrapper"
+PARSING = "no-op wrapper that parses the answer"
 UNINSPECTING = "ours, max_inspected_bytes=0"
 OURS = "ours"
 CONSTANT = "health document: constant bytes, raw ASGI"
@@ -65,6 +68,34 @@ def bare() -> App:
     return Starlette(routes=[Route("/text", say_hello), Route("/rpc", answer_call, methods=["POST"])])
 
 
+def no_op() -> App:
+    """Return what every wrapper that sees the answer costs at the least."""
+    app = bare()
+
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+        async def send_on(message: Any) -> None:
+            await send(message)
+
+        await app(scope, receive, send_on)
+
+    return wrapped
+
+
+def parsing() -> App:
+    """Return what every wrapper costs at the least that looks into an answer and judges nothing."""
+    app = bare()
+
+    async def wrapped(scope: Any, receive: Any, send: Any) -> None:
+        async def send_on(message: Any) -> None:
+            await send(message)
+            if message["type"] == "http.response.body":
+                from_json(message["body"], allow_inf_nan=False, cache_strings="keys")
+
+        await app(scope, receive, send_on)
+
+    return wrapped
+
+
 def uninspecting() -> App:
     return AgentHealthMiddleware(bare(), agent_id="https://agent.example.com", max_inspected_bytes=0)
 
@@ -85,17 +116,23 @@ def constant(headers: Sequence[str]) -> App:
     return app
 
 
-APPS = {"bare": bare, "uninspecting": uninspecting, "inspecting": inspecting}
+APPS = {
+    "bare": bare,
+    "no_op": no_op,
+    "parsing": parsing,
+    "uninspecting": uninspecting,
+    "inspecting": inspecting,
+}
 
 
-def serve(app: App) -> None:
+def serve(app: App, *, lifespan: Literal["on", "off"] = "off") -> None:
     """Serve an app on a free port, which is printed, until stdin is closed."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
     config = uvicorn.Config(
         app,
         http="httptools",
         loop="uvloop" if find_spec("uvloop") else "asyncio",
-        lifespan="off",
+        lifespan=lifespan,
         log_level="warning",
         access_log=False,
     )
@@ -134,9 +171,10 @@ class Server:
 
 
 @contextmanager
-def server(*arguments: str) -> Iterator[Server]:
-    """Start a server process of this file, and end it."""
-    command = pinned([sys.executable, __file__, "--serve", *arguments], 0)
+def server(*arguments: str, file: str = __file__, is_pinned: bool = True) -> Iterator[Server]:
+    """Start a server process of a benchmark's file, and end it."""
+    command = [sys.executable, file, "--serve", *arguments]
+    command = pinned(command, 0) if is_pinned else command
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             if process.stdout is None or not (port := process.stdout.readline().strip()):
@@ -153,13 +191,22 @@ def server(*arguments: str) -> Iterator[Server]:
 class Question:
     """What wrk asks one server; a sample is the number of requests per second that it answers."""
 
-    def __init__(self, server: Server, path: str, *, seconds: int, script: Path | None = None) -> None:
-        command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
+    def __init__(
+        self,
+        server: Server,
+        path: str,
+        *,
+        seconds: int,
+        script: Path | None = None,
+        connections: int = CONNECTIONS,
+    ) -> None:
+        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
         command += ["-s", str(script)] if script else []
         self._command = pinned([*command, server.url + path], 1)
         self._server = server
         self.cpu_us: list[float] = []
         """Processor time of the server for one request, in µs, of every sample."""
+        self.p99_ms: list[float] = []
 
     def __call__(self) -> float:
         """Take a sample."""
@@ -171,6 +218,9 @@ class Question:
         if not rate or not requests or "Non-2xx" in done.stdout or "Socket errors" in done.stdout:
             raise SystemExit(f"wrk had trouble: {' '.join(self._command)}\n{done.stdout}{done.stderr}")
         self.cpu_us.append(took * 1e6 / int(requests[1]))
+        p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", done.stdout)
+        if p99:
+            self.p99_ms.append(float(p99[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[p99[2]])
         return float(rate[1])
 
 
@@ -188,9 +238,7 @@ def posting(directory: str) -> Path:
 def show(*, seconds: int, rounds: int) -> None:
     with ExitStack() as stack:
         script = posting(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-")))
-        plain, quiet, curious = (
-            stack.enter_context(server(name)) for name in ("bare", "uninspecting", "inspecting")
-        )
+        plain, passing, reading, quiet, curious = (stack.enter_context(server(name)) for name in APPS)
         with urlopen(quiet.url + HEALTH_PATH) as answer:  # noqa: S310 - our own server
             size_bytes = len(answer.read())
             headers = [f"{name}: {value}" for name, value in answer.headers.items()]
@@ -202,9 +250,11 @@ def show(*, seconds: int, rounds: int) -> None:
         same_headers = stack.enter_context(server("constant", *headers))
         questions = {
             f"text: {BARE}": Question(plain, "/text", seconds=seconds),
+            f"text: {NO_OP}": Question(passing, "/text", seconds=seconds),
             f"text: {UNINSPECTING}": Question(quiet, "/text", seconds=seconds),
             f"text: {OURS}": Question(curious, "/text", seconds=seconds),
             f"1 KB JSON-RPC: {BARE}": Question(plain, "/rpc", seconds=seconds, script=script),
+            f"1 KB JSON-RPC: {PARSING}": Question(reading, "/rpc", seconds=seconds, script=script),
             f"1 KB JSON-RPC: {UNINSPECTING}": Question(quiet, "/rpc", seconds=seconds, script=script),
             f"1 KB JSON-RPC: {OURS}": Question(curious, "/rpc", seconds=seconds, script=script),
             CONSTANT: Question(same_size, "/", seconds=seconds),

@@ -1,4 +1,4 @@
-"""What does the middleware cost, beside others? All benchmarks, one after another.
+"""What does it cost, beside others? All benchmarks, one after another.
 
     .venv/bin/python benchmarks/run.py [--quick] [NAME ...]
 
@@ -14,7 +14,18 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BENCHMARKS = ("in_process", "over_http", "percentiles", "windows", "imports")
+BENCHMARKS = (
+    "in_process",
+    "over_http",
+    "percentiles",
+    "windows",
+    "imports",
+    "heartbeats",
+    "steady_fleet",
+    "leases",
+    "listing",
+    "sweep",
+)
 
 
 def main() -> int:

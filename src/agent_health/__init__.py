@@ -8,8 +8,13 @@ The domain lies open in this directory, one question to a file:
     document, document_reader  what may a health document contain?
     agent_card                 where does an A2A agent say how it is called, and how it is?
     decision                   should I call this agent?
+    lifecycle, verdict         which status has an agent, and why?
+    silence, observed, monitor_health
+                               when is it silent, what was seen of it, and is it us?
+    lease, event, replay       who holds what, and what is written down of it all?
 
-and every sub-package is an edge: `middleware` inside the agent, `client` outside, `cli` on top.
+and every sub-package is an edge: `middleware` inside the agent, `client` outside, `registry` the server
+on its `storage`, `cli` on top.
 """
 
 from typing import TYPE_CHECKING, Any

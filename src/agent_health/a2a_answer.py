@@ -5,7 +5,7 @@ its top-level members only: an artifact may well contain the word "error".
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic_core import from_json
@@ -35,7 +35,12 @@ def outcome_of_json(body: bytes) -> Outcome:
     Raises NotJson or TooDeep. Knows JSON-RPC by the top-level `jsonrpc`; other JSON is A2A's
     REST binding if it has its members, else simply an answer.
     """
-    return _outcome_of_message(_parse(body), in_stream=False)
+    message = _parse(body)
+    if not isinstance(message, dict):
+        return ANSWERED
+    if message.get("error") is not None and "jsonrpc" in message:
+        return _outcome_of_error(message["error"], is_rpc=True)
+    return TASK_FAILED if _task_state(message) in _FAILED_STATES else ANSWERED
 
 
 def outcome_of_stream(tail: bytes, *, is_whole: bool) -> Outcome:
@@ -46,12 +51,13 @@ def outcome_of_stream(tail: bytes, *, is_whole: bool) -> Outcome:
     is UNINSPECTED if no event is left.
     Raises NotJson if an event's data is not JSON, TooDeep if it may be but cannot be read.
     """
-    stream = tail.removeprefix(_BYTE_ORDER_MARK).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    lines = tail.removeprefix(_BYTE_ORDER_MARK).splitlines()
     if not is_whole:
-        stream = stream.partition(b"\n\n")[2]
-    last = ANSWERED if is_whole else Outcome.UNINSPECTED
+        # The first line is the rest of one: even if it is empty, it is no blank line.
+        lines = lines[lines.index(b"", 1) + 1 :] if b"" in lines[1:] else []
+    last = ANSWERED if is_whole else None
     not_json = None
-    for name, data in _events(stream):
+    for name, data in _events(lines):
         if name == b"error":
             return _outcome_of_error_event(data)
         try:
@@ -59,14 +65,17 @@ def outcome_of_stream(tail: bytes, *, is_whole: bool) -> Outcome:
         except NotJson as error:
             not_json = error
             continue
-        said = _outcome_of_message(message, in_stream=True)
-        if said not in {ANSWERED, TASK_FAILED}:
-            return said
-        if last is Outcome.UNINSPECTED or said is TASK_FAILED or _task_state(message) is not None:
-            last = said
+        if isinstance(message, dict):
+            if message.get("error") is not None:
+                return _outcome_of_error(message["error"], is_rpc="jsonrpc" in message)
+            state = _task_state(message)
+            if state is not None:
+                last = TASK_FAILED if state in _FAILED_STATES else ANSWERED
+        if last is None:
+            last = ANSWERED
     if not_json is not None and last is not TASK_FAILED:
         raise not_json
-    return last
+    return Outcome.UNINSPECTED if last is None else last
 
 
 def is_poll(http_method: str, path: str, request: object) -> bool:
@@ -100,7 +109,7 @@ def _parse(body: bytes) -> Any:
     try:
         # Two to three times as fast as json.loads; json.loads stays the judge of what is JSON,
         # as it takes deeper nesting and lone surrogates.
-        return from_json(body, allow_inf_nan=False)
+        return from_json(body, allow_inf_nan=False, cache_strings="keys")
     except ValueError:
         pass
     try:
@@ -114,15 +123,6 @@ def _parse(body: bytes) -> Any:
 def _refuse_constant(name: str) -> None:
     # Python writes NaN and Infinity, which no other reader takes.
     raise ValueError(f"{name} is not JSON")
-
-
-def _outcome_of_message(message: object, *, in_stream: bool) -> Outcome:
-    if not isinstance(message, dict):
-        return ANSWERED
-    is_rpc = "jsonrpc" in message
-    if (is_rpc or in_stream) and message.get("error") is not None:
-        return _outcome_of_error(message["error"], is_rpc=is_rpc)
-    return TASK_FAILED if _task_state(message) in _FAILED_STATES else ANSWERED
 
 
 def _outcome_of_error(error: object, *, is_rpc: bool) -> Outcome:
@@ -161,14 +161,14 @@ def _member(value: object, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 
-def _events(stream: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _events(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Yield (event name, data) of every complete event that has data (WHATWG server-sent events).
 
-    The lines of `stream` end with LF. What follows the last blank line is no event.
+    What follows the last blank line is no event.
     """
     name = b""
     data: list[bytes] = []
-    for line in stream.split(b"\n")[:-1]:
+    for line in lines:
         if not line:
             if data:
                 yield name, b"\n".join(data)

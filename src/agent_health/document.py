@@ -22,6 +22,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
+    WithJsonSchema,
 )
 from pydantic_core import PydanticCustomError
 
@@ -181,7 +182,10 @@ OrAbsent = Annotated[_T | None, BeforeValidator(_refuse_null)]
 """None stands for "left out" and is the default only: nobody may pass it."""
 
 Time = Annotated[
-    datetime, PlainValidator(_take_time), PlainSerializer(_write_time, return_type=str, when_used="json")
+    datetime,
+    PlainValidator(_take_time),
+    PlainSerializer(_write_time, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 """A moment: RFC 3339 with a zone in, UTC with `Z` and milliseconds out."""
 Ratio = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]

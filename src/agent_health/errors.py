@@ -1,6 +1,8 @@
 """Every error that agent-health raises on purpose."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from agent_health.finding import Finding
 
@@ -10,10 +12,14 @@ class AgentHealthError(Exception):
 
 
 class InvalidSetting(AgentHealthError, ValueError):
-    """A setting that the caller gave is wrong; `name` is the setting, `expected` what it takes."""
+    """A setting that the caller gave is wrong; `name` is the setting, `expected` what it takes.
+
+    `given` is None where nothing was given, or nothing that may be shown.
+    """
 
     def __init__(self, name: str, given: object, expected: str) -> None:
-        super().__init__(f"{name}: expected {expected}; got {given!r}")
+        got = "" if given is None else f"; got {given!r}"
+        super().__init__(f"{name}: expected {expected}{got}")
         self.name = name
         self.given = given
         self.expected = expected
@@ -25,3 +31,423 @@ class InvalidDocument(AgentHealthError, ValueError):
     def __init__(self, faults: Sequence[Finding]) -> None:
         super().__init__("; ".join(str(fault) for fault in faults))
         self.faults = tuple(faults)
+
+
+class InvalidTransition(AgentHealthError):
+    """The lifecycle has no way from `status` on `signal`."""
+
+    def __init__(self, status: str, signal: str) -> None:
+        super().__init__(f"an agent that is {status} cannot take the signal {signal}")
+        self.status = status
+        self.signal = signal
+
+
+class StoreUnavailable(AgentHealthError):
+    """The registry's database is away, full or too busy; nothing was changed, and asking later may help."""
+
+
+class AgentNotFound(AgentHealthError):
+    """No agent has this id."""
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(f"no agent is registered as {agent_id!r}")
+        self.agent_id = agent_id
+
+
+class AlreadyRegistered(AgentHealthError):
+    """An agent of this id is alive, and nobody asked to supersede it."""
+
+    def __init__(self, agent_id: str, status: str) -> None:
+        super().__init__(
+            f"{agent_id!r} is registered already and {status}; "
+            "with supersede: true this life ends and a new one begins"
+        )
+        self.agent_id = agent_id
+        self.status = status
+
+
+class AgentGone(AgentHealthError):
+    """The agent is dead or deregistered, or this life of it is over; it has to register again."""
+
+    def __init__(self, agent_id: str, status: str, incarnation: int) -> None:
+        super().__init__(f"{agent_id!r} is {status} in incarnation {incarnation}: register again")
+        self.agent_id = agent_id
+        self.status = status
+        self.incarnation = incarnation
+
+
+class VersionRequired(AgentHealthError):
+    """The request has to say which version of the record it means to change (If-Match)."""
+
+    def __init__(self) -> None:
+        super().__init__("If-Match with the record's etag, in its double quotes, is required")
+
+
+class StaleVersion(AgentHealthError):
+    """The record is not at the version that the caller named; `is_clear` if that was an entity tag at all."""
+
+    def __init__(self, incarnation: int, version: int, etag: str, *, is_clear: bool = True) -> None:
+        hint = "" if is_clear else "; If-Match takes an etag as the record gives it, in double quotes"
+        super().__init__(f"the record is at {etag} now{hint}")
+        self.incarnation = incarnation
+        self.version = version
+        self.etag = etag
+
+
+class UnknownKey(AgentHealthError):
+    """No key was given, or none that is valid; which of the two is not told."""
+
+    def __init__(self) -> None:
+        super().__init__("a valid key is required (X-API-Key or Authorization: Bearer)")
+
+
+class TooManyRequests(AgentHealthError):
+    """The caller asked too often; `wait_s` seconds from now it may ask again."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__(f"too many requests: wait {wait_s:.1f} s")
+        self.wait_s = wait_s
+
+
+class BodyTooLarge(AgentHealthError):
+    """The request's body exceeds what is read."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(f"the body is larger than {most_bytes} bytes")
+        self.most_bytes = most_bytes
+
+
+class BodyTooSlow(AgentHealthError):
+    """The request's body did not arrive in time."""
+
+    def __init__(self, most_s: float) -> None:
+        super().__init__(f"the body did not arrive within {most_s:g} s")
+        self.most_s = most_s
+
+
+class BodyNotPlain(AgentHealthError):
+    """The request's body is not JSON, or compressed, as `header` says; `expected` is what is read."""
+
+    def __init__(self, header: str, expected: str) -> None:
+        super().__init__(f"{header}: expected {expected}")
+        self.header = header
+        self.expected = expected
+
+
+class BodyNotJson(AgentHealthError):
+    """The request's body is no JSON (RFC 8259)."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the body is not JSON: {why}")
+
+
+class InvalidRequest(AgentHealthError):
+    """A body or a query says what it must not; `faults` says where and what was expected, never empty."""
+
+    def __init__(self, faults: Sequence[Finding]) -> None:
+        told = (f"{fault.pointer}: {fault.message}" if fault.pointer else fault.message for fault in faults)
+        super().__init__("; ".join(told))
+        self.faults = tuple(faults)
+
+
+class InvalidResource(AgentHealthError, ValueError):
+    """The caller named a resource that cannot be leased; `expected` says what a name looks like."""
+
+    def __init__(self, resource: str, expected: str) -> None:
+        super().__init__(f"not a resource: expected {expected}; got {resource[:80]!r}")
+        self.resource = resource
+        self.expected = expected
+
+
+class TokensExhausted(AgentHealthError):
+    """A resource was granted 2^32 - 1 times in `epoch`; raising the epoch makes room."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"no fencing token is left in epoch {epoch}: raise the epoch")
+        self.epoch = epoch
+
+
+class InvalidEvent(AgentHealthError, ValueError):
+    """What is said to be an event is none; `sequence` is its place in the log, None if it has none."""
+
+    def __init__(self, sequence: int | None, what: str) -> None:
+        super().__init__(what if sequence is None else f"event {sequence}: {what}")
+        self.sequence = sequence
+        self.what = what
+
+
+class BrokenChain(AgentHealthError):
+    """The event log was changed after it was written, or something is missing at `sequence`."""
+
+    def __init__(self, sequence: int, what: str) -> None:
+        super().__init__(f"the log is broken at event {sequence}: {what}")
+        self.sequence = sequence
+        self.what = what
+
+
+class Unreplayable(AgentHealthError):
+    """The event at `sequence` contradicts the state that the events before it have led to."""
+
+    def __init__(self, sequence: int, what: str) -> None:
+        super().__init__(f"event {sequence} cannot have happened: {what}")
+        self.sequence = sequence
+        self.what = what
+
+
+class NotAllowed(AgentHealthError):
+    """The caller's key is valid, and not for this; `agent_id` is whose record it asked for, if anybody's."""
+
+    def __init__(self, role: str, action: str, agent_id: str | None) -> None:
+        whose = "" if agent_id is None else f" for {agent_id!r}"
+        super().__init__(f"this {role} key may not {action.replace('_', ' ')}{whose}")
+        self.role = role
+        self.action = action
+        self.agent_id = agent_id
+
+
+class TooManyCommands(AgentHealthError):
+    """So many commands wait for the agent already."""
+
+    def __init__(self, agent_id: str, most: int) -> None:
+        super().__init__(f"{most} commands wait for {agent_id!r} already")
+        self.agent_id = agent_id
+        self.most = most
+
+
+class TooManyStreams(AgentHealthError):
+    """So many clients follow the events of this server process already."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"{most} clients follow the events already: come again, or to another server")
+        self.most = most
+
+
+class SchemaOutdated(AgentHealthError):
+    """The database is at an older revision than this version needs; `found` is None if it is empty."""
+
+    def __init__(self, found: str | None, expected: str) -> None:
+        where = "is empty" if found is None else f"is at revision {found}"
+        super().__init__(f"the database {where}, revision {expected} is needed: run agent-health migrate")
+        self.found = found
+        self.expected = expected
+
+
+class SchemaUnknown(AgentHealthError):
+    """A newer version of agent-health has been at the database; this one would not understand it."""
+
+    def __init__(self, found: str, newest: str) -> None:
+        super().__init__(
+            f"the database is at revision {found}, this version of agent-health knows none above {newest}: "
+            "install the newer version"
+        )
+        self.found = found
+        self.newest = newest
+
+
+class ForeignDatabase(AgentHealthError):
+    """The database has tables of our names that agent-health did not make."""
+
+    def __init__(self, tables: Sequence[str]) -> None:
+        super().__init__(f"the database holds tables of another program: {', '.join(tables[:5])}")
+        self.tables = tuple(tables)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowFault:
+    """One place in a workflow file, and what was expected there."""
+
+    line: int
+    """From 1."""
+    path: str
+    """JSON pointer (RFC 6901) to the place; empty if it is no value's, such as a stray bracket."""
+    expected: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.path + ': ' if self.path else ''}{self.expected}"
+
+
+class InvalidWorkflow(AgentHealthError, ValueError):
+    """A workflow file does not declare agents as it should; `faults` in the order of lines, never empty."""
+
+    def __init__(self, faults: Sequence[WorkflowFault]) -> None:
+        super().__init__("; ".join(str(fault) for fault in faults))
+        self.faults = tuple(faults)
+
+
+class LeaseHeld(AgentHealthError):
+    """Somebody has the resource; `existing_lease` is what everybody may know of the lease, as JSON."""
+
+    def __init__(self, resource: str, existing_lease: Mapping[str, Any]) -> None:
+        super().__init__(f"{resource} is leased already")
+        self.resource = resource
+        self.existing_lease = existing_lease
+
+
+class AgentDraining(AgentHealthError):
+    """The agent finishes what it has, and gets nothing new."""
+
+    def __init__(self, agent_id: str) -> None:
+        super().__init__(f"{agent_id!r} is draining: it gets no new leases")
+        self.agent_id = agent_id
+
+
+class LeaseNotFound(AgentHealthError):
+    """No lease is known by this name; `named` is its id, or the resource that was never leased."""
+
+    def __init__(self, named: str) -> None:
+        super().__init__(f"no such lease: {named[:80]!r}")
+        self.named = named[:80]
+
+
+class LeaseOver(AgentHealthError):
+    """The lease expired or was ended, and is not brought back; perhaps somebody else has the resource."""
+
+    def __init__(self, lease_id: str, resource: str) -> None:
+        super().__init__(f"the lease {lease_id} of {resource} is over: acquire a new one")
+        self.lease_id = lease_id
+        self.resource = resource
+
+
+class StaleToken(AgentHealthError):
+    """The resource was granted again since this fencing token was."""
+
+    def __init__(self, resource: str, token: int, current_token: int) -> None:
+        super().__init__(f"{resource} was granted again, with token {current_token}; {token} is stale")
+        self.resource = resource
+        self.token = token
+        self.current_token = current_token
+
+
+class TokenNotIssued(AgentHealthError):
+    """The fencing token is higher than any that was granted for this resource."""
+
+    def __init__(self, resource: str, token: int, current_token: int) -> None:
+        super().__init__(f"token {token} was never granted for {resource}; the last one is {current_token}")
+        self.resource = resource
+        self.token = token
+        self.current_token = current_token
+
+
+class NotHolder(AgentHealthError):
+    """Somebody else holds this lease."""
+
+    def __init__(self, lease_id: str, resource: str) -> None:
+        super().__init__(f"somebody else holds {resource} by the lease {lease_id}")
+        self.lease_id = lease_id
+        self.resource = resource
+
+
+class TokenRequired(AgentHealthError):
+    """A guarded write has to come with its fencing token."""
+
+    def __init__(self) -> None:
+        super().__init__("X-Fencing-Token with the lease's fencing_token is required")
+
+
+class StateNotFound(AgentHealthError):
+    """Nobody has written this state."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(f"nobody has written a state of {resource}")
+        self.resource = resource
+
+
+class KeyNotFound(AgentHealthError):
+    """No key has this id."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"no key has the id {key_id[:80]!r}")
+        self.key_id = key_id[:80]
+
+
+class KeyEnded(AgentHealthError):
+    """The key was revoked or is past its time: it has no successor."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"{key_id} is not valid any more: create a new key")
+        self.key_id = key_id
+
+
+class LastAdminKey(AgentHealthError):
+    """Without this key nobody could manage keys any more, but on the server's own command line."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(f"{key_id} is the last valid admin key: create another one first")
+        self.key_id = key_id
+
+
+class BackupFailed(AgentHealthError):
+    """A backup could not be written; what was in its place is still there."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"no backup was written to {file}: {why}")
+        self.file = file
+        self.why = why
+
+
+class InvalidBackup(AgentHealthError):
+    """A file is no backup, or not a whole one, or none that this version reads; nothing was changed."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"{file} cannot be restored: {why}")
+        self.file = file
+        self.why = why
+
+
+class DatabaseNotEmpty(AgentHealthError):
+    """Restoring would replace what the database holds."""
+
+    def __init__(self, tables: Sequence[str]) -> None:
+        super().__init__(f"the database is not empty ({', '.join(tables)}): --force replaces all of it")
+        self.tables = tuple(tables)
+
+
+class RowRefused(AgentHealthError):
+    """The database does not take rows that it is to hold again, or has no such table."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"the rows of {table[:80]!r} do not fit the database")
+        self.table = table[:80]
+
+
+class PoolNotFound(AgentHealthError):
+    """No agent of this pool is alive."""
+
+    def __init__(self, role_id: str) -> None:
+        super().__init__(f"no agent of the pool {role_id[:80]!r} is alive")
+        self.role_id = role_id[:80]
+
+
+class PoolTooLarge(AgentHealthError):
+    """The pool has more members than one request may change."""
+
+    def __init__(self, role_id: str, most: int) -> None:
+        super().__init__(f"the pool {role_id[:80]!r} has more than {most} members: change them one by one")
+        self.role_id = role_id[:80]
+        self.most = most
+
+
+class CannotListen(AgentHealthError):
+    """The server cannot have this address and port."""
+
+    def __init__(self, host: str, port: int, why: str) -> None:
+        super().__init__(f"cannot listen on {host}, port {port}: {why}")
+        self.host = host
+        self.port = port
+        self.why = why
+
+
+class WebhookNotFound(AgentHealthError):
+    """No webhook has this id."""
+
+    def __init__(self, webhook_id: str) -> None:
+        super().__init__(f"no webhook is known as {webhook_id!r}")
+        self.webhook_id = webhook_id
+
+
+class TooManyWebhooks(AgentHealthError):
+    """There are so many webhooks already."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"there are {most} webhooks already: delete one first")
+        self.most = most

@@ -1,10 +1,29 @@
-"""What did one probe see?"""
+"""What did one probe see?
 
+Three layers, three facts, never mixed: is a card served (discovery), does the declared interface
+answer (transport), does the agent say or show that it works (readiness, message)? An observation
+is what a prober sends to the registry; what many of them add up to stands in `observed`.
+"""
+
+from collections.abc import Iterator
 from enum import StrEnum
+from typing import Annotated, Final, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from agent_health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio, Time
+
+MAX_REASON_CHARS: Final = 500
+MAX_URL_CHARS: Final = 2048
+MAX_ETAG_CHARS: Final = 512
+AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
+"""The registry's own identifiers; what an agent calls itself is `reported_agent_id`."""
+URL_PATTERN: Final = r"^https?://[!-~]+$"
 
 
 class ResultClass(StrEnum):
-    """How one request for a card or a health document ended, seen from outside.
+    """How one request to an agent ended, seen from outside.
 
     Only `ok` says something about the agent's health, and then it is the document that says it:
     a failed request means unknown, not unhealthy (draft, appendix A).
@@ -36,3 +55,160 @@ class ResultClass(StrEnum):
     """It leads to where we do not follow: another origin, plain http, or in circles."""
     RATE_LIMITED = "rate_limited"
     """429: asked too often, by us or by others."""
+    BLOCKED_ADDRESS = "blocked_address"
+    """The host is, or resolves to, an address that may not be contacted; nothing was sent."""
+    INTERNAL = "internal"
+    """The fault is ours: a defect, or no resources left."""
+    NOT_MEASURED = "not_measured"
+    """It was not asked: switched off, out of time, or by a prober that calls itself ill."""
+
+
+ANSWERED: Final = frozenset({ResultClass.OK, ResultClass.GATED})
+"""Somebody is there."""
+INCONCLUSIVE: Final = frozenset({
+    ResultClass.BLOCKED_ADDRESS,
+    ResultClass.REDIRECT_REFUSED,
+    ResultClass.RATE_LIMITED,
+    ResultClass.INTERNAL,
+    ResultClass.NOT_MEASURED,
+})  # fmt: skip
+"""The prober held back, so that nothing is known: neither that the agent works nor that it fails."""
+
+
+def _without_unprintable(text: object) -> object:
+    """Replace what breaks terminals, pages and databases: these texts quote a peer.
+
+    Before any check, so that a prober cannot stumble over half of a surrogate pair.
+    """
+    if not isinstance(text, str):
+        return text
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+_Quoted = Annotated[str, BeforeValidator(_without_unprintable)]
+
+
+class _Wire(BaseModel):
+    """What travels from prober to registry: immutable, nothing unknown, no lenient conversions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class LayerResult(_Wire):
+    """How one layer answered, and by what this is known."""
+
+    result: Annotated[ResultClass, Field(strict=False)]
+    """By its name, also where JSON was read before."""
+    reason: Annotated[_Quoted, Field(max_length=MAX_REASON_CHARS)] = ""
+    """What was seen, for people, up to 500 characters; empty if the class says it all."""
+    status_code: Annotated[int, Field(ge=100, le=599)] | None = None
+    """The HTTP status; None if none came."""
+    latency_ms: Quantity | None = None
+    """Time to the end of the answer, 0 or more; None if none came."""
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it tells anything about the agent."""
+        return self.result not in INCONCLUSIVE
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether somebody was there, be it to ask for credentials or money."""
+        return self.result in ANSWERED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it was measured, and nobody was there who answers as an agent does.
+
+        A stale document is no failure: it makes the health unknown, and nothing else.
+        """
+        return self.is_measured and not self.has_answered and self.result is not ResultClass.STALE_DOCUMENT
+
+
+class DocumentSeen(_Wire):
+    """What is kept of a valid health document."""
+
+    status: Annotated[HealthStatus, Field(strict=False)]
+    timestamp: Time
+    """When the agent computed it, by the agent's clock."""
+    is_stale: bool = False
+    """Whether it was too old, or too far in the future, when it was seen (`decision.is_stale`)."""
+    age_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Its age when it was served, by the clock of whoever served it (the answer's `Date`).
+
+    None if the answer does not say; the prober's clock decides then.
+    """
+    max_age_s: Quantity | None = None
+    """The answer's `Cache-Control: max-age` in seconds, 0 or more."""
+    response_ratio: Ratio | None = None
+    """Share of interactions that got a valid answer, as the agent says, 0 to 1."""
+    sample_count: Count | None = None
+    """How many interactions that is."""
+    latency_p99_ms: Quantity | None = None
+    """As the agent says."""
+
+
+class Observation(_Wire):
+    """What one probe of one agent saw; a layer that was not asked is None."""
+
+    agent_id: Annotated[str, Field(pattern=AGENT_ID_PATTERN)] | None = None
+    """The agent's record; None for a target that has none yet."""
+    target_url: Annotated[str, Field(max_length=MAX_URL_CHARS, pattern=URL_PATTERN)] | None = None
+    """The target; exactly one of the two is given."""
+    observed_at: Time
+    """When the probe ended, by the prober's clock."""
+    discovery: LayerResult | None = None
+    """Is the card served, and does it read as a card?"""
+    transport: LayerResult | None = None
+    """Does the declared interface answer at all?"""
+    readiness: LayerResult | None = None
+    """The health document: a document comes with `ok` and `stale_document`, and only with these."""
+    message: LayerResult | None = None
+    """A real message, where the probe's definition asks for one."""
+    document: DocumentSeen | None = None
+    reported_agent_id: Annotated[_Quoted, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS)] | None = None
+    """What the agent calls itself in its document; a claim, never a key."""
+    card_etag: Annotated[_Quoted, Field(max_length=MAX_ETAG_CHARS)] | None = None
+    certificate_expires_at: Time | None = None
+    """When the certificate that was shown ends."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if (self.agent_id is None) == (self.target_url is None):
+            raise PydanticCustomError("one_subject", "expected exactly one of agent_id and target_url")
+        result = self.readiness.result if self.readiness is not None else None
+        if (result in {ResultClass.OK, ResultClass.STALE_DOCUMENT}) != (self.document is not None):
+            raise PydanticCustomError(
+                "document_and_readiness", "readiness `ok` or `stale_document` and a document go together"
+            )
+        if self.document is not None and self.document.is_stale != (result is ResultClass.STALE_DOCUMENT):
+            raise PydanticCustomError("stale_or_not", "is_stale and readiness say different things")
+        return self
+
+    @property
+    def is_sign_of_life(self) -> bool:
+        """Whether the agent is there: card `ok`, interface `ok` or `gated`, or a valid document.
+
+        The document's status does not matter: who calls itself unhealthy is alive.
+
+        A message that is answered shows what an interface that answers shows. A card or a document
+        that is gated shows a gate, not an agent; a stale document may be left over from a dead one.
+        """
+        return (
+            _is(self.discovery, ResultClass.OK)
+            or any(layer is not None and layer.has_answered for layer in (self.transport, self.message))
+            or _is(self.readiness, ResultClass.OK)
+        )
+
+    @property
+    def is_measured_failure(self) -> bool:
+        """Whether something was asked and failed, and nothing showed life."""
+        return not self.is_sign_of_life and any(layer.has_failed for layer in self._asked())
+
+    def _asked(self) -> Iterator[LayerResult]:
+        layers = (self.discovery, self.transport, self.readiness, self.message)
+        return (layer for layer in layers if layer is not None)
+
+
+def _is(layer: LayerResult | None, result: ResultClass) -> bool:
+    return layer is not None and layer.result is result

@@ -9,7 +9,14 @@ import pytest
 
 from agent_health.cli import main
 
-HELPS = (["--help"], ["-h"], ["check", "--help"], ["validate", "--help"])
+HELPS = (
+    ["--help"], ["-h"], ["check", "--help"], ["validate", "--help"],
+    *(["agents", command, "--help"]
+      for command in ("list", "show", "register", "drain", "deregister", "command", "maintenance")),
+    *(["events", command, "-h"] for command in ("list", "tail", "verify")),
+    *(["keys", command, "-h"] for command in ("create", "list", "rotate", "revoke")),
+    *([command, "--help"] for command in ("serve", "migrate", "backup", "restore")),
+)  # fmt: skip
 WITHOUT = """
 import sys
 
@@ -86,22 +93,28 @@ def test_wrong_usage_ends_with_three_and_an_explanation(
 
 
 @pytest.mark.parametrize(
-    ("module", "arguments"),
+    ("module", "arguments", "extra"),
     [
-        ("typer", ["--help"]),
-        ("aiohttp", ["check", "http://127.0.0.1:1"]),
-        ("aiohttp", ["validate", "http://127.0.0.1:1"]),
+        ("typer", ["--help"], "client"),
+        ("aiohttp", ["check", "http://127.0.0.1:1"], "client"),
+        ("aiohttp", ["validate", "http://127.0.0.1:1"], "client"),
+        ("aiohttp", ["agents", "list"], "client"),
+        ("aiohttp", ["events", "tail"], "client"),
+        ("sqlalchemy", ["events", "verify", "--database", "sqlite://"], "registry"),
     ],
 )
 def test_without_the_extra_there_is_one_line_that_says_what_to_install(
-    module: str, arguments: list[str]
+    module: str, arguments: list[str], extra: str
 ) -> None:
     ended = run_python(WITHOUT.format(module=module, arguments=arguments))
     assert ended.returncode == 3
-    assert ended.stderr == f"agent-health: {module} is not installed: pip install 'agent-health[client]'\n"
+    expected = f"agent-health: {module} is not installed: pip install 'agent-health[{extra}]'\n"
+    assert ended.stderr == expected
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["validate", "-"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["check", "--help"], ["validate", "-"], ["agents", "list", "-h"]]
+)
 def test_the_http_client_is_not_loaded_before_it_is_needed(arguments: list[str]) -> None:
     loaded = run_python(LOADED.format(arguments=arguments)).stderr.split()
     assert "typer" in loaded

@@ -76,3 +76,9 @@ def test_a_long_list_is_cut_and_says_so() -> None:
     lines = listed("fault", (str(number) for number in range(25)))
     assert len(lines) == 21
     assert lines[-1].text == "... and 5 more (see --json)"
+
+
+def test_a_long_label_stands_apart_from_its_text() -> None:
+    stream = io.StringIO()
+    write_page(stream, [Line("a-very-long-label", "text"), Line("short", "text")], colours=False)
+    assert stream.getvalue() == "a-very-long-label text\nshort       text\n"

@@ -76,6 +76,8 @@ def test_the_wheel_holds_the_package_and_its_types(wheel: Path) -> None:
     package = {name for name in names if name.startswith("agent_health/")}
     assert "agent_health/py.typed" in package
     assert "agent_health/middleware/asgi.py" in package
+    migrations = "agent_health/storage/migrations"
+    assert {f"{migrations}/env.py", f"{migrations}/versions/0001_first_tables.py"} <= package
     # Nothing of the tests, and no schema: those are read in the repository, or in the sdist.
     assert all(".dist-info/" in name for name in set(names) - package)
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +98,25 @@ def test_more_than_an_hour_counts_as_an_hour(health: AgentHealth, latency_ms: fl
     health.record(latency_ms=latency_ms)
     assert samples(health) == 1
     assert p99_ms(health) == pytest.approx(HOUR_MS, rel=0.01)
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 1000])
+def test_quick_answers_are_there_for_whoever_looks(health: AgentHealth, clock: HandClock, count: int) -> None:
+    for _ in range(count):
+        health.count_quick_answer(5_000_000, clock.monotonic_ns())
+    assert outcomes(health) == {"answered": count}
+    assert samples(health) == count
+    assert p99_ms(health) == pytest.approx(5, rel=0.01)
+    clock.advance(health.settings.refresh_seconds)
+    assert published(health).calibration == health.document().calibration
+
+
+def test_what_is_shared_is_there_for_other_workers_at_once(clock: HandClock, tmp_path: Path) -> None:
+    worker, other = (agent(clock, state_dir=tmp_path) for _ in range(2))
+    worker.count_quick_answer(5_000_000, clock.monotonic_ns())
+    assert outcomes(other) == {"answered": 1}
+    other.close()
+    worker.close()
 
 
 def test_the_first_byte_of_a_stream_has_percentiles_of_its_own(health: AgentHealth) -> None:

@@ -1,6 +1,7 @@
 """Does recording lose nothing to threads, and need no more memory as traffic grows?"""
 
 import contextlib
+import itertools
 import sys
 import threading
 import tracemalloc
@@ -90,6 +91,21 @@ def test_threads_lose_no_interaction(
     assert outcomes(health) == {"answered": sent}
     assert samples(health) == sent
     assert sum(health._latencies) == sum(health._first_bytes) == sent
+
+
+def test_threads_lose_no_quick_answer_while_others_look(clock: HandClock) -> None:
+    health = agent(clock)
+    now_ns = clock.monotonic_ns()
+    turns = itertools.count()
+
+    def count_and_look() -> None:
+        health.count_quick_answer(5_000_000, now_ns)
+        if next(turns) % 100 == 0:
+            health.document()
+
+    sent = _record_in_threads(count_and_look, each=5000)
+    assert outcomes(health) == {"answered": sent}
+    assert sum(health._latencies) == sent
 
 
 class SpyLock:

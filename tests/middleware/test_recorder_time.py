@@ -60,6 +60,16 @@ def test_a_sample_leaves_the_window_when_it_is_a_window_old_give_or_take_a_slot(
     assert samples(health) == 0
 
 
+def test_a_quick_answer_stays_in_the_slot_in_which_it_came(clock: HandClock) -> None:
+    health = windowed(clock)
+    health.count_quick_answer(5_000_000, clock.monotonic_ns())
+    clock.advance(WINDOW_S / 2)
+    health.count_quick_answer(5_000_000, clock.monotonic_ns())
+    assert samples(health) == 2
+    clock.advance(WINDOW_S / 2 + SLOT_S)
+    assert samples(health) == 1
+
+
 @given(st.lists(st.floats(0, 2 * SLOT_S), min_size=1, max_size=40))
 def test_the_window_holds_exactly_what_was_recorded_within_it_give_or_take_a_slot(steps: list[float]) -> None:
     clock = HandClock()

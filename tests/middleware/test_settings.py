@@ -138,7 +138,8 @@ def test_a_value_beyond_the_edge_is_refused_and_the_operator_told_what_is_expect
     error = caught.value
     assert error.name == name
     assert error.given is value
-    assert str(error) == f"{name}: expected {error.expected}; got {value!r}"
+    got = "" if value is None else f"; got {value!r}"
+    assert str(error) == f"{name}: expected {error.expected}{got}"
     assert all(fact in error.expected for fact in EXPECTED[name])
     assert isinstance(error, AgentHealthError)
     assert isinstance(error, ValueError)

@@ -27,10 +27,17 @@ class Answer:
 
 
 async def ask(
-    app: App, path: str, *, method: str = "GET", body: object = None, root_path: str = "", **extra: Any
+    app: App,
+    path: str,
+    *,
+    method: str = "GET",
+    body: object = None,
+    raw: bytes | None = None,
+    root_path: str = "",
+    **extra: Any,
 ) -> Answer:
-    """Send one request; `body` goes out as JSON, `extra` into the scope."""
-    content = b"" if body is None else json.dumps(body).encode()
+    """Send one request; `body` goes out as JSON, `raw` as it is, `extra` into the scope."""
+    content = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

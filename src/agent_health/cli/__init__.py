@@ -1,12 +1,24 @@
 """The command `agent-health`.
 
-    application.py  which commands are there, and how do they end?
-    check.py        should I call this agent?
-    validate.py     is this a health document?
-    terminal.py     how is a peer's text shown without harm?
+    application.py      which commands are there, and how do they end?
+    check.py            should I call this agent?
+    validate.py         is this a health document?
+    agents.py           which agents are there, and what becomes of them?
+    agent_page.py       how is an agent's record shown to people?
+    maintenance.py      when may nothing take an agent down?
+    events.py           what has happened, and what is happening?
+    serve.py            how is the server started?
+    migrate.py          is the database of this version?
+    keys.py             who gets a key?
+    backup.py           how does all that the registry knows get into a file, and back?
+    server_database.py  how does a command reach the database itself, without a server?
+    duration.py         how is a duration written on the command line?
+    registry_access.py  how does a command ask the registry, and how does it end?
+    table.py            how are rows shown as aligned columns, and values as JSON?
+    terminal.py         how is a peer's text shown without harm?
 
 Nothing is imported before it is needed: `--help` loads no HTTP client, and without the extra
-`client` there is an answer, not a traceback.
+that brings it there is an answer, not a traceback.
 """
 
 import os
@@ -16,7 +28,13 @@ from collections.abc import Sequence
 EXIT_USAGE = 3
 """Wrong usage, or something that is not installed: "unknown" to whoever reads monitoring plugins."""
 
-_OF_THE_EXTRA = frozenset({"aiohttp", "typer", "yarl"})
+_EXTRAS = {
+    "aiohttp": "client", "typer": "client", "yarl": "client",
+    "alembic": "registry", "sqlalchemy": "registry", "starlette": "registry", "sse_starlette": "registry",
+    "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry", "yaml": "registry",
+    "asyncpg": "postgres",
+}  # fmt: skip
+"""Which extra brings a module."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,9 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing not in _OF_THE_EXTRA:
+        if missing not in _EXTRAS:
             raise
-        sys.stderr.write(f"agent-health: {missing} is not installed: pip install 'agent-health[client]'\n")
+        extra = _EXTRAS[missing]
+        sys.stderr.write(f"agent-health: {missing} is not installed: pip install 'agent-health[{extra}]'\n")
         return EXIT_USAGE
     except BrokenPipeError:
         _write_nothing_more()

@@ -8,10 +8,20 @@ import typer
 from typer.exceptions import TyperException
 
 from agent_health.cli import EXIT_USAGE
+from agent_health.cli.agents import agents
+from agent_health.cli.backup import backup, restore
 from agent_health.cli.check import check
+from agent_health.cli.events import events
+from agent_health.cli.keys import keys
+from agent_health.cli.maintenance import maintenance
+from agent_health.cli.migrate import migrate
+from agent_health.cli.serve import serve
 from agent_health.cli.terminal import printable
 from agent_health.cli.validate import validate
-from agent_health.errors import InvalidSetting
+from agent_health.errors import AgentHealthError, InvalidSetting
+
+EXIT_FAILED = 1
+"""What was asked for could not be done."""
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
@@ -35,6 +45,9 @@ def run(arguments: Sequence[str] | None) -> int:
     except InvalidSetting as error:
         _complain(str(error))
         return EXIT_USAGE
+    except AgentHealthError as error:
+        _complain(str(error))
+        return EXIT_FAILED
     except SystemExit:
         # So typer ends if its reader has left: with 1, which would read as degraded.
         return EXIT_USAGE
@@ -68,6 +81,9 @@ def _agent_health(
     Examples:
       agent-health check https://agent.example
       agent-health validate health.json
+      agent-health agents list
+      agent-health events tail
+      agent-health serve
 
     \b
     Every command explains itself, its exit codes too:
@@ -81,3 +97,11 @@ def _agent_health(
 
 _application.command(context_settings=_CONTEXT)(check)
 _application.command(context_settings=_CONTEXT)(validate)
+agents.command()(maintenance)
+_application.add_typer(agents, context_settings=_CONTEXT)
+_application.add_typer(events, context_settings=_CONTEXT)
+_application.command(context_settings=_CONTEXT)(serve)
+_application.command(context_settings=_CONTEXT)(migrate)
+_application.add_typer(keys, context_settings=_CONTEXT)
+_application.command(context_settings=_CONTEXT)(backup)
+_application.command(context_settings=_CONTEXT)(restore)

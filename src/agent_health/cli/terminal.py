@@ -11,6 +11,7 @@ MAX_LINE_CHARS = 500
 MAX_LISTED = 20
 """Of findings of one kind; `--json` shows them all."""
 LABEL_CHARS = 12
+"""Of the column of labels, the space behind them included; a longer one moves its text."""
 
 
 class Colour(StrEnum):
@@ -56,7 +57,7 @@ def write_page(stream: TextIO, lines: Iterable[Line], *, colours: bool) -> None:
         text = printable(line.text)
         if colours and line.colour is not None:
             text = f"\x1b[{line.colour}m{text}\x1b[0m"
-        stream.write(f"{label:<{LABEL_CHARS}}{text}\n" if line.label else f"{text}\n")
+        stream.write(f"{label:<{LABEL_CHARS - 1}} {text}\n" if line.label else f"{text}\n")
 
 
 def listed(label: str, texts: Iterable[str], colour: Colour | None = None) -> list[Line]:

@@ -1,14 +1,37 @@
-"""Outside, looking at one agent: read its card and its health document, and decide.
+"""Outside, looking at one agent, or asking the registry about many.
 
-    health.py        fetch_health: is there an agent, how is it, and should I call it?
-    places.py        where may its card and its health document stand?
-    bounded_get.py   what comes back from one GET, whatever the peer does?
-    redirects.py     where does a redirect lead, and do we follow it?
-    http_headers.py  what do the answer's headers say that matters?
+    health.py               fetch_health: is there an agent, how is it, and should I call it?
+    places.py               where may its card and its health document stand?
+    bounded_get.py          what comes back from one GET, whatever the peer does?
+    redirects.py            where does a redirect lead, and do we follow it?
+    http_headers.py         what do the answer's headers say that matters?
+
+    registry.py             RegistryClient: how is the registry asked from outside?
+    registry_agents.py      client.agents
+    registry_leases.py      client.leases and client.states
+    registry_events.py      client.events
+    registry_monitor.py     client.monitor
+    registry_connection.py  how is one question put: bounded, and repeated where that is safe?
+    registry_errors.py      what can go wrong, and which answer means which?
+    event_stream.py         what does a stream of server-sent events say?
 
 Needs the extra `client` (aiohttp). Decides nothing by itself: see `agent_health.decision`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from agent_health.client.health import HealthCheck, fetch_health
 
-__all__ = ["HealthCheck", "fetch_health"]
+if TYPE_CHECKING:
+    from agent_health.client.registry import RegistryClient
+
+__all__ = ["HealthCheck", "RegistryClient", "fetch_health"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported late: who checks one agent needs nothing of the registry.
+    if name == "RegistryClient":
+        from agent_health.client.registry import RegistryClient  # noqa: PLC0415
+
+        return RegistryClient
+    raise AttributeError(f"module 'agent_health.client' has no attribute {name!r}")

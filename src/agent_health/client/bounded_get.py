@@ -31,7 +31,7 @@ MAX_CONNECTIONS = 4
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # What a GET can raise, all of it the peer's or the network's doing. ValueError: host names that no
 # resolver accepts (UnicodeError) and headers that are no text reach us as they are.
-_FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 # aiohttp has no class of its own for these.
 _HEADER_TOO_LARGE = ("Got more than", "Too many headers")
 
@@ -141,19 +141,19 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
             answer = _judge_status(_head(url, response))
             location = response.headers.get("Location") if response.status in _REDIRECTS else None
             if answer.result is ResultClass.OK:
-                body = await _read_bounded(response, ask.max_bytes)
+                body = await read_bounded(response, ask.max_bytes)
                 if body is None:
                     reason = f"the body has more than {ask.max_bytes} bytes"
                     answer = replace(answer, result=ResultClass.TOO_LARGE, reason=reason)
                 else:
                     answer = replace(answer, body=body)
             return answer, location
-    except _FAILURES as error:
-        result, reason = _judge_failure(url, error)
+    except FAILURES as error:
+        result, reason = judge_failure(url, error)
         return Answer(url=url, result=result, reason=reason), None
 
 
-async def _read_bounded(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | None:
+async def read_bounded(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | None:
     """Return the body, or None as soon as it turns out larger than `max_bytes`.
 
     What counts is what comes out of decompression, which aiohttp does in pieces of bounded size.
@@ -206,7 +206,7 @@ def _judge_status(answer: Answer) -> Answer:
     return replace(answer, result=result, reason=f"HTTP {answer.status}: {meaning}")
 
 
-def _judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
+def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
     """Name what went wrong before there was an answer, or within it."""
     place = f"{url.raw_host}:{url.port}"
     cause = error.__cause__

@@ -17,6 +17,7 @@ from agent_health.outcome import Outcome
 # As wide as frameworks need it: each types scope and messages in its own way.
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
+_WELL_KNOWN = "/.well-known/"
 _NEVER_SAMPLED = frozenset({"HEAD", "OPTIONS"})
 
 
@@ -95,6 +96,8 @@ class AgentHealthMiddleware:
         self._endpoint = HealthEndpoint(self.health, settings)
         self._path = settings.path
         self._own_paths = (settings.path, *CARD_PATHS)
+        # Nearly every path lacks it, which is told in a third of the time of `endswith`.
+        self._own_mark = _WELL_KNOWN if _WELL_KNOWN in settings.path else ""
         self._is_excluded = settings.excludes()
         self._in_flight: set[Exchange] = set()
         self.health.count_overdue = self._count_overdue
@@ -112,30 +115,38 @@ class AgentHealthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
+        app = self.app
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 self.health.open()
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
             return
-        is_sampled = scope["method"] not in _NEVER_SAMPLED
-        if scope["path"].endswith(self._own_paths):
-            path = scope["path"] if scope["path"] == self._path else _path_below_root(scope)
+        path = scope["path"]
+        if self._own_mark in path and path.endswith(self._own_paths):
+            path = path if path == self._path else _path_below_root(scope)
             if path == self._path:
-                await self._endpoint(scope, send)
+                start, body = self._endpoint.answer(scope)
+                await send(start)
+                await send(body)
                 return
             if path in CARD_PATHS:
-                is_sampled = False
-                send = self._announcing(scope, send)
-        if not is_sampled or (self._is_excluded is not None and self._is_excluded(_path_below_root(scope))):
+                self._count_excluded()
+                await app(scope, receive, self._announcing(scope, send))
+                return
+        is_excluded = self._is_excluded
+        if scope["method"] in _NEVER_SAMPLED or (
+            is_excluded is not None and is_excluded(_path_below_root(scope))
+        ):
             self._count_excluded()
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
             return
         if self.sends_may_raise is None:
             self.sends_may_raise = sends_may_raise(scope)
-        exchange = Exchange(self, scope, receive, send)
+        exchange = Exchange()
+        exchange.begin(self, scope, receive, send)
         self._in_flight.add(exchange)
         try:
-            await self.app(scope, exchange.receive, exchange.send)
+            await app(scope, exchange.receive, exchange.send)
         except BaseException as error:
             self._in_flight.discard(exchange)
             exchange.end(error)

@@ -3,46 +3,49 @@
 import hmac
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 
 from agent_health.document import HealthDocument, coarse, health_check_form
 from agent_health.middleware.board import Notice
-from agent_health.middleware.exchange import Scope, Send
+from agent_health.middleware.body import Message
+from agent_health.middleware.exchange import Scope
 from agent_health.middleware.recorder import AgentHealth
 from agent_health.middleware.settings import MiddlewareSettings
 
+Headers = list[tuple[bytes, bytes]]
+
 _JSON = b"application/json"
 _HEALTH_JSON = b"application/health+json"
+_OF_THE_BODY = frozenset({b"content-type", b"content-length"})
 _NEGOTIATING = frozenset({b"accept", b"if-none-match", b"authorization"})
 _MOST_HEADER_BYTES = 4096
 """A longer Accept or If-None-Match is as good as none."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Representation:
     """The document in one form and detail, ready to be sent."""
 
-    status: int
-    body: bytes
-    etag: bytes
-    headers: tuple[tuple[bytes, bytes], ...]
+    def __init__(self, status: int, content_type: bytes, body: bytes, caching: bytes) -> None:
+        self.status = status
+        self.body = body
+        self.etag = b'"%s"' % sha256(body).hexdigest()[:32].encode()
+        self._caching = caching
+        self._seconds = -1
+        self._headers: Headers = [
+            (b"content-type", content_type),
+            (b"content-length", b"%d" % len(body)),
+            (b"etag", self.etag),
+            (b"vary", b"Accept, Authorization"),
+            (b"access-control-allow-origin", b"*"),
+        ]
 
-    @classmethod
-    def of(cls, status: int, content_type: bytes, body: bytes) -> "_Representation":
-        etag = b'"%s"' % sha256(body).hexdigest()[:32].encode()
-        return cls(
-            status,
-            body,
-            etag,
-            (
-                (b"content-type", content_type),
-                (b"content-length", b"%d" % len(body)),
-                (b"etag", etag),
-                (b"vary", b"Accept, Authorization"),
-                (b"access-control-allow-origin", b"*"),
-            ),
-        )
+    def headers(self, seconds: int) -> Headers:
+        """Return the headers of an answer that stays good for so many seconds."""
+        if seconds != self._seconds:
+            self._seconds = seconds
+            self._headers[5:] = [(b"cache-control", self._caching % seconds)]
+        # A list of its own for each answer: a middleware around us may change it.
+        return [*self._headers]
 
 
 class HealthEndpoint:
@@ -60,73 +63,64 @@ class HealthEndpoint:
         self._notice: Notice | None = None
         self._forms: dict[tuple[bool, bool], _Representation] = {}
         """By (is full detail, is application/health+json)."""
+        self._now_ns = recorder.clock.monotonic_ns
 
-    async def __call__(self, scope: Scope, send: Send) -> None:
-        """Answer one request at the health path."""
+    def answer(self, scope: Scope) -> tuple[Message, Message]:
+        """Return the two messages that answer a request at the health path."""
         method = scope["method"]
         if method not in {"GET", "HEAD"}:
-            await _refuse(send, 405, "only GET and HEAD are answered here", (b"allow", b"GET, HEAD"))
-            return
-        asked = _by_name(scope["headers"])
+            return _refusal(405, "only GET and HEAD are answered here", (b"allow", b"GET, HEAD"))
+        asked = _negotiating(scope["headers"])
         is_full = not self._is_coarse
         if self._token is not None and (token := _bearer_token(asked)) is not None:
             if not hmac.compare_digest(token, self._token):
                 challenge = (b"www-authenticate", b'Bearer error="invalid_token"')
-                await _refuse(
-                    send, 401, "the token is not valid; without one, the basic state is public", challenge
+                return _refusal(
+                    401, "the token is not valid; without one, the basic state is public", challenge
                 )
-                return
             is_full = True
-        now_ns = self._recorder.clock.monotonic_ns()
         is_health_json = b"accept" in asked and _prefers_health_json(asked[b"accept"])
-        form = self._form(self._recorder.published(now_ns), (is_full, is_health_json))
-        headers = [
-            *form.headers,
-            (b"cache-control", self._caching(now_ns, is_private=is_full and self._is_coarse)),
-        ]
-        is_known = (
-            b"if-none-match" in asked and form.status == 200 and _matches(asked[b"if-none-match"], form.etag)
-        )
-        if is_known:
-            headers = [header for header in headers if header[0] not in {b"content-type", b"content-length"}]
-        await send(
-            {"type": "http.response.start", "status": 304 if is_known else form.status, "headers": headers}
-        )
-        await send({"type": "http.response.body", "body": b"" if is_known or method == "HEAD" else form.body})
-
-    def _form(self, notice: Notice, form: tuple[bool, bool]) -> _Representation:
+        now_ns = self._now_ns()
+        notice = self._recorder.published(now_ns)
         if notice is not self._notice:
             self._notice = notice
             self._forms = {}
-        if form not in self._forms:
-            self._forms[form] = _represent(notice.document, *form)
-        return self._forms[form]
+        form = self._forms.get((is_full, is_health_json)) or self._form(notice, is_full, is_health_json)
+        headers = form.headers(self._recorder.seconds_to_refresh(now_ns))
+        if b"if-none-match" in asked and form.status == 200 and _matches(asked[b"if-none-match"], form.etag):
+            return _messages(304, [header for header in headers if header[0] not in _OF_THE_BODY], b"")
+        return _messages(form.status, headers, b"" if method == "HEAD" else form.body)
 
-    def _caching(self, now_ns: int, *, is_private: bool) -> bytes:
-        seconds = self._recorder.seconds_to_refresh(now_ns)
-        return b"private, max-age=%d" % seconds if is_private else b"max-age=%d" % seconds
+    def _form(self, notice: Notice, is_full: bool, is_health_json: bool) -> _Representation:  # noqa: FBT001
+        caching = b"private, max-age=%d" if is_full and self._is_coarse else b"max-age=%d"
+        form = _represent(notice.document, caching, is_full=is_full, is_health_json=is_health_json)
+        self._forms[is_full, is_health_json] = form
+        return form
 
 
-def _represent(published: bytes, is_full: bool, is_health_json: bool) -> _Representation:  # noqa: FBT001
+def _represent(published: bytes, caching: bytes, *, is_full: bool, is_health_json: bool) -> _Representation:
     if is_full and not is_health_json:
-        return _Representation.of(200, _JSON, published)
+        return _Representation(200, _JSON, published, caching)
     document = HealthDocument.model_validate_json(published)
     if not is_full:
         document = coarse(document)
     if not is_health_json:
-        return _Representation.of(200, _JSON, document.to_json())
+        return _Representation(200, _JSON, document.to_json(), caching)
     status, body = health_check_form(document)
-    return _Representation.of(status, _HEALTH_JSON, json.dumps(body, separators=(",", ":")).encode())
+    json_body = json.dumps(body, separators=(",", ":")).encode()
+    return _Representation(status, _HEALTH_JSON, json_body, caching)
 
 
-def _by_name(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return the request's headers by name; several lines mean the same as one (RFC 9110 5.3)."""
-    headers = list(headers)
-    by_name = dict(headers)
-    if len(by_name) < len(headers):
-        for wanted in by_name.keys() & _NEGOTIATING:
-            by_name[wanted] = b",".join([value for name, value in headers if name == wanted])
-    return by_name
+def _negotiating(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return the request's headers that matter; several lines mean the same as one (RFC 9110 5.3)."""
+    asked: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _NEGOTIATING:
+            if name not in asked:
+                asked[name] = value
+            elif len(asked[name]) <= _MOST_HEADER_BYTES:
+                asked[name] += b"," + value
+    return asked
 
 
 def _bearer_token(asked: Mapping[bytes, bytes]) -> bytes | None:
@@ -166,7 +160,7 @@ def _matches(if_none_match: bytes, etag: bytes) -> bool:
     return any(tag.strip().removeprefix(b"W/") == etag for tag in if_none_match.split(b","))
 
 
-async def _refuse(send: Send, status: int, reason: str, header: tuple[bytes, bytes]) -> None:
+def _refusal(status: int, reason: str, header: tuple[bytes, bytes]) -> tuple[Message, Message]:
     body = json.dumps({"error": reason}).encode()
     headers = [
         (b"content-type", _JSON),
@@ -175,5 +169,11 @@ async def _refuse(send: Send, status: int, reason: str, header: tuple[bytes, byt
         (b"access-control-allow-origin", b"*"),
         header,
     ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return _messages(status, headers, body)
+
+
+def _messages(status: int, headers: Headers, body: bytes) -> tuple[Message, Message]:
+    return (
+        {"type": "http.response.start", "status": status, "headers": headers},
+        {"type": "http.response.body", "body": body},
+    )

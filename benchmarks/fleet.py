@@ -1,0 +1,142 @@
+"""How does a benchmark get a registry full of agents, without registering each?"""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import insert
+
+from agent_health.access import digest_of, key_of
+from agent_health.storage.database import Database, PostgresqlDatabase, Transaction, open_database
+from agent_health.storage.tables import agents, beats, capabilities, keys, metadata
+
+ROWS_AT_ONCE = 5_000
+CAPABILITIES = 20
+"""Each agent has one of them, and all have `any`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """So many agents, all alike but for their names."""
+
+    size: int
+    """How many are alive."""
+    interval_s: float = 30
+    unhealthy_after_s: float = 90
+    dead: int = 0
+    """How many more there are that are dead."""
+
+    def agent_id(self, number: int) -> str:
+        """Return the name of an agent."""
+        return f"agent-{number:07}"
+
+    def key(self, number: int) -> str:
+        """Return the key of an agent."""
+        return key_of(sha256(b"%d" % number).digest())
+
+
+def fill(url: str, fleet: Fleet, *, with_keys: bool = True) -> None:
+    """Make a registry of a new database, and put the fleet into it, in one go."""
+
+    async def run() -> None:
+        database = open_database(url)
+        try:
+            await database.write(lambda transaction: metadata.create_all(transaction.connection))
+            numbers = itertools.chain(range(fleet.size), range(fleet.size, fleet.size + fleet.dead))
+            for some in _portions(numbers):
+                await database.write(lambda transaction, some=some: _add(transaction, fleet, some, with_keys))  # type: ignore[misc]
+            await _settle(database)
+        finally:
+            await database.close()
+
+    asyncio.run(run())
+
+
+async def _settle(database: Database) -> None:
+    if isinstance(database, PostgresqlDatabase):
+        await database.write(lambda transaction: transaction.connection.exec_driver_sql("ANALYZE"))
+
+
+def _portions(numbers: Iterator[int]) -> Iterator[list[int]]:
+    while some := list(itertools.islice(numbers, ROWS_AT_ONCE)):
+        yield some
+
+
+def _add(transaction: Transaction, fleet: Fleet, numbers: list[int], with_keys: bool) -> None:  # noqa: FBT001
+    now_s = transaction.now_s
+    connection = transaction.connection
+    connection.execute(insert(agents), [_agent(fleet, number, now_s) for number in numbers])
+    # Their heartbeats lie evenly in the interval before now.
+    connection.execute(
+        insert(beats),
+        [
+            {
+                "agent": number + 1,
+                "last_heartbeat_at_s": now_s - fleet.interval_s * (number % 997) / 997,
+                "current_load": number % 5,
+                "max_concurrent_tasks": 5,
+                "tasks": "[]",
+            }
+            for number in numbers
+        ],
+    )
+    connection.execute(
+        insert(capabilities),
+        [
+            {"agent": number + 1, "status": _status(fleet, number), "capability": capability}
+            for number in numbers
+            for capability in ("any", f"capability-{number % CAPABILITIES}")
+        ],
+    )
+    if with_keys:
+        connection.execute(
+            insert(keys),
+            [
+                {
+                    "key_id": f"key_{number}",
+                    "name": "",
+                    "role": "agent",
+                    "agent_id": fleet.agent_id(number),
+                    "digest": digest_of(fleet.key(number)).hex(),
+                    "created_at_s": now_s,
+                }
+                for number in numbers
+            ],
+        )
+
+
+def _status(fleet: Fleet, number: int) -> str:
+    return "active" if number < fleet.size else "dead"
+
+
+def _agent(fleet: Fleet, number: int, now_s: float) -> dict[str, Any]:
+    is_alive = number < fleet.size
+    return {
+        "id": number + 1,
+        "agent_id": fleet.agent_id(number),
+        "role_id": f"role-{number % 100}",
+        "capabilities": ["any", f"capability-{number % CAPABILITIES}"],
+        "metadata": json.loads('{"version": "1.2.0", "runtime": "python-3.11"}'),
+        "monitoring": "heartbeat",
+        "interval_s": fleet.interval_s,
+        "unhealthy_after_s": fleet.unhealthy_after_s,
+        "dead_after_s": 10 * fleet.interval_s,
+        "drain_timeout_s": 120,
+        "status": _status(fleet, number),
+        "reason": "registered" if is_alive else "heartbeat_timeout",
+        "status_since_s": now_s,
+        "explanation": "",
+        "health": "unknown",
+        "incarnation": 1,
+        "version": 1,
+        "registered_at_s": now_s,
+        # Evenly over the time in which their silence would be noticed.
+        "judge_at_s": now_s + fleet.unhealthy_after_s * (0.5 + 0.5 * (number % 997) / 997)
+        if is_alive
+        else None,
+        "recoveries_s": [],
+    }

@@ -1,0 +1,198 @@
+"""How many leases per second are acquired, renewed and released, beside etcd?
+
+The same work on both: acquired by a name that nobody has had, renewed once, released. etcd needs four
+requests for it (grant, put if absent, keep alive, revoke), we need three; what is compared are whole
+leases per second. Both flush to disk before they answer. Ours checks a key, judges the agent, and logs
+two chained events besides.
+"""
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
+from benchmarks.fleet import Fleet
+from benchmarks.heartbeats import filled, serve_registry
+from benchmarks.interleaved import in_rounds, is_quick, print_table, verdict
+from benchmarks.over_http import server
+
+CONNECTIONS = 32
+TARGET = 1.0
+ETCD = "etcd 3.4, HTTP/JSON"
+PATIENCE_SECONDS = 20
+
+# One thread of wrk for each connection, so that each has a state of its own: which lease it holds.
+_SHARED = """
+local number = 0
+function setup(thread) thread:set("me", number); number = number + 1 end
+local phase, turn, lease, token = 0, 0, "", ""
+local begun = os.time()
+local function name() return string.format("%d-%d-%d", begun, me, turn) end
+"""
+_OURS = (
+    _SHARED
+    + """
+local keys = {}
+function init(args)
+  for line in io.lines("KEYS") do keys[#keys + 1] = line end
+  wrk.headers["x-api-key"] = keys[me + 1]
+  wrk.headers["content-type"] = "application/json"
+end
+function request()
+  if phase == 0 then
+    turn = turn + 1
+    return wrk.format("POST", "/api/v1/leases", nil, '{"resource":"task:' .. name() .. '","ttl_seconds":60}')
+  elseif phase == 1 then
+    return wrk.format("POST", "/api/v1/leases/" .. lease .. "/renew", nil,
+      '{"fencing_token":' .. token .. ',"ttl_seconds":60}')
+  end
+  return wrk.format("DELETE", "/api/v1/leases/" .. lease)
+end
+function response(status, headers, body)
+  if phase == 0 then
+    lease, token = body:match('"lease_id":"([^"]+)"'), body:match('"fencing_token":(%d+)')
+  end
+  if status >= 300 then print("unexpected", status, body) end
+  phase = (phase + 1) % 3
+end
+"""
+)
+_ETCD = (
+    _SHARED
+    + """
+local letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+local function base64(text)
+  text = text .. string.rep(" ", -#text % 3)
+  return (text:gsub("...", function(three)
+    local a, b, c = three:byte(1, 3)
+    local bits = a * 65536 + b * 256 + c
+    local out = ""
+    for place = 3, 0, -1 do
+      local index = math.floor(bits / 64 ^ place) % 64
+      out = out .. letters:sub(index + 1, index + 1)
+    end
+    return out
+  end))
+end
+function request()
+  if phase == 0 then
+    turn = turn + 1
+    return wrk.format("POST", "/v3/lease/grant", nil, '{"TTL":60}')
+  elseif phase == 1 then
+    local key = base64("task:" .. name())
+    return wrk.format("POST", "/v3/kv/txn", nil,
+      '{"compare":[{"target":"CREATE","key":"' .. key .. '","create_revision":"0","result":"EQUAL"}],' ..
+      '"success":[{"request_put":{"key":"' .. key .. '","value":"' .. key ..
+      '","lease":"' .. lease .. '"}}]}')
+  elseif phase == 2 then
+    return wrk.format("POST", "/v3/lease/keepalive", nil, '{"ID":"' .. lease .. '"}')
+  end
+  return wrk.format("POST", "/v3/lease/revoke", nil, '{"ID":"' .. lease .. '"}')
+end
+function response(status, headers, body)
+  if phase == 0 then lease = body:match('"ID":"([^"]+)"') end
+  if status >= 300 or (phase == 1 and not body:find('"succeeded":true', 1, true)) then
+    print("unexpected", status, body)
+  end
+  phase = (phase + 1) % 4
+end
+"""
+)
+
+
+@contextmanager
+def etcd() -> Iterator[str]:
+    """Start etcd with its defaults on a new directory, and return its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        client, peer = (f"http://127.0.0.1:{listening.getsockname()[1]}" for listening in (one, other))
+    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
+        command = [
+            "etcd", "--data-dir", directory, "--name", "bench", "--log-level", "error",
+            "--listen-client-urls", client, "--advertise-client-urls", client,
+            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+            "--initial-cluster", f"bench={peer}",
+        ]  # fmt: skip
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                _wait_for(f"{client}/health")
+                yield client
+            finally:
+                process.terminate()
+
+
+def _wait_for(url: str) -> None:
+    give_up_at_s = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < give_up_at_s:
+        try:
+            with urlopen(url, timeout=1):  # noqa: S310 - our own server
+                return
+        except (URLError, OSError):
+            time.sleep(0.1)
+    raise SystemExit(f"{url} does not answer")
+
+
+def leasing(url: str, script: Path, requests: int, *, seconds: int) -> Callable[[], float]:
+    """Return what takes a sample: leases per second, of so many requests each."""
+    command = ["wrk", f"-t{CONNECTIONS}", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(script), url]
+
+    def sample() -> float:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
+        if rate is None or any(word in done.stdout for word in ("unexpected", "Non-2xx", "Socket errors")):
+            raise SystemExit(f"wrk had trouble: {' '.join(command)}\n{done.stdout[:2000]}{done.stderr}")
+        return float(rate[1]) / requests
+
+    return sample
+
+
+def show(*, seconds: int, rounds: int) -> None:
+    fleet = Fleet(CONNECTIONS)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-")))
+        keys, ours, theirs = (directory / name for name in ("keys.txt", "ours.lua", "etcd.lua"))
+        keys.write_text("".join(f"{fleet.key(number)}\n" for number in range(fleet.size)))
+        ours.write_text(_OURS.replace("KEYS", str(keys)))
+        theirs.write_text(_ETCD)
+        contestants = {ETCD: leasing(stack.enter_context(etcd()), theirs, 4, seconds=seconds)}
+        for kind in ("sqlite", "postgresql"):
+            url = stack.enter_context(filled(kind, fleet))
+            served = stack.enter_context(server(url, file=__file__, is_pinned=False))
+            contestants[f"ours, {kind}"] = leasing(served.url, ours, 3, seconds=seconds)
+        measured = in_rounds(contestants, rounds=rounds)
+    print_table(
+        f"leases acquired, renewed and released, {CONNECTIONS} connections kept alive",
+        ["", "leases/s", "of etcd's", "target"],
+        [
+            [
+                name,
+                f"{measured.median(name):.0f}",
+                f"{measured.ratio(name, ETCD):.2f}",
+                "" if name == ETCD else verdict(measured.ratio(name, ETCD), at_least=TARGET),
+            ]
+            for name in contestants
+        ],
+    )
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--serve"]:
+        serve_registry(sys.argv[2])
+        return
+    is_smoke = is_quick(__doc__)
+    if absent := [program for program in ("wrk", "etcd") if shutil.which(program) is None]:
+        print(f"absent: {', '.join(absent)}; nothing is measured (apt-get install wrk etcd-server)")
+        return
+    show(seconds=2 if is_smoke else 5, rounds=2 if is_smoke else 7)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""How long does it take to find who can do this work, among 200,000 agents?
+
+One connection asks a real server by capability, status and free capacity; then the same with as many
+dead ones beside the living.
+"""
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from agent_health.access import Role, StoredKey, digest_of, key_of
+from agent_health.storage import keys
+from agent_health.storage.database import open_database
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
+from benchmarks.fleet import CAPABILITIES, Fleet, fill
+from benchmarks.heartbeats import serve_registry
+from benchmarks.interleaved import is_quick, print_table, verdict
+from benchmarks.over_http import Question, server
+from tests.support.databases import empty_url
+
+ALIVE = 200_000
+MOST_P99_MS = 20.0
+READER = key_of(bytes(32))
+QUERIES = {
+    f"capability (1 of {CAPABILITIES}), active, free capacity": (
+        "capabilities=capability-3&status=active&min_available_capacity=2"
+    ),
+    "two capabilities": "capabilities=capability-3,capability-4&min_available_capacity=1",
+    "pool of a role": "role_id=role-7",
+    "all who are active": "status=active",
+    "a capability that all have, free capacity": "capabilities=any&min_available_capacity=2",
+}
+JUDGED = 4
+"""Of the queries: the last one counts 200,000 matches, which is shown and has no target."""
+
+
+def add_reader(url: str) -> None:
+    """Store a key that may list."""
+
+    async def run() -> None:
+        database = open_database(url)
+        stored = StoredKey(
+            key_id="key_reader", name="reader", role=Role.READER, digest=digest_of(READER), created_at_s=0.0
+        )
+        await database.write(lambda transaction: keys.add(transaction, stored))
+        await database.close()
+
+    asyncio.run(run())
+
+
+def show(alive: int, seconds: int) -> None:
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-"))
+        script = Path(directory, "ask.lua")
+        script.write_text(f'wrk.headers["x-api-key"] = "{READER}"\n')
+        rows = []
+        for kind in ("sqlite", "postgresql"):
+            p99_ms: dict[int, list[float]] = {}
+            for dead in (0, alive):
+                url = empty_url(kind, Path(directory))
+                fill(url, replace(Fleet(alive), dead=dead), with_keys=False)
+                add_reader(url)
+                with server(url, file=__file__) as where:
+                    asked = [
+                        Question(
+                            where, f"/api/v1/agents?{query}", seconds=seconds, script=script, connections=1
+                        )
+                        for query in QUERIES.values()
+                    ]
+                    for question in asked:
+                        question()
+                    p99_ms[dead] = [question.p99_ms[0] for question in asked]
+            for number, name in enumerate(QUERIES):
+                figure = p99_ms[0][number]
+                rows.append(
+                    [
+                        f"{kind}: {name}",
+                        f"{figure:.1f}",
+                        f"{p99_ms[alive][number]:.1f}",
+                        verdict(max(figure, p99_ms[alive][number]), at_most=MOST_P99_MS)
+                        if number < JUDGED
+                        else "",
+                    ]
+                )
+    print_table(
+        f"{alive} agents alive, pages of 100 with their total",
+        ["", "p99 ms", "with as many dead", "target"],
+        rows,
+    )
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--serve"]:
+        serve_registry(sys.argv[2])
+        return
+    is_smoke = is_quick(__doc__)
+    if shutil.which("wrk") is None:
+        print("wrk is absent: nothing is measured over HTTP (apt-get install wrk)")
+        return
+    show(20_000 if is_smoke else ALIVE, 2 if is_smoke else 10)
+
+
+if __name__ == "__main__":
+    main()

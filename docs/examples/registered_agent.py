@@ -1,0 +1,84 @@
+"""How does an agent register, beat, leave in good order, and come back after a crash? (RFC-0016 3 to 5)
+
+    export AGENT_HEALTH_REGISTRY=http://127.0.0.1:8440 AGENT_HEALTH_KEY=ahk_...
+    .venv/bin/python docs/examples/registered_agent.py worker-1 worker-1.key
+
+The key is one that may register. The agent's own is kept in the file, for its next life. Runs until
+SIGTERM, Ctrl-C, or a drain that the registry asks for.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from agent_health.agent_record import HeartbeatConfig
+from agent_health.client import RegistryClient
+from agent_health.client.registry_errors import Gone
+from agent_health.lifecycle import Status
+
+CONFIG = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=5)
+"""Short, so that one need not wait long to see what silence leads to."""
+
+
+def kept_key(file: Path) -> str:
+    """Return the key that a former life was given, if there was one."""
+    return file.read_text().strip() if file.exists() else ""
+
+
+def keep_key(file: Path, key: str) -> None:
+    """Keep a key, which is told only once, where nobody else reads it."""
+    file.touch(mode=0o600)
+    file.write_text(f"{key}\n")
+
+
+async def register(registry: str, agent_id: str, file: Path) -> str:
+    """Begin a life, and return the agent's own key, which is good for nothing but this agent."""
+    known = kept_key(file)
+    # Its own key may end a former life that the registry still believes in: the one that crashed.
+    async with RegistryClient(registry, key=known or os.environ["AGENT_HEALTH_KEY"]) as client:
+        record = await client.agents.register(
+            agent_id,
+            role_id="reporter",
+            capabilities=["report"],
+            max_concurrent_tasks=2,
+            heartbeat_config=CONFIG,
+            supersede=bool(known),
+        )
+    if record.agent_key is not None:
+        keep_key(file, record.agent_key)
+    print(f"{agent_id} is {record.status}, life {record.incarnation}", flush=True)
+    return known or record.agent_key or ""
+
+
+async def beat(client: RegistryClient, agent_id: str, leaving: asyncio.Event) -> None:
+    """Beat once per interval until it is time to leave, then say so."""
+    while not leaving.is_set():
+        reply = await client.agents.heartbeat(agent_id, current_load=0)
+        if reply.agent_status is Status.DRAINING or reply.pending_commands:
+            break
+        try:
+            await asyncio.wait_for(leaving.wait(), CONFIG.interval_seconds)
+        except TimeoutError:
+            continue
+    # Here it would finish what it has begun.
+    await client.agents.heartbeat(agent_id, status="draining")
+
+
+async def main(agent_id: str, file: Path) -> None:
+    """Live once, from registering to the end."""
+    registry = os.environ["AGENT_HEALTH_REGISTRY"]
+    leaving = asyncio.Event()
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(ending, leaving.set)
+    async with RegistryClient(registry, key=await register(registry, agent_id, file)) as client:
+        try:
+            await beat(client, agent_id, leaving)
+        except Gone as error:
+            # Drained, or taken off the list, between two heartbeats.
+            print(error)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,184 @@
+"""What does a registry decide when one agent leaves and another is killed?
+
+    make demo                                       or
+    .venv/bin/python docs/examples/registry_demo.py
+
+Starts `agent-health serve` and three agents, each in a process of its own on this machine. One is asked
+to drain, one is killed while it holds a task, and the third takes the task over. Exits with 0 if the
+registry saw all of it as it was.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from agent_health.agent_record import AgentRecord
+from agent_health.client import RegistryClient
+from agent_health.client.registry_errors import Conflict, Stale
+from agent_health.lifecycle import Status
+
+HERE = Path(__file__).parent
+STATE = ("monthly-report", "draft")
+PATIENCE_SECONDS = 20
+BEGAN_S = time.monotonic()
+COMMAND = [str(Path(sys.executable).with_name("agent-health"))]
+WORKERS = ("worker-1", "worker-2", "worker-3")
+
+
+@contextmanager
+def process(command: list[str], environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """Run a program until the end of the block; Ctrl-C is for the demo, which then ends it."""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.terminate()
+            try:
+                running.wait(PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                running.kill()
+
+
+def first_line(running: "subprocess.Popen[str]") -> str:
+    """Return what a program says first; if it ends before, what it complains of."""
+    line = running.stdout.readline().strip() if running.stdout else ""
+    if not line:
+        raise SystemExit(f"it did not start:\n{running.stderr.read() if running.stderr else ''}")
+    return line
+
+
+def key_file(directory: str, agent_id: str) -> Path:
+    """Return where an agent keeps its own key."""
+    return Path(directory, f"{agent_id}.key")
+
+
+def say(text: str) -> None:
+    """Tell what has happened, and when."""
+    print(f"{time.monotonic() - BEGAN_S:6.1f} s  {text}", flush=True)
+
+
+async def until(client: RegistryClient, agent_id: str, status: Status) -> AgentRecord:
+    """Wait until the registry says this of an agent."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while (record := await client.agents.get(agent_id)).status is not status:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{agent_id} is {record.status}, not {status}: {record.explanation}")
+        await asyncio.sleep(0.05)
+    return record
+
+
+async def tell(
+    client: RegistryClient, url: str, keys: dict[str, str], agents: dict[str, "subprocess.Popen[str]"]
+) -> None:
+    """Let it all happen, and say what the registry makes of it."""
+    killed = RegistryClient(url, key=keys["worker-1"])
+    heir = RegistryClient(url, key=keys["worker-2"])
+    async with killed, heir:
+        pool = (await client.agents.list(role_id="reporter")).pool
+        say(f"three agents are active; together they can do {pool and pool.available_capacity} tasks at once")
+
+        await client.agents.send_command("worker-3", "drain", reason="maintenance")
+        record = await until(client, "worker-3", Status.DEREGISTERED)
+        say(f"worker-3 was asked to drain, and is {record.status} ({record.reason})")
+
+        first = await killed.leases.acquire(f"intent:{STATE[0]}/{STATE[1]}")
+        await killed.states.write(*STATE, {"page": 1}, fencing_token=first.fencing_token)
+        say(f"worker-1 took the monthly report with fencing token {first.fencing_token}, and wrote page 1")
+        try:
+            await heir.leases.acquire(f"intent:{STATE[0]}/{STATE[1]}")
+        except Conflict as error:
+            say(f"worker-2 asked for it too: {error.status} {error.code}")
+
+        agents["worker-1"].send_signal(signal.SIGKILL)
+        say("worker-1 is killed (SIGKILL)")
+        for status in (Status.UNHEALTHY, Status.DEAD):
+            record = await until(client, "worker-1", status)
+            say(f"worker-1 is {record.status}: {record.explanation}")
+
+        second = await heir.leases.acquire(f"intent:{STATE[0]}/{STATE[1]}")
+        say(f"its lease ended with it: worker-2 has the report now, with token {second.fencing_token}")
+        try:
+            await killed.states.write(*STATE, {"page": "late"}, fencing_token=first.fencing_token)
+        except (Stale, Conflict) as error:
+            say(f"a late write with token {first.fencing_token} is refused: {error.status} {error.code}")
+        state = await heir.states.read(*STATE)
+        if state.state != {"page": 1} or second.fencing_token <= first.fencing_token:
+            raise SystemExit("the late write went through")
+
+
+async def show_events(client: RegistryClient) -> None:
+    """Show what the event log holds of it."""
+    print("\nThe event log, each event chained to the one before by its hash:")
+    async for event in client.events.each(types=["agent.lifecycle", "lease.acquired", "lease.expired"]):
+        payload = event.payload
+        what = (
+            f"{payload['previous_status']} -> {payload['new_status']} ({payload['reason']})"
+            if event.type == "agent.lifecycle"
+            else f"{payload['resource']} token {payload['fencing_token']} {payload.get('reason', '')}"
+        )
+        who = payload.get("agent_id") or payload.get("holder")
+        print(f"  {event.sequence:3}  {event.type:16} {who:9} {what}  {event.hash[:12]}")
+
+
+async def follow(url: str, key: str, directory: str, agents: dict[str, "subprocess.Popen[str]"]) -> None:
+    """Tell the story, then show its log."""
+    for running in agents.values():
+        first_line(running)
+    keys = {agent_id: key_file(directory, agent_id).read_text().strip() for agent_id in agents}
+    async with RegistryClient(url, key=key) as client:
+        await tell(client, url, keys, agents)
+        await show_events(client)
+
+
+def main() -> int:
+    print("A registry and three agents, each a process of its own:\n")
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-demo-"))
+        database = {"AGENT_HEALTH_SERVER_DATABASE": f"sqlite:///{directory}/registry.db"}
+        create = [*COMMAND, "keys", "create", "--role", "admin", "--name", "demo"]
+        made = subprocess.run(
+            create, env={**os.environ, **database}, capture_output=True, text=True, check=True
+        )
+        key = made.stdout.strip()
+        server = stack.enter_context(process([*COMMAND, "serve", "--port", "0"], database))
+        url = first_line(server).rpartition(" ")[2]
+        environment = {"AGENT_HEALTH_REGISTRY": url, "AGENT_HEALTH_KEY": key}
+        script = str(HERE / "registered_agent.py")
+        agents = {
+            agent_id: stack.enter_context(
+                process([sys.executable, script, agent_id, str(key_file(directory, agent_id))], environment)
+            )
+            for agent_id in WORKERS
+        }
+        asyncio.run(follow(url, key, directory, agents))
+        verify = [*COMMAND, "events", "verify"]
+        print("\n$ agent-health events verify", flush=True)
+        return subprocess.run(verify, env={**os.environ, **database}, check=False).returncode
+
+
+def end_in_order(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    # SIGINT too: a shell that starts us in the background has it ignored.
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, end_in_order)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,100 @@
+"""How is an agent's record shown to people?"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from agent_health.cli.terminal import Colour, Line, listed
+
+if TYPE_CHECKING:
+    from agent_health.agent_record import AgentRecord, AgentSummary, PendingCommand, Seen
+
+_COLOURS = {
+    "active": Colour.GREEN,
+    "draining": Colour.CYAN,
+    "unhealthy": Colour.YELLOW,
+    "dead": Colour.RED,
+    "deregistered": Colour.FAINT,
+}
+
+
+def page(agent: "AgentRecord") -> Iterator[Line]:
+    """Tell what is known of one agent, for people."""
+    yield Line("agent", agent.agent_id)
+    yield Line("status", f"{agent.status} since {time_text(agent.status_since)}", _COLOURS.get(agent.status))
+    is_told_twice = agent.explanation in {"", agent.reason}
+    yield Line("because", agent.reason if is_told_twice else f"{agent.reason}: {agent.explanation}")
+    yield Line("health", agent.health)
+    until = (
+        ("drains by", agent.drain_deadline),
+        ("maintenance", agent.maintenance_until),
+    )
+    for label, at in until:
+        if at is not None:
+            yield Line(label, time_text(at))
+    if agent.override is not None:
+        yield Line("override", f"{agent.override.status} until {time_text(agent.override.until)}")
+    if agent.is_unreachable:
+        yield Line("but", "a prober cannot reach it", Colour.YELLOW)
+    facts = (
+        ("name", agent.name),
+        ("role", agent.role_id),
+        ("can", ", ".join(agent.capabilities)),
+        ("load", load_text(agent)),
+        ("endpoint", agent.endpoint),
+        ("card", agent.card_url),
+    )
+    yield from (Line(label, text) for label, text in facts if text)
+    config = agent.heartbeat_config
+    yield Line("heartbeat", f"last {time_text(agent.last_heartbeat_at)}, every {config.interval_seconds:g} s")
+    yield Line(
+        "silent",
+        f"unhealthy after {config.unhealthy_after_seconds:g} s, dead after {config.dead_after_seconds:g} s",
+    )
+    yield Line("monitoring", agent.monitoring)
+    yield from listed("works on", agent.said.tasks_in_progress)
+    yield from listed("is told", map(_command, agent.pending_commands or ()))
+    yield from listed("metadata", (f"{name}: {value}" for name, value in agent.metadata.items()))
+    if agent.seen is not None:
+        yield from _seen(agent.seen)
+    yield Line("registered", f"{time_text(agent.registered_at)}, life {agent.incarnation}")
+    yield Line("version", agent.etag)
+    if agent.agent_key is not None:
+        yield Line("key", agent.agent_key)
+        yield Line("", "The key is the agent's own, and shown this once.", Colour.FAINT)
+
+
+def _seen(seen: "Seen") -> Iterator[Line]:
+    """Tell what probers saw: beside what the agent says, never mixed with it."""
+    layers = (
+        ("discovery", seen.discovery),
+        ("transport", seen.transport),
+        ("readiness", seen.readiness),
+        ("message", seen.message),
+    )
+    for name, layer in layers:
+        if layer is not None:
+            reason = f": {layer.reason}" if layer.reason else ""
+            yield Line("seen", f"{name} {layer.result} at {time_text(layer.observed_at)}{reason}")
+    if seen.document is not None:
+        stale = ", stale" if seen.document.is_stale else ""
+        yield Line("seen", f"document {seen.document.status} of {time_text(seen.document.timestamp)}{stale}")
+    life = seen.last_sign_of_life_at
+    yield Line("seen", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
+
+
+def _command(command: "PendingCommand") -> str:
+    """Tell what waits for the agent's next heartbeat."""
+    reason = f": {command.reason}" if command.reason else ""
+    return f"{command.command} at its next heartbeat{reason} ({command.id})"
+
+
+def load_text(agent: "AgentSummary") -> str:
+    """Tell how much an agent does of how much it can; ? is what it does not say."""
+    most = agent.capacity.max_concurrent_tasks
+    return f"{agent.capacity.current_load}/{'?' if most is None else most}"
+
+
+def time_text(at: datetime) -> str:
+    """Return a time in UTC, to the second."""
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,372 @@
+"""Which agents are there, and what becomes of them? Asked on the command line."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent_health.cli.agent_page import load_text, page, time_text
+from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from agent_health.cli.table import write_json, write_table
+from agent_health.cli.terminal import Line, has_colours, write_page
+from agent_health.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from agent_health.agent_record import AgentList, AgentRecord, AgentSummary
+    from agent_health.client import RegistryClient
+
+PAGE = 1_000
+"""The most that the registry tells at once."""
+MAX_LISTED = 100_000
+STATUSES = ("active", "unhealthy", "draining", "dead", "deregistered")
+
+AgentIdArgument = Annotated[str, typer.Argument(metavar="AGENT_ID", help="Of the agent.")]
+DrainTimeout = Annotated[
+    float | None,
+    typer.Option("--drain-timeout", metavar="SECONDS", help="How long it may take; else as registered."),
+]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Told to whoever is concerned.")]
+
+agents = typer.Typer(
+    name="agents",
+    help="Which agents are there, and what becomes of them?",
+    rich_markup_mode=None,
+    no_args_is_help=False,
+)
+
+
+@agents.command("list")
+def list_agents(
+    *,
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", help=f"{', '.join(STATUSES)} or all; may be repeated. Without it: active."),
+    ] = None,
+    capability: Annotated[
+        list[str] | None, typer.Option("--capability", help="Agents with any of these; may be repeated.")
+    ] = None,
+    health: Annotated[
+        list[str] | None,
+        typer.Option("--health", help="healthy, degraded, unhealthy or unknown; may be repeated."),
+    ] = None,
+    role: Annotated[str | None, typer.Option("--role", help="Of one pool; adds what it can take.")] = None,
+    free: Annotated[
+        int | None, typer.Option("--free", metavar="TASKS", help="Agents that can take so many more.")
+    ] = None,
+    least_loaded: Annotated[bool, typer.Option("--least-loaded", help="The least loaded first.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MAX_LISTED, help="How many to show.")] = 100,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """List the agents that match, and how many there are in all.
+
+    \b
+    Examples:
+      agent-health agents list
+      agent-health agents list --status unhealthy --status dead
+      agent-health agents list --capability billing --free 1 --least-loaded
+      agent-health agents list --status all --json | jq -r .agents[].agent_id
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+
+    \b
+    Keys of --json:
+      agents    as the registry lists them   total   how many match
+      pool      with --role: what it can take
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    wanted: dict[str, Any] = {
+        "status": STATUSES if status == ["all"] else tuple(status or ()),
+        "capabilities": tuple(capability or ()),
+        "health": tuple(health or ()),
+        "role_id": role,
+        "min_available_capacity": free,
+        "sort": "least_loaded" if least_loaded else None,
+    }
+    found = ask(
+        lambda client: _listing(client, limit, wanted),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, found.model_dump(mode="json", exclude_none=True, exclude={"cursor"}))
+        return
+    if not found.agents:
+        sys.stdout.write(
+            "no agent matches\n" if status else "no agent matches that is active (see --status)\n"
+        )
+        return
+    write_table(
+        sys.stdout,
+        ("AGENT", "STATUS", "HEALTH", "LOAD", "ROLE", "LAST HEARTBEAT", "NAME"),
+        (_row(agent) for agent in found.agents),
+    )
+    if found.total > len(found.agents):
+        sys.stdout.write(f"{len(found.agents)} of {found.total} (see --limit)\n")
+    if found.pool is not None:
+        sys.stdout.write(f"the pool can take {found.pool.available_capacity} more tasks\n")
+
+
+async def _listing(client: "RegistryClient", limit: int, wanted: dict[str, Any]) -> "AgentList":
+    """Read so many pages as it takes; the totals are those of the first."""
+    first = await client.agents.list(limit=min(limit, PAGE), **wanted)
+    found, cursor = list(first.agents), first.cursor
+    while cursor is not None and len(found) < limit:
+        page = await client.agents.list(limit=min(limit - len(found), PAGE), cursor=cursor, **wanted)
+        found += page.agents
+        cursor = page.cursor if page.agents else None
+    return first.model_copy(update={"agents": found})
+
+
+def _row(agent: "AgentSummary") -> tuple[str, ...]:
+    return (
+        agent.agent_id,
+        agent.status,
+        agent.health,
+        load_text(agent),
+        agent.role_id or "",
+        time_text(agent.last_heartbeat_at),
+        agent.name or "",
+    )
+
+
+@agents.command("show")
+def show_agent(
+    agent_id: AgentIdArgument,
+    *,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Show all that is known of one agent: what it says beside what was seen.
+
+    \b
+    Examples:
+      agent-health agents show billing-1
+      agent-health agents show billing-1 --json | jq -r .status
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    shown = ask(
+        lambda client: client.agents.get(agent_id),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    _write_record(shown, as_json=as_json)
+
+
+@agents.command("register")
+def register_agent(
+    agent_id: Annotated[
+        str | None, typer.Argument(metavar="[AGENT_ID]", help="Chosen by the registry if absent.")
+    ] = None,
+    *,
+    role: Annotated[str | None, typer.Option("--role", help="What it is for; shared by its pool.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="For people.")] = None,
+    capability: Annotated[
+        list[str] | None, typer.Option("--capability", help="What it can do; may be repeated.")
+    ] = None,
+    max_tasks: Annotated[
+        int | None, typer.Option("--max-tasks", metavar="N", help="How many tasks it takes at once.")
+    ] = None,
+    endpoint: Annotated[str | None, typer.Option("--endpoint", metavar="URL", help="Where it is.")] = None,
+    card_url: Annotated[
+        str | None, typer.Option("--card-url", metavar="URL", help="Where its A2A card is.")
+    ] = None,
+    monitoring: Annotated[
+        str | None, typer.Option("--monitoring", help="heartbeat, probe or both. Without it: heartbeat.")
+    ] = None,
+    supersede: Annotated[
+        bool, typer.Option("--supersede", help="End the life of this id that is still going on.")
+    ] = False,
+    write_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--write-key", metavar="FILE", help="A new file for the agent's key, which is not printed then."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Register an agent, or begin its next life.
+
+    The agent's own key is shown this once: it beats, drains, leases and registers again for this agent
+    alone.
+
+    \b
+    Examples:
+      agent-health agents register billing-1 --role billing --capability invoices --write-key billing.key
+      agent-health agents register --card-url https://agent.example --monitoring probe
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    key_out = None if write_key is None else _new_file(write_key)
+    try:
+        shown = ask(
+            lambda client: client.agents.register(
+                agent_id,
+                role_id=role,
+                name=name,
+                capabilities=capability or (),
+                max_concurrent_tasks=max_tasks,
+                endpoint=endpoint,
+                card_url=card_url,
+                monitoring=monitoring,
+                supersede=supersede,
+            ),
+            registry=registry,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
+        if key_out is not None and shown.agent_key is not None:
+            os.write(key_out, f"{shown.agent_key}\n".encode())
+            shown = shown.model_copy(update={"agent_key": None})
+            write_key = None
+    finally:
+        if key_out is not None:
+            os.close(key_out)
+        if write_key is not None:
+            # Nothing came that it was made for.
+            write_key.unlink(missing_ok=True)
+    _write_record(shown, as_json=as_json)
+
+
+def _new_file(file: Path) -> int:
+    """Create a file for a secret before there is one, since it is told only once."""
+    try:
+        return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise InvalidSetting("--write-key", str(file), f"a file to be created ({error.strerror})") from None
+
+
+@agents.command("drain")
+def drain_agent(
+    agent_id: AgentIdArgument,
+    *,
+    drain_timeout: DrainTimeout = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Let an agent finish what it has and get nothing new; then it is off the list.
+
+    It learns of it in the reply to its next heartbeat. To ask it instead: agents command AGENT_ID drain.
+
+    \b
+    Examples:
+      agent-health agents drain billing-1 --drain-timeout 600
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    shown = ask(
+        lambda client: client.agents.drain(agent_id, drain_timeout_seconds=drain_timeout),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    _write_record(shown, as_json=as_json)
+
+
+@agents.command("deregister")
+def deregister_agent(
+    agent_id: AgentIdArgument,
+    *,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Take an agent off the list at once, without a drain; its leases end, its record stays.
+
+    \b
+    Examples:
+      agent-health agents deregister billing-1
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    ask(
+        lambda client: client.agents.deregister(agent_id),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, {"agent_id": agent_id, "status": "deregistered"})
+    else:
+        write_page(sys.stdout, [Line("agent", agent_id), Line("status", "deregistered")], colours=False)
+
+
+@agents.command("command")
+def send_command(
+    agent_id: AgentIdArgument,
+    command: Annotated[str, typer.Argument(metavar="COMMAND", help="drain")],
+    *,
+    reason: Reason = None,
+    drain_timeout: DrainTimeout = None,
+    expires_in: Annotated[
+        float | None, typer.Option("--expires-in", metavar="SECONDS", help="How long it waits; else 3600.")
+    ] = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Let a command wait for an agent: it rides home in the reply to its heartbeats.
+
+    \b
+    Examples:
+      agent-health agents command billing-1 drain --reason "new version"
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if command != "drain":
+        raise InvalidSetting("COMMAND", command, "drain")
+    sent = ask(
+        lambda client: client.agents.send_command(
+            agent_id,
+            "drain",
+            reason=reason,
+            drain_timeout_seconds=drain_timeout,
+            expires_in_seconds=expires_in,
+        ),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        write_json(sys.stdout, sent.model_dump(mode="json", exclude_none=True))
+        return
+    lines = [
+        Line("agent", sent.agent_id),
+        Line("command", f"{sent.command} ({sent.id})"),
+        Line("until", time_text(sent.expires_at)),
+    ]
+    write_page(sys.stdout, lines, colours=False)
+
+
+def _write_record(shown: "AgentRecord", *, as_json: bool) -> None:
+    if as_json:
+        write_json(sys.stdout, shown.model_dump(mode="json", exclude_none=True))
+    else:
+        write_page(sys.stdout, page(shown), colours=has_colours(sys.stdout))

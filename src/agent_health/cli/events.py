@@ -1,0 +1,269 @@
+"""What has happened, and what is happening? Asked on the command line."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent_health.cli.registry_access import (
+    DEFAULT_URL,
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    AsJson,
+    KeyFile,
+    PlainHttp,
+    RegistryUrl,
+    ask,
+)
+from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, run_deed
+from agent_health.cli.table import write_json, write_table
+from agent_health.cli.terminal import Colour, Line, has_colours, listed, printable, write_page
+from agent_health.errors import AgentHealthError, InvalidSetting
+
+if TYPE_CHECKING:
+    from agent_health.client import RegistryClient
+    from agent_health.client.registry_events import EventPage, LoggedEvent
+    from agent_health.registry.verify_events import LogReport
+    from agent_health.storage.database import Transaction
+
+PAGE = 1_000
+"""The most that the registry tells at once."""
+MAX_LISTED = 100_000
+
+Types = Annotated[list[str] | None, typer.Option("--type", help="Such as agent.lifecycle; may be repeated.")]
+OfAgent = Annotated[str | None, typer.Option("--agent", metavar="AGENT_ID", help="Whose events.")]
+
+events = typer.Typer(name="events", help="What has happened, and what is happening?", rich_markup_mode=None)
+
+
+@events.command("list")
+def list_events(
+    *,
+    after: Annotated[
+        int, typer.Option("--after", metavar="N", min=0, help="Those behind this sequence.")
+    ] = 0,
+    types: Types = None,
+    agent: OfAgent = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MAX_LISTED, help="How many to show.")] = 100,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """List events from the log, the oldest first.
+
+    \b
+    Examples:
+      agent-health events list --after 1200
+      agent-health events list --type agent.lifecycle --agent billing-1
+      agent-health events list --json | jq -r .events[].type
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+
+    \b
+    Keys of --json:
+      events         as the registry sends them
+      next_after     where to go on: what --after takes next
+      last_sequence  of the whole log   archived_sequence  up to here they are in archives
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    wanted = _wanted(types, agent)
+    found = ask(
+        lambda client: _listing(client, after, limit, wanted),
+        registry=registry,
+        key_file=key_file,
+        allow_plain_http=allow_plain_http,
+    )
+    if as_json:
+        members = found.model_dump(mode="json", exclude={"events"})
+        write_json(sys.stdout, {"events": [event.members() for event in found.events], **members})
+        return
+    rows = ((str(event.sequence), event.created_at, event.type, told(event)) for event in found.events)
+    write_table(sys.stdout, ("SEQUENCE", "TIME", "TYPE", "WHAT"), rows)
+    if found.next_after < found.last_sequence:
+        sys.stdout.write(f"more: --after {found.next_after}, up to {found.last_sequence}\n")
+
+
+async def _listing(client: "RegistryClient", after: int, limit: int, wanted: dict[str, Any]) -> "EventPage":
+    """Read so many pages as it takes."""
+    found = await client.events.list(after=after, limit=min(limit, PAGE), **wanted)
+    events = list(found.events)
+    while len(events) < limit and after < found.next_after < found.last_sequence:
+        after = found.next_after
+        found = await client.events.list(after=after, limit=min(limit - len(events), PAGE), **wanted)
+        events += found.events
+    return found.model_copy(update={"events": events})
+
+
+@events.command("tail")
+def tail_events(
+    *,
+    after: Annotated[
+        int | None,
+        typer.Option("--after", metavar="N", min=0, help="Begin behind this sequence; else from now on."),
+    ] = None,
+    types: Types = None,
+    agent: OfAgent = None,
+    as_json: AsJson = False,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """Show events as they happen, until Ctrl-C; a connection that breaks is taken up where it was.
+
+    \b
+    Examples:
+      agent-health events tail
+      agent-health events tail --after 0 --type agent.lifecycle
+      agent-health events tail --json | jq -r .payload.new_status
+
+    \b
+    Exit codes:
+      0 ended by Ctrl-C   1 refused by the registry, or the key is not good any more
+      2 no usable answer for an hour, or at the beginning for 10 s   3 wrong usage
+
+    \b
+    --json prints one event per line, as the registry sends it.
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    wanted = _wanted(types, agent)
+    try:
+        ask(
+            lambda client: _follow(client, after, wanted, as_json=as_json),
+            registry=registry,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
+    except KeyboardInterrupt:
+        return
+
+
+async def _follow(
+    client: "RegistryClient", after: int | None, wanted: dict[str, Any], *, as_json: bool
+) -> None:
+    from contextlib import aclosing  # noqa: PLC0415 - asyncio is loaded by now, and not before
+
+    async with aclosing(client.events.stream(after=after, **wanted)) as following:
+        async for event in following:
+            if as_json:
+                write_json(sys.stdout, event.members(), indent=None)
+            else:
+                sys.stdout.write(_line(event))
+            # Whoever reads through a pipe wants it now.
+            sys.stdout.flush()
+
+
+def _line(event: "LoggedEvent") -> str:
+    """Return one event as a line whose columns fit most: what comes next is not known."""
+    told_of = printable(told(event))
+    return f"{event.sequence:>8}  {printable(event.created_at):24}  {printable(event.type):25}  {told_of}\n"
+
+
+@events.command("verify")
+def verify_events(
+    *,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Say whether the event log is as it was written, and whether the stored states follow from it.
+
+    Reads the database itself; the registry may go on meanwhile. That the end of the log was cut off, or
+    all of it written anew, a chain alone cannot tell: keep the checkpoint that is printed, elsewhere.
+
+    \b
+    Examples:
+      agent-health events verify --database sqlite:///agent-health.db
+      agent-health events verify --json | jq -r .checkpoint.hash
+
+    \b
+    Exit codes:
+      0 all is as it was written   1 it is not   2 the database cannot be read   3 wrong usage
+
+    \b
+    Keys of --json:
+      good        whether nothing is wrong
+      fault       what broke the chain, or null   differences  between the log and the stored states
+      events, erased, agents, leases              how many there are
+      archived, checkpoint                        sequence and hash where the database begins and ends
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    report = _verified(database)
+    if as_json:
+        write_json(sys.stdout, {
+            "good": report.is_good, "fault": report.fault, "differences": list(report.differences),
+            "events": report.events, "erased": report.erased, "agents": report.agents,
+            "leases": report.leases, "archived": asdict(report.archived), "checkpoint": asdict(report.last),
+        })  # fmt: skip
+    else:
+        write_page(sys.stdout, _report(report), colours=has_colours(sys.stdout))
+    return 0 if report.is_good else EXIT_REFUSED
+
+
+def _verified(url: str) -> "LogReport":
+    from agent_health.registry.verify_events import verify_log  # noqa: PLC0415 - SQLAlchemy takes 150 ms
+    from agent_health.storage import schema  # noqa: PLC0415 - see above
+
+    def look(transaction: "Transaction") -> "LogReport":
+        schema.check(transaction)
+        return verify_log(transaction)
+
+    try:
+        return run_deed(url, look, is_write=False)
+    except InvalidSetting:
+        raise
+    except AgentHealthError as error:
+        # Not read is not "changed".
+        sys.stderr.write(f"agent-health: {printable(str(error))}\n")
+        raise typer.Exit(EXIT_UNREACHABLE) from None
+
+
+def _report(report: "LogReport") -> Iterator[Line]:
+    verdict = "as it was written" if report.is_good else "NOT as it was written"
+    yield Line("the log is", verdict, Colour.GREEN if report.is_good else Colour.RED)
+    if report.fault is not None:
+        yield Line("because", report.fault)
+    yield from listed("stored", report.differences)
+    yield Line("events", f"{report.events}, {report.erased} of all without their payload")
+    yield Line("tell of", f"{report.agents} agents, {report.leases} leased resources")
+    if report.archived.sequence:
+        yield Line("archived", f"up to {report.archived.sequence} {report.archived.hash}")
+    yield Line("checkpoint", f"{report.last.sequence} {report.last.hash}")
+
+
+def _wanted(types: list[str] | None, agent: str | None) -> dict[str, Any]:
+    wanted: dict[str, Any] = {}
+    if types:
+        wanted["types"] = types
+    if agent is not None:
+        wanted["agent_id"] = agent
+    return wanted
+
+
+# What is over says nothing but whose it was.
+_ENDED = {"agent.maintenance_changed": "maintenance ended", "agent.override_changed": "override ended"}
+
+
+def told(event: "LoggedEvent") -> str:
+    """Tell on one line what happened."""
+    match event.payload:
+        case {"previous_status": before, "new_status": now, "agent_id": agent_id, **rest}:
+            return f"{agent_id}: {before} -> {now} ({rest.get('reason', 'no reason')}) by {event.actor}"
+        case {"previous_health": before, "new_health": now, "agent_id": agent_id}:
+            return f"{agent_id}: {before} -> {now}"
+        case {"agent_id": agent_id, **rest} if not rest and event.type in _ENDED:
+            return f"{agent_id}: {_ENDED[event.type]} by {event.actor}"
+        case {"erased": _}:
+            return "(erased)"
+        case payload:
+            return f"{_members(payload)} by {event.actor}"
+
+
+def _members(payload: Mapping[str, Any]) -> str:
+    subject = payload.get("agent_id") or payload.get("resource")
+    named = [
+        f"{name} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in payload.items()
+        if name not in {"agent_id", "resource"} and value not in ([], {})
+    ]
+    return ": ".join(filter(None, (subject, "; ".join(named))))

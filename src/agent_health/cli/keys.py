@@ -1,0 +1,247 @@
+"""Who gets a key? Asked on the command line, of the database itself: the first admin has no other way."""
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent_health.cli.duration import read_duration
+from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, run_deed
+from agent_health.cli.table import write_json, write_table
+from agent_health.cli.terminal import printable
+from agent_health.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from agent_health.access import Role, StoredKey
+    from agent_health.registry.manage_keys import KeyRotation, NewKey
+    from agent_health.storage.database import Transaction
+
+PAGE = 1_000
+"""Of keys that one transaction reads."""
+
+_CONTEXT = {"help_option_names": ["-h", "--help"]}
+keys = typer.Typer(
+    name="keys",
+    help="Create, list, rotate and revoke keys, in the database itself.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it; not the key.")]
+
+
+@keys.command(context_settings=_CONTEXT)
+def create(
+    *,
+    role: Annotated[
+        str, typer.Option(metavar="ROLE", help="enroll, agent, reader, prober, coordinator or admin.")
+    ],
+    name: Annotated[str, typer.Option(metavar="NAME", help="For people: who has it, and what for.")],
+    agent_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Whose own it is; required for agent keys.")
+    ] = None,
+    expires_in: Annotated[
+        float | None,
+        typer.Option(parser=read_duration, metavar="DURATION", help="Such as 12h or 30d; else it stays."),
+    ] = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Create a key and print it: it is shown this once, and nowhere stored.
+
+    An empty database is set up first. Only the key goes to standard output.
+
+    \b
+    Examples:
+      agent-health keys create --role admin --name alice
+      agent-health keys create --role enroll --name fleet --expires-in 30d > enroll.key
+
+    \b
+    Exit codes:
+      0 created   1 not created   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from agent_health.registry.manage_keys import NewKey  # noqa: PLC0415 - pydantic takes 60 ms
+
+    new = _checked(NewKey, role=role, name=name, agent_id=agent_id, expires_in_seconds=expires_in)
+    stored, key = run_deed(database, partial(_create, new=new), must_exist=False)
+    _show_new(stored, key, as_json=as_json)
+    return 0
+
+
+@keys.command("list", context_settings=_CONTEXT)
+def list_keys(
+    *,
+    role: Annotated[str | None, typer.Option(metavar="ROLE", help="Only keys of this role.")] = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """List keys, the oldest first, valid or not; the keys themselves are nowhere stored.
+
+    \b
+    Examples:
+      agent-health keys list --role admin
+      agent-health keys list --json | jq -r '.[] | select(.is_valid) | .key_id'
+
+    \b
+    Exit codes:
+      0 listed   1 the database cannot be read   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from agent_health.access import Role  # noqa: PLC0415
+
+    try:
+        wanted = None if role is None else Role(role)
+    except ValueError:
+        raise InvalidSetting("--role", role, f"one of {', '.join(Role)}") from None
+    found = list(_all(database, wanted))
+    if as_json:
+        write_json(sys.stdout, found)
+    else:
+        rows = [
+            (
+                key["key_id"],
+                key["role"],
+                key["agent_id"] or "",
+                _ending(key),
+                key["name"],
+            )
+            for key in found
+        ]
+        write_table(sys.stdout, ("KEY_ID", "ROLE", "AGENT", "VALID", "NAME"), rows)
+    return 0
+
+
+@keys.command(context_settings=_CONTEXT)
+def rotate(
+    key_id: KeyId,
+    *,
+    overlap: Annotated[
+        float | None,
+        typer.Option(
+            parser=read_duration, metavar="DURATION", help="How long the old key is still good; else 1h."
+        ),
+    ] = None,
+    expires_in: Annotated[
+        float | None,
+        typer.Option(
+            parser=read_duration, metavar="DURATION", help="Of the new key; else as long as the old one's."
+        ),
+    ] = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Replace a key by a new one, and print that: it is shown this once. Both are good for a while.
+
+    \b
+    Examples:
+      agent-health keys rotate key_01hv... --overlap 1d
+
+    \b
+    Exit codes:
+      0 rotated   1 there is no such key, or it has ended   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from agent_health.registry.manage_keys import KeyRotation  # noqa: PLC0415 - pydantic takes 60 ms
+
+    rotation = _checked(KeyRotation, overlap_seconds=overlap, expires_in_seconds=expires_in)
+    stored, key = run_deed(database, partial(_rotate, key_id=key_id, rotation=rotation))
+    _show_new(stored, key, as_json=as_json)
+    return 0
+
+
+@keys.command(context_settings=_CONTEXT)
+def revoke(key_id: KeyId, *, database: DatabaseUrl = DEFAULT_DATABASE) -> int:
+    """Refuse a key from now on, the last admin key too: here is the way to a new one.
+
+    \b
+    Examples:
+      agent-health keys revoke key_01hv...
+
+    \b
+    Exit codes:
+      0 it is refused now   1 there is no such key   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    run_deed(database, partial(_revoke, key_id=key_id))
+    sys.stdout.write(printable(f"{key_id} is revoked") + "\n")
+    return 0
+
+
+def _create(transaction: "Transaction", new: "NewKey") -> "tuple[StoredKey, str]":
+    from agent_health.registry.manage_keys import create_key  # noqa: PLC0415 - see create
+    from agent_health.storage import schema  # noqa: PLC0415
+
+    schema.set_up_or_check(transaction)
+    return create_key(transaction, new, ACTOR)
+
+
+def _rotate(transaction: "Transaction", key_id: str, rotation: "KeyRotation") -> "tuple[StoredKey, str]":
+    from agent_health.registry.manage_keys import rotate_key  # noqa: PLC0415 - see create
+    from agent_health.storage import schema  # noqa: PLC0415
+
+    schema.check(transaction)
+    return rotate_key(transaction, key_id, rotation, ACTOR)
+
+
+def _revoke(transaction: "Transaction", key_id: str) -> None:
+    from agent_health.registry.manage_keys import revoke_key  # noqa: PLC0415 - see create
+    from agent_health.storage import schema  # noqa: PLC0415
+
+    schema.check(transaction)
+    revoke_key(transaction, key_id, ACTOR, may_leave_no_admin=True)
+
+
+def _all(database: str, role: "Role | None") -> Iterator[dict[str, Any]]:
+    """Read all keys, a page at a time."""
+    from agent_health.registry.manage_keys import key_record  # noqa: PLC0415 - see create
+    from agent_health.storage import keys as stored_keys  # noqa: PLC0415
+    from agent_health.storage import schema  # noqa: PLC0415
+
+    after = ""
+
+    def page(transaction: "Transaction") -> list[dict[str, Any]]:
+        schema.check(transaction)
+        found = stored_keys.all_keys(transaction, role=role, after=after, limit=PAGE)
+        return [key_record(key, transaction.now_s).model_dump(mode="json") for key in found]
+
+    while found := run_deed(database, page, is_write=False):
+        yield from found
+        after = found[-1]["key_id"]
+
+
+def _show_new(stored: "StoredKey", key: str, *, as_json: bool) -> None:
+    """Print a key, alone on standard output, so that it can be kept in a file."""
+    if as_json:
+        from agent_health.registry.manage_keys import key_record  # noqa: PLC0415 - see create
+
+        record = key_record(stored, stored.created_at_s).model_dump(mode="json")
+        write_json(sys.stdout, {"key": key, **record})
+        return
+    told = f"{stored.key_id} ({stored.role}, {stored.name}): keep it now, it is not shown again"
+    sys.stderr.write(printable(told) + "\n")
+    sys.stdout.write(key + "\n")
+
+
+def _checked(model: Any, **members: object) -> Any:
+    """Return what was asked for, checked; InvalidSetting names the first member that is wrong."""
+    from pydantic import ValidationError  # noqa: PLC0415 - takes 60 ms
+
+    from agent_health.expectation import invalid_setting  # noqa: PLC0415 - imports pydantic
+
+    given = {name: value for name, value in members.items() if value is not None}
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        # What is wrong with several members at once is which agent a key has, or has not.
+        fault = invalid_setting(error, "agent_id")
+        option = "--" + fault.name.removesuffix("_seconds").replace("_", "-")
+        raise InvalidSetting(option, fault.given, fault.expected) from None
+
+
+def _ending(key: dict[str, Any]) -> str:
+    """Say whether a key is good, and until when."""
+    if key["revoked_at"] is not None:
+        return "revoked"
+    if not key["is_valid"]:
+        return "expired"
+    return "yes" if key["expires_at"] is None else f"until {key['expires_at'][:16]}Z"

@@ -1,0 +1,34 @@
+"""Is the database of this version? Brings it up to date on the command line."""
+
+import sys
+
+from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, run_deed
+from agent_health.cli.terminal import printable
+
+
+def migrate(database: DatabaseUrl = DEFAULT_DATABASE) -> int:
+    """Bring the registry's database up to date, or set up an empty one.
+
+    All in one transaction: whatever fails leaves the database as it was. Make a backup first; there is
+    no way back but restoring it.
+
+    \b
+    Examples:
+      agent-health migrate
+      AGENT_HEALTH_SERVER_DATABASE=postgresql://ah@db/ah agent-health migrate
+
+    \b
+    Exit codes:
+      0 it is of this version now   1 it cannot be   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from agent_health.storage import schema  # noqa: PLC0415 - alembic takes 200 ms
+
+    upgrade = run_deed(database, schema.upgrade, must_exist=False)
+    if upgrade.before == upgrade.after:
+        told = f"already at revision {upgrade.after}"
+    elif upgrade.before is None:
+        told = f"set up at revision {upgrade.after}"
+    else:
+        told = f"from revision {upgrade.before} to {upgrade.after}"
+    sys.stdout.write(printable(told) + "\n")
+    return 0

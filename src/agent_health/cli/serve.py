@@ -1,0 +1,167 @@
+"""How is the server started?"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
+from agent_health.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from agent_health.registry.run_server import Ready
+    from agent_health.registry.settings import RegistrySettings
+
+PREFIX = "AGENT_HEALTH_SERVER_"
+"""Of the variables that stand for options."""
+
+
+def serve(
+    *,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    host: Annotated[
+        str,
+        typer.Option(envvar=f"{PREFIX}HOST", metavar="ADDRESS", help="Where to listen; 0.0.0.0: everywhere."),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar=f"{PREFIX}PORT", min=0, max=65_535, metavar="PORT", help="0: any free one.")
+    ] = 8440,
+    workers: Annotated[
+        int, typer.Option(envvar=f"{PREFIX}WORKERS", min=1, max=128, metavar="N", help="Processes.")
+    ] = 1,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(envvar=f"{PREFIX}TLS_CERTIFICATE", metavar="FILE", help="PEM, with its chain."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(envvar=f"{PREFIX}TLS_KEY", metavar="FILE", help="PEM, without a password.")
+    ] = None,
+    trusted_proxies: Annotated[
+        str,
+        typer.Option(
+            envvar=f"{PREFIX}TRUSTED_PROXIES",
+            metavar="NETWORKS",
+            help="Whose X-Forwarded-For and -Proto count, separated by commas.",
+        ),
+    ] = "",
+    public_url: Annotated[
+        str | None,
+        typer.Option(envvar=f"{PREFIX}PUBLIC_URL", metavar="URL", help="How others reach this server."),
+    ] = None,
+    dialects: Annotated[
+        str,
+        typer.Option(
+            "--dialect",
+            envvar=f"{PREFIX}DIALECT",
+            metavar="NAMES",
+            help="Foreign dialects that are spoken too, separated by commas: openintent.",
+        ),
+    ] = "",
+    sweep_seconds: Annotated[
+        float | None,
+        typer.Option(
+            envvar=f"{PREFIX}SWEEP_SECONDS", metavar="SECONDS", help="How often silence is looked for."
+        ),
+    ] = None,
+    requests_per_second: Annotated[
+        float | None,
+        typer.Option(envvar=f"{PREFIX}REQUESTS_PER_SECOND", metavar="N", help="Per key, on average."),
+    ] = None,
+    request_burst: Annotated[
+        int | None, typer.Option(envvar=f"{PREFIX}REQUEST_BURST", metavar="N", help="Per key, at once.")
+    ] = None,
+    command_seconds: Annotated[
+        float | None,
+        typer.Option(envvar=f"{PREFIX}COMMAND_SECONDS", metavar="SECONDS", help="How long a command waits."),
+    ] = None,
+    event_retention_days: Annotated[
+        float | None,
+        typer.Option(
+            envvar=f"{PREFIX}EVENT_RETENTION_DAYS",
+            metavar="DAYS",
+            help="Then events go into a file; else they stay.",
+        ),
+    ] = None,
+    archive_dir: Annotated[
+        Path | None,
+        typer.Option(envvar=f"{PREFIX}ARCHIVE_DIR", metavar="DIRECTORY", help="Where archived events go."),
+    ] = None,
+    webhook_networks: Annotated[
+        str,
+        typer.Option(
+            envvar=f"{PREFIX}WEBHOOK_NETWORKS",
+            metavar="NETWORKS",
+            help="Private networks that webhooks may lead to, separated by commas.",
+        ),
+    ] = "",
+    access_log: Annotated[
+        bool, typer.Option("--access-log", envvar=f"{PREFIX}ACCESS_LOG", help="Log every request.")
+    ] = False,
+) -> int:
+    """Run the registry: agents register, beat, hold leases and are found here.
+
+    Without options it keeps all in agent-health.db in the working directory, for this machine alone. An
+    empty database is set up; one of an older version is left alone until `agent-health migrate`.
+
+    The first admin key is shown on this terminal, once. Where there is no terminal, none is made: ask
+    for it with `agent-health keys create --role admin`.
+
+    It ends on SIGTERM or Ctrl-C, once what it has accepted is answered. Its log goes to standard error.
+
+    \b
+    Examples:
+      agent-health serve
+      agent-health serve --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
+      AGENT_HEALTH_SERVER_DATABASE=postgresql://ah@db/ah agent-health serve --workers 4
+
+    \b
+    Exit codes:
+      0 it was asked to end   1 it cannot serve   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from agent_health.registry.run_server import Listening, run_server  # noqa: PLC0415 - takes 500 ms
+
+    settings = _settings(
+        database=database,
+        public_url=public_url,
+        dialects=_listed(dialects),
+        trusted_proxies=_listed(trusted_proxies),
+        webhook_networks=_listed(webhook_networks),
+        sweep_seconds=sweep_seconds,
+        requests_per_second=requests_per_second,
+        request_burst=request_burst,
+        command_seconds=command_seconds,
+        event_retention_days=event_retention_days,
+        archive_dir=archive_dir,
+    )
+    listening = Listening(
+        host=host,
+        port=port,
+        workers=workers,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        access_log=access_log,
+    )
+    return run_server(settings, listening, may_show_key=sys.stdout.isatty(), announce=_announce)
+
+
+def _settings(**given: object) -> "RegistrySettings":
+    """Return the server's settings; what is not given stays at its default."""
+    from agent_health.registry.settings import RegistrySettings  # noqa: PLC0415 - pydantic takes 60 ms
+
+    return RegistrySettings.read(**{name: value for name, value in given.items() if value is not None})
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _announce(ready: "Ready") -> None:
+    """Say where the server is, and show the first admin key."""
+    lines = [f"agent-health registry at {ready.url}", f"database {ready.database}"]
+    if ready.admin_key is not None:
+        lines += ["admin key, shown this once:", f"  {ready.admin_key}"]
+    elif ready.needs_admin_key:
+        lines.append("no admin key yet: agent-health keys create --role admin --name NAME")
+    sys.stdout.write("".join(printable(line) + "\n" for line in lines))
+    sys.stdout.flush()

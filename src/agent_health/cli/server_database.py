@@ -1,0 +1,69 @@
+"""How does a command reach the registry's database itself, without a server?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from agent_health.actor import OwnActor
+from agent_health.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from agent_health.storage.database import Transaction
+
+DATABASE_VARIABLE = "AGENT_HEALTH_SERVER_DATABASE"
+DEFAULT_DATABASE = "sqlite:///agent-health.db"
+"""That of the server's settings; not imported from there, since pydantic takes 60 ms."""
+ACTOR = OwnActor.COMMAND_LINE.value
+"""Who did it, as events name it."""
+
+DatabaseUrl = Annotated[
+    str,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        envvar=DATABASE_VARIABLE,
+        help="sqlite:///FILE or postgresql://USER@HOST/NAME. A password belongs into the variable: "
+        "arguments are seen by every user of the machine.",
+    ),
+]
+
+T = TypeVar("T")
+
+
+def run_deed(
+    url: str, deed: Callable[["Transaction"], T], *, is_write: bool = True, must_exist: bool = True
+) -> T:
+    """Run one deed in a transaction of its own.
+
+    InvalidSetting for a database that cannot be, or is not there although it must; StoreUnavailable.
+    """
+    # SQLAlchemy takes 150 ms, which `--help` need not pay.
+    import asyncio  # noqa: PLC0415
+
+    from agent_health.storage.database import open_database  # noqa: PLC0415
+
+    async def ran() -> T:
+        database = open_database(url)
+        try:
+            return await (database.write(deed) if is_write else database.read(deed))
+        finally:
+            await database.close()
+
+    if must_exist:
+        _check_exists(url)
+    return asyncio.run(ran())
+
+
+def _check_exists(url: str) -> None:
+    """Refuse an SQLite file that is not there: opening it would create it."""
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        raise InvalidSetting("database", str(file), "a file that is there")
+
+
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of an SQLite database; None for any other."""
+    file = url.removeprefix("sqlite:///").partition("?")[0]
+    return Path(file) if url.startswith("sqlite:///") else None

@@ -1,0 +1,29 @@
+"""How are rows shown as aligned columns, and values as JSON?"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from agent_health.cli.terminal import printable
+
+MAX_CELL_CHARS = 48
+"""Of all columns but the last; `--json` shows them whole."""
+
+
+def write_table(stream: TextIO, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write rows under their heads, each column as wide as it must be; all text is made printable here."""
+    shown = [[_cell(text) for text in row[:-1]] + [printable(row[-1])] for row in (heads, *rows)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
+        stream.write(line.rstrip() + "\n")
+
+
+def write_json(stream: TextIO, value: object, *, indent: int | None = 2) -> None:
+    """Write a value as JSON in ASCII, which moves no cursor."""
+    stream.write(json.dumps(value, indent=indent, ensure_ascii=True) + "\n")
+
+
+def _cell(text: str) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= MAX_CELL_CHARS else shown[: MAX_CELL_CHARS - 1] + "…"

@@ -1,0 +1,63 @@
+"""How is the registry asked from outside? (RFC-0016)"""
+
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from agent_health.client.registry_agents import RegistryAgents
+from agent_health.client.registry_connection import TIMEOUT_SECONDS, RegistryConnection
+from agent_health.client.registry_events import RegistryEvents
+from agent_health.client.registry_leases import RegistryLeases, RegistryStates
+from agent_health.client.registry_monitor import RegistryMonitor
+
+
+class RegistryClient:
+    """The registry's HTTP API.
+
+        async with RegistryClient("https://registry.example", key=key) as client:
+            record = await client.agents.register("billing-1", role_id="billing")
+
+    `url` is where the registry's `/api/v1` begins, `key` what it knows the caller by; to any host but
+    loopback the key travels over https alone, unless `allow_plain_http`. No redirect is followed.
+
+    `timeout_seconds` (above 0, at most 300) is for one call with all its tries. Questions, heartbeats,
+    renewals and deletions are tried again when no answer comes, or 429, 502, 503 or 504, as long as the
+    wait that was asked for fits into that time; anything else only if it could not even be sent.
+
+    A session of your own keeps its cookies, proxies and default headers, and stays open; ours has none.
+    InvalidSetting for what cannot be right; everything else that is raised is a RegistryError.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        session: aiohttp.ClientSession | None = None,
+        allow_plain_http: bool = False,
+    ) -> None:
+        self._connection = RegistryConnection(
+            url, key=key, timeout_seconds=timeout_seconds, session=session, allow_plain_http=allow_plain_http
+        )
+        self.agents = RegistryAgents(self._connection)
+        self.leases = RegistryLeases(self._connection)
+        self.states = RegistryStates(self._connection)
+        self.events = RegistryEvents(self._connection)
+        self.monitor = RegistryMonitor(self._connection)
+
+    def __repr__(self) -> str:
+        return f"RegistryClient({str(self._connection.url)!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let the connections go; not needed after `async with`."""
+        await self._connection.close()

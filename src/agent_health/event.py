@@ -1,0 +1,404 @@
+"""Which facts may the event log hold?"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from agent_health.agent_record import AGENT_ID_CHARACTERS, MAX_TASKS, Name, TaskId
+from agent_health.document import MAX_NUMBER, Count, HealthStatus, Time
+from agent_health.lease import COUNTERS_PER_EPOCH, MAX_RESOURCE_CHARACTERS, EndReason, RefusalCode
+from agent_health.lifecycle import Reason, Status
+from agent_health.monitor_health import MonitorState, Turn
+
+MAX_EXPLANATION_CHARACTERS = 500
+MAX_CHANGED_MEMBERS = 32
+MAX_LOGGED_EPOCH = (MAX_NUMBER + 1) // COUNTERS_PER_EPOCH - 1
+"""2^21 - 1: in a higher epoch fencing tokens reach 2^53, which canonical JSON cannot write.
+
+`epoch.raised` is refused beyond it, so that no such token is ever granted (RFC 8785 3.2.2.3, RFC 7493 2.2).
+"""
+
+
+class EventType(StrEnum):
+    """What happened: the closed list."""
+
+    AGENT_LIFECYCLE = "agent.lifecycle"
+    """A status changed (RFC-0016 2.3)."""
+    AGENT_UPDATED = "agent.updated"
+    AGENT_HEALTH_CHANGED = "agent.health_changed"
+    AGENT_DRIFT_WARNING = "agent.drift_warning"
+    AGENT_TASKS_MISMATCH = "agent.tasks_mismatch"
+    AGENT_DRAIN_WARNING = "agent.drain_warning"
+    """Its time to drain is over and it still holds leases (RFC-0016 5.2)."""
+    AGENT_MAINTENANCE_CHANGED = "agent.maintenance_changed"
+    AGENT_OVERRIDE_CHANGED = "agent.override_changed"
+    AGENT_COMMAND_SENT = "agent.command_sent"
+    AGENT_COMMAND_HONOURED = "agent.command_honoured"
+    AGENT_COMMAND_EXPIRED = "agent.command_expired"
+    AGENT_ERASED = "agent.erased"
+    COORDINATOR_LOST = "coordinator.lost"
+    """A coordinator is dead: failover begins (RFC-0016 10.2)."""
+    LEASE_ACQUIRED = "lease.acquired"
+    LEASE_RELEASED = "lease.released"
+    LEASE_EXPIRED = "lease.expired"
+    FENCED_WRITE_REJECTED = "fenced_write_rejected"
+    STATE_WRITTEN = "state.written"
+    MONITOR_HELD = "monitor.held"
+    MONITOR_RECOVERING = "monitor.recovering"
+    MONITOR_NORMAL = "monitor.normal"
+    MONITOR_DOWNTIME = "monitor.downtime"
+    MONITOR_CLOCK_JUMP = "monitor.clock_jump"
+    KEY_CREATED = "key.created"
+    KEY_ROTATED = "key.rotated"
+    KEY_REVOKED = "key.revoked"
+    WEBHOOK_CREATED = "webhook.created"
+    WEBHOOK_DELETED = "webhook.deleted"
+    WEBHOOK_DISABLED = "webhook.disabled"
+    EPOCH_RAISED = "epoch.raised"
+    LOG_ARCHIVED = "log.archived"
+    """A closed prefix left the database; the next event follows on its last hash."""
+
+
+_PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
+MOMENT_PATTERN = (
+    r"^[1-9][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{3}Z$"
+)
+
+# By its characters alone: which ids may be chosen is another question, and may become stricter.
+AgentId = Annotated[str, StringConstraints(pattern=f"^{AGENT_ID_CHARACTERS}$")]
+RoleId = AgentId
+Label = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=_PRINTABLE)]
+"""A name or an id that others chose."""
+OwnId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+"""An id that the registry gave."""
+Actor = Annotated[str, StringConstraints(min_length=1, max_length=160, pattern=_PRINTABLE)]
+"""Who did it: an agent's id, `key:<id of the key>`, or the part of the registry that acted by itself."""
+Word = Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,64}$")]
+Resource = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_RESOURCE_CHARACTERS, pattern=_PRINTABLE)
+]
+# No path, no query, no user: what stands there may be a secret.
+Host = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:\[\]-]{1,270}$")]
+Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256, hexadecimal."""
+Number = Annotated[Count, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER})]
+Positive = Annotated[
+    Count, Field(ge=1), WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_NUMBER})
+]
+Epoch = Annotated[
+    Count,
+    Field(le=MAX_LOGGED_EPOCH),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_LOGGED_EPOCH}),
+]
+Moment = Annotated[Time, WithJsonSchema({"type": "string", "format": "date-time", "pattern": MOMENT_PATTERN})]
+Seconds = Annotated[float, Field(strict=True, ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)]
+
+
+class Payload(BaseModel):
+    """What an event tells. Members that are None are left out; none is free to hold a secret."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+    def members(self) -> dict[str, Any]:
+        """Return it as JSON values, as it is hashed and stored."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class AgentLifecycle(Payload):
+    """A status changed: the object of RFC-0016 2.3, and what a replay needs beside it."""
+
+    type: Literal["agent.lifecycle"] = "agent.lifecycle"
+    agent_id: AgentId
+    previous_status: Status
+    """`registering` at the first registration."""
+    new_status: Status
+    reason: Reason
+    timestamp: Moment
+    incarnation: Positive
+    """After the change; rises by one with each new life."""
+    version: Positive
+    """After the change; 1 in a new life."""
+    role_id: RoleId | None = None
+    explanation: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)]
+    """The reason in words."""
+
+
+class AgentUpdated(Payload):
+    """A record was changed; which members, not what they say: metadata is the agent's own affair."""
+
+    agent_id: AgentId
+    incarnation: Positive
+    version: Positive
+    """After the change."""
+    changed: Annotated[list[Word], Field(max_length=MAX_CHANGED_MEMBERS)]
+
+
+class AgentHealthChanged(Payload):
+    """An agent's health is another one now; it began as `unknown`."""
+
+    agent_id: AgentId
+    previous_health: HealthStatus
+    new_health: HealthStatus
+
+
+class DriftWarning(Payload):
+    """An agent's clock began to differ from ours (RFC-0016 4.5)."""
+
+    agent_id: AgentId
+    drift_seconds: Seconds
+    """Its time minus ours."""
+
+
+class TasksMismatch(Payload):
+    """The tasks that an agent names are not those that are leased to it."""
+
+    agent_id: AgentId
+    without_lease: Annotated[list[TaskId], Field(max_length=MAX_TASKS)]
+    not_in_progress: Annotated[list[TaskId], Field(max_length=MAX_TASKS)]
+
+
+class DrainWarning(Payload):
+    """An agent's time to drain is over, and it still holds leases."""
+
+    agent_id: AgentId
+    leases_held: Positive
+
+
+class MaintenanceChanged(Payload):
+    """An operator began, moved or ended a maintenance; nothing goes down until it is over."""
+
+    agent_id: AgentId
+    until: Moment | None = None
+    """Absent: it is ended."""
+    reason: Name | None = None
+
+
+class OverrideChanged(Payload):
+    """An operator put a verdict in place of ours, or took it back."""
+
+    agent_id: AgentId
+    status: Status | None = None
+    """Absent, like `until`: taken back."""
+    until: Moment | None = None
+    reason: Name | None = None
+
+
+class CommandSent(Payload):
+    """A command waits for the agent's next heartbeat (RFC-0016 5.3)."""
+
+    agent_id: AgentId
+    command_id: OwnId
+    command: Word
+    reason: Name | None = None
+    drain_timeout_seconds: Seconds | None = None
+    expires_at: Moment
+
+
+class CommandEnded(Payload):
+    """A command was honoured, or its time is over."""
+
+    agent_id: AgentId
+    command_id: OwnId
+    command: Word
+
+
+class AgentErased(Payload):
+    """An agent's record is gone, and the payloads of its events gave way to their hashes."""
+
+    agent_id: AgentId
+    events: Number
+    """How many payloads were erased."""
+
+
+class CoordinatorLost(Payload):
+    """A coordinator is dead."""
+
+    agent_id: AgentId
+    role_id: RoleId | None = None
+    incarnation: Positive
+    reason: Reason
+
+
+class LeaseAcquired(Payload):
+    """A resource was granted."""
+
+    resource: Resource
+    lease_id: OwnId
+    holder: Label
+    """Agent id; the key's name where no agent is behind it."""
+    holder_incarnation: Number = 0
+    """The life of the agent; 0 without an agent."""
+    fencing_token: Positive
+    expires_at: Moment
+    """As it was granted; renewals are not logged."""
+
+
+class LeaseEnded(Payload):
+    """A lease is over, and why."""
+
+    resource: Resource
+    lease_id: OwnId
+    holder: Label
+    fencing_token: Positive
+    reason: EndReason
+
+
+class FencedWriteRejected(Payload):
+    """A guarded write was refused and changed nothing."""
+
+    resource: Resource
+    writer: Label
+    """Who tried."""
+    fencing_token: Number
+    """What it came with."""
+    current_token: Number
+    """The last one granted; 0 if there was none."""
+    reason: RefusalCode
+
+
+class StateWritten(Payload):
+    """The holder of a resource wrote its state; what it wrote is not told here."""
+
+    resource: Resource
+    holder: Label
+    fencing_token: Positive
+    version: Positive
+    """Of the state, after the write."""
+
+
+class MonitorTurned(Payload):
+    """The monitor trusts its own eyes less, or again; the event's type says which."""
+
+    previous: MonitorState
+    turn: Turn
+    exits: Number
+    """Who would have gone, or is still waiting."""
+    limit: Number
+    """How many exits in one cadence would have been believed."""
+
+
+class MonitorDowntime(Payload):
+    """We did not look: this time is nobody's silence."""
+
+    begin: Moment
+    end: Moment
+
+
+class MonitorClockJump(Payload):
+    """The database's clock went another way than ours."""
+
+    jump_seconds: Seconds
+    """By how much more it advanced; negative if less."""
+
+
+class KeyChanged(Payload):
+    """A key was created, rotated or revoked. The key itself is nowhere."""
+
+    key_id: OwnId
+    name: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=_PRINTABLE)]
+    role: Word
+    agent_id: AgentId | None = None
+    """Whose own it is."""
+
+
+class WebhookChanged(Payload):
+    """A webhook was created or deleted, or is disabled since it failed too often."""
+
+    webhook_id: OwnId
+    host: Host
+    """Where it leads; the rest of its URL may hold a secret."""
+    failures: Number = 0
+    """In a row."""
+
+
+class EpochRaised(Payload):
+    """The store was restored or failed over: from now on all fencing tokens are higher."""
+
+    previous_epoch: Epoch
+    new_epoch: Epoch
+    reason: Name | None = None
+
+
+class LogArchived(Payload):
+    """A closed prefix of the log left the database."""
+
+    first_sequence: Positive
+    last_sequence: Positive
+    last_hash: Hash
+    file: Label | None = None
+    """Its name, without a path."""
+
+
+class Erased(Payload):
+    """What stands in place of a payload that was erased."""
+
+    erased: Hash
+    """Of the payload's canonical form."""
+
+
+PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
+    EventType.AGENT_LIFECYCLE:           AgentLifecycle,
+    EventType.AGENT_UPDATED:             AgentUpdated,
+    EventType.AGENT_HEALTH_CHANGED:      AgentHealthChanged,
+    EventType.AGENT_DRIFT_WARNING:       DriftWarning,
+    EventType.AGENT_TASKS_MISMATCH:      TasksMismatch,
+    EventType.AGENT_DRAIN_WARNING:       DrainWarning,
+    EventType.AGENT_MAINTENANCE_CHANGED: MaintenanceChanged,
+    EventType.AGENT_OVERRIDE_CHANGED:    OverrideChanged,
+    EventType.AGENT_COMMAND_SENT:        CommandSent,
+    EventType.AGENT_COMMAND_HONOURED:    CommandEnded,
+    EventType.AGENT_COMMAND_EXPIRED:     CommandEnded,
+    EventType.AGENT_ERASED:              AgentErased,
+    EventType.COORDINATOR_LOST:          CoordinatorLost,
+    EventType.LEASE_ACQUIRED:            LeaseAcquired,
+    EventType.LEASE_RELEASED:            LeaseEnded,
+    EventType.LEASE_EXPIRED:             LeaseEnded,
+    EventType.FENCED_WRITE_REJECTED:     FencedWriteRejected,
+    EventType.STATE_WRITTEN:             StateWritten,
+    EventType.MONITOR_HELD:              MonitorTurned,
+    EventType.MONITOR_RECOVERING:        MonitorTurned,
+    EventType.MONITOR_NORMAL:            MonitorTurned,
+    EventType.MONITOR_DOWNTIME:          MonitorDowntime,
+    EventType.MONITOR_CLOCK_JUMP:        MonitorClockJump,
+    EventType.KEY_CREATED:               KeyChanged,
+    EventType.KEY_ROTATED:               KeyChanged,
+    EventType.KEY_REVOKED:               KeyChanged,
+    EventType.WEBHOOK_CREATED:           WebhookChanged,
+    EventType.WEBHOOK_DELETED:           WebhookChanged,
+    EventType.WEBHOOK_DISABLED:          WebhookChanged,
+    EventType.EPOCH_RAISED:              EpochRaised,
+    EventType.LOG_ARCHIVED:              LogArchived,
+})  # fmt: skip
+
+
+class EventDraft(BaseModel):
+    """What a deed wants to be logged, before it has its place in the chain."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    type: EventType
+    actor: Actor
+    payload: Payload
+    agent_id: Label | None = None
+    """Whose event it is, so that it is found and erased with the agent; not part of the event."""
+    intent_id: Label | None = None
+
+    @model_validator(mode="after")
+    def _is_of_its_type(self) -> Self:
+        if type(self.payload) is not PAYLOADS[self.type]:
+            raise PydanticCustomError("wrong_payload", "not the payload of this type of event")
+        return self

@@ -1,0 +1,137 @@
+"""How is a stored agent shown? (RFC-0016 1, 6)"""
+
+from datetime import datetime
+from typing import Any
+
+from agent_health.agent_record import (
+    AgentRecord,
+    AgentSummary,
+    Capacity,
+    DocumentShown,
+    HeartbeatConfig,
+    LayerSeen,
+    OverrideShown,
+    Said,
+    Seen,
+    etag_of,
+    moment,
+)
+from agent_health.document import HealthStatus
+from agent_health.lifecycle import Reason, Status
+from agent_health.observed import LastDocument, LastResult, Observed
+from agent_health.storage.agents import StoredAgent, tasks_of
+from agent_health.verdict import Monitoring, Verdict
+
+
+def etag(agent: StoredAgent) -> str:
+    """Return the entity tag of an agent's record."""
+    return etag_of(agent.incarnation, agent.version)
+
+
+def summary(agent: StoredAgent) -> AgentSummary:
+    """Return an agent as listings show it."""
+    return AgentSummary(**_summary_members(agent))
+
+
+def record(agent: StoredAgent, verdict: Verdict | None = None) -> AgentRecord:
+    """Return all that is known of an agent: what it says beside what was seen.
+
+    `verdict` is today's; without it nothing is said about how the agent stands now.
+    """
+    return AgentRecord(
+        **_summary_members(agent),
+        endpoint=agent.endpoint,
+        card_url=agent.card_url,
+        heartbeat_config=HeartbeatConfig(
+            interval_seconds=agent.interval_s,
+            unhealthy_after_seconds=agent.unhealthy_after_s,
+            dead_after_seconds=agent.dead_after_s,
+        ),
+        drain_timeout_seconds=agent.drain_timeout_s,
+        metadata=dict(agent.metadata),
+        registered_at=moment(agent.registered_at_s),
+        version=agent.version,
+        incarnation=agent.incarnation,
+        etag=etag(agent),
+        reason=Reason(agent.reason),
+        status_since=moment(agent.status_since_s),
+        explanation=agent.explanation,
+        standing=None if verdict is None else verdict.explanation,
+        is_unreachable=verdict is not None and verdict.is_unreachable,
+        drain_deadline=_time(agent.drain_deadline_s),
+        maintenance_until=_time(agent.maintenance_until_s),
+        override=_override(agent),
+        said=Said(
+            last_heartbeat_at=moment(agent.last_heartbeat_at_s),
+            current_load=agent.current_load,
+            tasks_in_progress=tasks_of(agent),
+        ),
+        seen=None if agent.observed is None else _seen(Observed.from_json(agent.observed)),
+    )
+
+
+def _seen(observed: Observed) -> Seen:
+    return Seen(
+        last_observed_at=_time(observed.last_observed_at_s),
+        last_sign_of_life_at=_time(observed.last_sign_of_life_at_s),
+        failures_in_row=observed.failures_in_row,
+        recent_interactions=observed.recent_interactions,
+        discovery=_layer(observed.discovery),
+        transport=_layer(observed.transport),
+        readiness=_layer(observed.readiness),
+        message=_layer(observed.message),
+        document=_document(observed.document),
+        reported_agent_id=observed.reported_agent_id,
+    )
+
+
+def _layer(last: LastResult | None) -> LayerSeen | None:
+    if last is None:
+        return None
+    return LayerSeen(
+        result=last.layer.result,
+        reason=last.layer.reason,
+        status_code=last.layer.status_code,
+        latency_ms=last.layer.latency_ms,
+        observed_at=moment(last.observed_at_s),
+    )
+
+
+def _document(last: LastDocument | None) -> DocumentShown | None:
+    if last is None:
+        return None
+    return DocumentShown(
+        status=last.status,
+        timestamp=moment(last.timestamp_s),
+        observed_at=moment(last.observed_at_s),
+        is_stale=last.is_stale,
+        response_ratio=last.response_ratio,
+        sample_count=last.sample_count,
+        latency_p99_ms=last.latency_p99_ms,
+    )
+
+
+def _time(at_s: float | None) -> datetime | None:
+    return None if at_s is None else moment(at_s)
+
+
+def _summary_members(agent: StoredAgent) -> dict[str, Any]:
+    return {
+        "agent_id": agent.agent_id,
+        "role_id": agent.role_id,
+        "name": agent.name,
+        "capabilities": list(agent.capabilities),
+        "capacity": Capacity(
+            max_concurrent_tasks=agent.max_concurrent_tasks, current_load=agent.current_load
+        ),
+        "status": Status(agent.status),
+        "health": HealthStatus(agent.health),
+        "monitoring": Monitoring(agent.monitoring),
+        "last_heartbeat_at": moment(agent.last_heartbeat_at_s),
+    }
+
+
+def _override(agent: StoredAgent) -> OverrideShown | None:
+    if agent.override_status is None or agent.override_until_s is None:
+        return None
+    return OverrideShown(status=Status(agent.override_status), until=moment(agent.override_until_s))

@@ -1,0 +1,235 @@
+"""How is the server put together?"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agent_health.errors import StoreUnavailable
+from agent_health.middleware import AgentHealthMiddleware
+from agent_health.rate_limit import RateLimit, RateLimiter
+from agent_health.registry import (
+    accept_observations,
+    decree,
+    drain_agent,
+    erase_agent,
+    find_agents,
+    find_leases,
+    manage_keys,
+    manage_webhooks,
+    read_events,
+    register_agent,
+    send_command,
+    tend_monitor,
+    update_agent,
+    write_state,
+)
+from agent_health.registry.api_documents import OPENAPI_PATH, PAGE_PATH, ApiDocuments
+from agent_health.registry.archive_events import Archivist
+from agent_health.registry.call import Door
+from agent_health.registry.deliver_webhooks import WebhookCourier
+from agent_health.registry.error_responses import OURS, error_response, problem
+from agent_health.registry.event_feed import EventFeed
+from agent_health.registry.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
+from agent_health.registry.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_PATH, LeaseEndpoint
+from agent_health.registry.openapi import JSON_TYPE, ROOT_PATH, SIGNPOST
+from agent_health.registry.openintent_dialect import dialect_routes
+from agent_health.registry.operations import Operation
+from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.stream_events import STREAM_PATH, EventStreams
+from agent_health.registry.sweep import Sweeper
+from agent_health.storage import registry_row
+from agent_health.storage.database import Clock, Database, open_database
+from agent_health.target_address import read_networks
+
+MAX_KEYS_COUNTED = 10_000
+"""Whose requests are counted for their rate; beyond that, those that asked longest ago are forgotten."""
+
+OPERATIONS: tuple[Operation, ...] = (
+    register_agent.REGISTER_AGENT,
+    *find_agents.OPERATIONS,
+    *update_agent.OPERATIONS,
+    *drain_agent.OPERATIONS,
+    *send_command.OPERATIONS,
+    *read_events.OPERATIONS,
+    *erase_agent.OPERATIONS,
+    *find_leases.OPERATIONS,
+    *write_state.OPERATIONS,
+    *manage_keys.OPERATIONS,
+    *manage_webhooks.OPERATIONS,
+    *accept_observations.OPERATIONS,
+    *decree.OPERATIONS,
+    *tend_monitor.OPERATIONS,
+)
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Registry:
+    """One server process: its database, the door for requests, and the sweep beside them."""
+
+    def __init__(
+        self,
+        settings: RegistrySettings,
+        *,
+        database: Database | None = None,
+        monotonic_s: Clock = time.monotonic,
+    ) -> None:
+        self.settings = settings
+        self.database = database or open_database(settings.database)
+        limit = RateLimit(settings.requests_per_second, settings.request_burst)
+        networks = read_networks(settings.webhook_networks, "webhook_networks")
+        self.door = Door(self.database, RateLimiter(limit, MAX_KEYS_COUNTED), monotonic_s, networks)
+        self.heartbeats = HeartbeatEndpoint(self.door)
+        self.leases = LeaseEndpoint(self.door)
+        self.feed = EventFeed(self.database)
+        self.streams = EventStreams(self.door, self.feed)
+        self.archivist = Archivist(self.database, settings)
+        self.courier = WebhookCourier(self.database, self.feed, settings)
+        self.sweeper = Sweeper(self.database, settings, monotonic_s)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Sweep while the server runs; then store what waits, and let the database go."""
+        loops = (self.sweeper.run(), self.feed.run(), self.archivist.run(), self.courier.run())
+        running = [asyncio.create_task(loop) for loop in loops]
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await self.heartbeats.groups.close()
+            await self.leases.groups.close()
+            await self.database.close()
+
+
+def create_app(registry: Registry) -> AgentHealthMiddleware:
+    """Return the ASGI app; its own health is served by our own middleware."""
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        async with registry.running():
+            yield
+
+    routed = Starlette(
+        routes=[*_routes(registry)],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _answer_http_exception, Exception: _answer_fault},
+    )
+
+    # A path with a slash too many is not there: a redirect would send key and body a second time.
+    routed.router.redirect_slashes = False
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await _taker(registry, routed, scope)(scope, receive, send)
+
+    return AgentHealthMiddleware(
+        app,
+        agent_id=registry.settings.public_url or "agent-health-registry",
+        counting="server_faults",
+        exclude=["/healthz", STREAM_PATH],
+    )
+
+
+def _taker(registry: Registry, routed: ASGIApp, scope: Scope) -> ASGIApp:
+    """Return who takes a request: those that are asked most stand before the routes."""
+    if scope["type"] != "http":
+        return routed
+    if "\0" in scope["path"]:
+        # Nothing is called so, and PostgreSQL refuses even to look for it.
+        return problem(404, "not_found", "Not Found")
+    if registry.heartbeats.takes(scope):
+        return registry.heartbeats
+    return registry.leases if registry.leases.takes(scope) else routed
+
+
+def _routes(registry: Registry) -> Iterable[BaseRoute]:
+    # Only for who asks with another method: heartbeats and leases do not come this far.
+    yield Route(HEARTBEAT_PATH, registry.heartbeats, methods=["POST"])
+    yield Route(RENEW_PATH, registry.leases, methods=["POST"])
+    yield Route(LEASES_PATH, registry.leases, methods=["POST"])
+    yield Route(LEASE_PATH, registry.leases, methods=["DELETE"])
+    yield Route(ROOT_PATH, _signpost, methods=["GET"])
+    yield Route("/healthz", _healthz(registry), methods=["GET"])
+    documents = ApiDocuments(OPERATIONS)
+    yield Route(OPENAPI_PATH, documents.openapi, methods=["GET"])
+    yield Route(PAGE_PATH, documents.page, methods=["GET"])
+    yield Route(STREAM_PATH, registry.streams.answer, methods=["GET"])
+    by_path: dict[str, dict[str, Operation]] = {}
+    for operation in OPERATIONS:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+    for path, operations in by_path.items():
+        yield Route(path, _answer(registry.door, operations), methods=list(operations))
+    if "openintent" in registry.settings.dialects:
+        yield from dialect_routes(registry.door)
+
+
+def _answer(door: Door, operations: dict[str, Operation]) -> Answer:
+    async def answer(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await door.answer(operations[method], request)
+
+    return answer
+
+
+async def _signpost(_request: Request) -> Response:
+    """Say what this is, and where to go on."""
+    return Response(
+        to_json(dict(SIGNPOST)), headers={"Cache-Control": "public, max-age=300"}, media_type=JSON_TYPE
+    )
+
+
+def _healthz(registry: Registry) -> Answer:
+    async def answer(_request: Request) -> Response:
+        """Say whether this process can serve: its database answers, and takes changes.
+
+        Once changes fail, one that changes nothing is tried: nobody may send any others to a server
+        that says it is ill.
+        """
+        try:
+            await registry.database.read(lambda transaction: transaction.now_s)
+            if registry.database.writes.failure is not None:
+                await registry.database.write(
+                    lambda transaction: registry_row.store(transaction, registry_row.lock(transaction))
+                )
+        except StoreUnavailable as error:
+            return error_response(error)
+        return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
+
+    return answer
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    """Answer what no route takes, in the form of all other errors."""
+    if not isinstance(error, HTTPException):  # pragma: no cover - starlette hands over no other
+        raise error
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        # Several routes may share a path; starlette names the methods of the first.
+        headers["Allow"] = ", ".join(sorted(_methods_at(request)))
+    return problem(error.status_code, code, error.detail, headers=headers)
+
+
+async def _answer_fault(_request: Request, _error: Exception) -> Response:
+    """Answer when something of ours fails outside of any deed; starlette hands the error on, to be logged."""
+    return problem(500, "internal", OURS)
+
+
+def _methods_at(request: Request) -> set[str]:
+    app: Starlette = request.app
+    return {
+        method
+        for route in app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }

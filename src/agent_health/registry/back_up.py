@@ -1,0 +1,85 @@
+"""How is all that the registry knows kept in a file, and what must happen when it comes back?
+
+A restored database is one that has slept: nobody may die of the time in between, and nothing that was
+granted before, or since the backup, may be taken for granted.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent_health.errors import DatabaseNotEmpty, InvalidBackup, RowRefused
+from agent_health.registry.raise_epoch import raise_epoch
+from agent_health.storage import all_rows, backup_file, registry_row, schema
+from agent_health.storage.backup_file import BackupHeader
+from agent_health.storage.database import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What became of a restore."""
+
+    header: BackupHeader
+    agents: int
+    epoch: int
+    """Of the fencing tokens from now on."""
+
+
+def back_up(transaction: Transaction, file: Path) -> dict[str, int]:
+    """Write all tables, as they are at one moment, into a file; return how many rows each has.
+
+    To be run by `Database.read`: that one moment is the transaction's. BackupFailed; SchemaOutdated or
+    SchemaUnknown if the database is not of this version.
+    """
+    schema.check(transaction)
+    header = BackupHeader(revision=schema.newest_revision(), created_at_s=transaction.now_s)
+    with backup_file.writing(file, header) as writer:
+        for table in all_rows.TABLES:
+            writer.begin_table(table.name, table.columns.keys())
+            for row in all_rows.read(transaction, table):
+                writer.add_row(row)
+        return writer.counts
+
+
+def restore(transaction: Transaction, file: Path, *, is_forced: bool, actor: str) -> Restored:
+    """Put back what a backup holds, into an empty database or, if forced, in place of what is there.
+
+    All leases are over then and all new fencing tokens are above all old ones, those granted since the
+    backup too. InvalidBackup; DatabaseNotEmpty.
+    """
+    header = backup_file.check(file)
+    if header.revision != schema.newest_revision():
+        why = f"its tables are of revision {header.revision}, this version's of {schema.newest_revision()}"
+        raise InvalidBackup(str(file), why)
+    schema.upgrade(transaction)
+    all_rows.lock_all(transaction)
+    found = registry_row.find(transaction)
+    if names := all_rows.filled(transaction):
+        if not is_forced:
+            raise DatabaseNotEmpty(names)
+        all_rows.remove_all(transaction)
+    counts = _put_back(transaction, file)
+    _note_sleep(transaction, header)
+    above = [] if found is None else [found.token_floor]
+    epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
+    return Restored(header, counts.get("agents", 0), epoch)
+
+
+def _put_back(transaction: Transaction, file: Path) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    try:
+        # Its sum is compared once more: the file may have been changed since it was checked.
+        with backup_file.reading(file) as (_, batches):
+            for batch in batches:
+                all_rows.add(transaction, batch)
+                counts[batch.table] = counts.get(batch.table, 0) + len(batch.rows)
+    except RowRefused as error:
+        raise InvalidBackup(str(file), str(error)) from error
+    all_rows.count_on(transaction)
+    return counts
+
+
+def _note_sleep(transaction: Transaction, header: BackupHeader) -> None:
+    """Let the next sweep find that nobody has looked since the backup at the latest: it excuses that time."""
+    row = registry_row.lock(transaction)
+    swept_at_s = header.created_at_s if row.swept_at_s is None else row.swept_at_s
+    registry_row.store(transaction, replace(row, swept_at_s=swept_at_s, sweeper=None, sweeper_until_s=None))

@@ -1,0 +1,257 @@
+"""How does a request become a deed in one transaction, and its outcome a response?"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json, to_json
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+
+from agent_health.access import Principal, digest_of, is_valid, looks_like_key, may_at_all, require
+from agent_health.errors import (
+    AgentHealthError,
+    BodyNotJson,
+    BodyNotPlain,
+    BodyTooLarge,
+    BodyTooSlow,
+    InvalidRequest,
+    NotAllowed,
+    TooManyRequests,
+    UnknownKey,
+)
+from agent_health.finding import Finding, json_pointer
+from agent_health.rate_limit import RateLimiter
+from agent_health.registry.error_responses import error_response, problem
+from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.storage import keys
+from agent_health.storage.database import Clock, Database, Transaction
+from agent_health.target_address import Network
+
+MAX_FAULTS = 20
+"""Of those that an answer names."""
+MAX_BODY_SECONDS = 30.0
+"""For the whole of a request's body."""
+MAX_INCARNATION_DIGITS = 18
+MAX_LENGTH_DIGITS = 18
+
+_JSON = "application/json"
+
+_log = logging.getLogger("agent_health.registry")
+
+
+class Door:
+    """Lets requests in: reads and checks them, runs the deed, and says how it ended."""
+
+    def __init__(
+        self,
+        database: Database,
+        limiter: RateLimiter,
+        monotonic_s: Clock,
+        webhook_networks: Sequence[Network] = (),
+    ) -> None:
+        self.database = database
+        self._webhook_networks = webhook_networks
+        self._limiter = limiter
+        self._monotonic_s = monotonic_s
+
+    async def answer(self, operation: Operation, request: Request) -> Response:
+        """Do what is asked, in one transaction together with the check of the key."""
+        try:
+            reply = await self._reply(operation, request)
+            return error_response(reply) if isinstance(reply, AgentHealthError) else _response(reply)
+        except AgentHealthError as error:
+            return error_response(error)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception:  # noqa: BLE001 - one request must not end the server
+            # Whatever it is, it is ours: the caller gets no word of it, the log all of it.
+            _log.exception("%s %s failed", operation.method, operation.path)
+            return problem(500, "internal", "an error of ours; it was logged")
+
+    async def _reply(self, operation: Operation, request: Request) -> Reply | AgentHealthError:
+        digest = self.digest_of_caller(headers_in(request.scope))
+        self.check_rate(digest)
+        body = None
+        if operation.body is not None:
+            body = checked(operation.body, await read_json(request, operation.max_body_bytes))
+        query = checked(operation.query, query_of(request)) if operation.query is not None else None
+
+        def deed(transaction: Transaction) -> Reply | AgentHealthError:
+            caller = authenticate(transaction, digest)
+            _check_permission(caller, operation, request.path_params)
+            call = Call(
+                caller=caller,
+                path=request.path_params,
+                body=body,
+                query=query,
+                headers=request.headers,
+                digest=digest,
+                webhook_networks=self._webhook_networks,
+            )
+            return operation.deed(transaction, call)
+
+        return await (self.database.write(deed) if operation.is_write else self.database.read(deed))
+
+    def digest_of_caller(self, headers: Mapping[str, str]) -> bytes:
+        """Return the digest of the key that a request carries; UnknownKey if it carries none."""
+        key = headers.get("x-api-key")
+        if key is None:
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            key = token.strip() if scheme.lower() == "bearer" else ""
+        if not looks_like_key(key):
+            raise UnknownKey
+        return digest_of(key)
+
+    def check_rate(self, digest: bytes) -> None:
+        """Count one request of this key; TooManyRequests if it asks too often."""
+        wait_s = self._limiter.wait_s(digest, self._monotonic_s())
+        if wait_s > 0:
+            raise TooManyRequests(wait_s)
+
+
+def authenticate(transaction: Transaction, digest: bytes) -> Principal:
+    """Return whose key it is; UnknownKey if it is nobody's, revoked, or past its time."""
+    stored = keys.find(transaction, digest)
+    if stored is None or not is_valid(stored, digest, transaction.now_s):
+        raise UnknownKey
+    return Principal(stored.key_id, stored.role, stored.agent_id)
+
+
+def _check_permission(caller: Principal, operation: Operation, path: Mapping[str, str]) -> None:
+    if operation.action is None:
+        return
+    agent_id = path.get("agent_id")
+    if agent_id is not None:
+        require(caller, operation.action, agent_id)
+    elif not may_at_all(caller, operation.action):
+        raise NotAllowed(caller.role, operation.action, None)
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], most_bytes: int) -> bytes:
+    """Return a request's whole body.
+
+    BodyNotPlain if it is said to be anything but JSON as it is, BodyTooLarge as soon as it is more than
+    that, BodyTooSlow if it takes longer than MAX_BODY_SECONDS, starlette's ClientDisconnect if the caller
+    leaves.
+    """
+    _check_plain(headers)
+    declared = headers.get("content-length")
+    if declared is not None and declared.isdecimal() and int(declared[:MAX_LENGTH_DIGITS]) > most_bytes:
+        raise BodyTooLarge(most_bytes)
+    body = b""
+    is_more = True
+    try:
+        async with asyncio.timeout(MAX_BODY_SECONDS):
+            while is_more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                body += message.get("body", b"")
+                is_more = message.get("more_body", False)
+                if len(body) > most_bytes:
+                    raise BodyTooLarge(most_bytes)
+    except TimeoutError:
+        raise BodyTooSlow(MAX_BODY_SECONDS) from None
+    return body
+
+
+def _check_plain(headers: Mapping[str, str]) -> None:
+    """Refuse a body that says it is something else, rather than to guess what was meant."""
+    content_type = headers.get("content-type")
+    if content_type is not None and content_type != _JSON:
+        essence = content_type.partition(";")[0].strip().lower()
+        if essence != _JSON and not essence.endswith("+json"):
+            raise BodyNotPlain("Content-Type", _JSON)
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise BodyNotPlain("Content-Encoding", "none")
+
+
+def headers_in(scope: Scope) -> dict[str, str]:
+    """Return a request's headers by their names in lower case; those of one name are joined (RFC 9110 5.3).
+
+    So two keys are none: which one counts must not depend on who reads them.
+    """
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    if len(headers) < len(scope["headers"]):
+        several: dict[str, list[str]] = {name: [] for name in headers}
+        for name, value in scope["headers"]:
+            several[name.decode("latin-1")].append(value.decode("latin-1"))
+        headers = {name: ", ".join(values) for name, values in several.items()}
+    return headers
+
+
+def incarnation_in(headers: Mapping[str, str]) -> int | None:
+    """Return the life that an agent says it is in, None if it does not say."""
+    text = headers.get("x-agent-incarnation")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_INCARNATION_DIGITS):
+        expected = "X-Agent-Incarnation: expected a whole number"
+        raise InvalidRequest([Finding("invalid_incarnation", "", expected)])
+    return int(text)
+
+
+async def read_json(request: Request, most_bytes: int) -> object:
+    """Return a request's body, parsed; BodyNotJson for NaN, endless nesting and numbers like 1e400 too."""
+    try:
+        body = await read_body(request.receive, headers_in(request.scope), most_bytes)
+        parsed = from_json(body, allow_inf_nan=False, cache_strings="keys")
+    except ValueError as error:
+        raise BodyNotJson(str(error)) from None
+    if _has_infinity(parsed):
+        raise BodyNotJson("a number is larger than any that can be stored")
+    return parsed
+
+
+def _has_infinity(parsed: object) -> bool:
+    """Whether a number was too large for a float: what would be stored is not what was sent."""
+    rest = [parsed]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, float) and math.isinf(value):
+            return True
+        if isinstance(value, dict):
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
+    return False
+
+
+def checked(model: type[BaseModel], given: object) -> BaseModel:
+    """Return what was given as the model's instance; InvalidRequest says all that is wrong with it."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise InvalidRequest(faults_of(error)) from None
+
+
+def faults_of(error: ValidationError) -> list[Finding]:
+    """Return where and what was expected, without what was given: it may be a secret."""
+    return [
+        Finding(fault["type"], json_pointer(*fault["loc"]), fault["msg"])
+        for fault in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FAULTS]
+    ]
+
+
+def query_of(request: Request) -> dict[str, Any]:
+    """Return the query's members; a name that stands there twice gives a list, which no model takes."""
+    members: dict[str, Any] = {}
+    for name, value in request.query_params.multi_items():
+        members[name] = [members[name], value] if name in members else value
+    return members
+
+
+def _response(reply: Reply) -> Response:
+    headers = {"Cache-Control": "no-store", **reply.headers}
+    if reply.content is None:
+        return Response(status_code=reply.status, headers=headers)
+    if isinstance(reply.content, BaseModel):
+        content = reply.content.model_dump_json(exclude_none=True).encode()
+    else:
+        content = to_json(reply.content)
+    return Response(content, reply.status, headers, "application/json")

@@ -1,0 +1,172 @@
+"""What happens when an agent's status changes?
+
+The record, the index of capabilities, the leases of whoever is gone, and one event for each step: all
+in the transaction of whoever found out. Nothing else changes a status.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from agent_health.actor import OwnActor
+from agent_health.agent_record import moment
+from agent_health.document import HealthStatus
+from agent_health.event import (
+    AgentHealthChanged,
+    AgentLifecycle,
+    CommandEnded,
+    CoordinatorLost,
+    DrainWarning,
+    EventDraft,
+    EventType,
+)
+from agent_health.lease import EndReason
+from agent_health.lifecycle import Reason, Signal, Status, begins_new_life, reason_of, status_after
+from agent_health.registry import lease_events
+from agent_health.registry.judge_agents import Change
+from agent_health.storage import agents, commands, event_log, leases
+from agent_health.storage.agents import StoredAgent
+from agent_health.storage.commands import StoredCommand
+from agent_health.storage.database import Transaction
+
+COORDINATOR = "coordinator"
+"""The capability that makes an agent a coordinator (RFC-0016 10.2)."""
+MAX_RECOVERIES = 8
+"""Of the latest recoveries that are remembered, for flap damping."""
+MONITOR = OwnActor.MONITOR.value
+"""Who acts when nobody asked: the sweep, and judgement of what probes saw."""
+
+_ENDED = {Status.DEAD: EndReason.AGENT_DEAD, Status.DEREGISTERED: EndReason.AGENT_DEREGISTERED}
+_DRAIN = "drain"
+
+
+def change_status(transaction: Transaction, changes: Sequence[Change], actor: str) -> list[StoredAgent]:
+    """Carry out changes, each with its events, and return the agents as they are then.
+
+    InvalidTransition if a signal is impossible; then nothing is changed.
+    """
+    steps = [_walk(change, transaction.now_s, actor) for change in changes]
+    after = [agent for agent, _ in steps]
+    agents.set_verdicts(transaction, after)
+    ended = {
+        agent.agent_id: _ENDED[Status(agent.status)]
+        for agent, change in zip(after, changes, strict=True)
+        if change.signals and agent.status in _ENDED
+    }
+    lost = leases.end_all_of(transaction, ended) if ended else {}
+    settled = _settled_commands(transaction, changes, after)
+    drafts: list[EventDraft] = []
+    for agent, events in steps:
+        drafts += events
+        if agent.reason == Reason.DRAIN_TIMEOUT:
+            drafts.append(_drain_warning(agent, len(lost.get(agent.agent_id, ())), actor))
+        drafts += [lease_events.over(claim, actor) for claim in lost.get(agent.agent_id, ())]
+        drafts += [command_ended(command, agent, actor) for command in settled.get(agent.id, ())]
+    event_log.append(transaction, drafts)
+    return after
+
+
+def _walk(change: Change, now_s: float, actor: str) -> tuple[StoredAgent, list[EventDraft]]:
+    """Return the agent after all signals, and an event for each."""
+    agent = change.agent
+    events: list[EventDraft] = []
+    for signal in change.signals:
+        previous, agent = agent, _after(agent, signal, change, now_s)
+        events += _events(previous, agent, signal, now_s, actor)
+    if change.health != agent.health:
+        events.append(_health_changed(agent, change.health, actor))
+    return replace(agent, health=change.health.value, judge_at_s=change.judge_at_s), events
+
+
+def _after(agent: StoredAgent, signal: Signal, change: Change, now_s: float) -> StoredAgent:
+    status = status_after(Status(agent.status), signal)
+    is_new_life = begins_new_life(signal)
+    is_recovery = agent.status == Status.UNHEALTHY and status is Status.ACTIVE
+    recoveries = (*agent.recoveries_s, now_s)[-MAX_RECOVERIES:] if is_recovery else agent.recoveries_s
+    return replace(
+        agent,
+        status=status.value,
+        reason=reason_of(signal).value,
+        status_since_s=now_s,
+        explanation=change.explanation,
+        incarnation=agent.incarnation + is_new_life,
+        version=1 if is_new_life else agent.version + 1,
+        drain_deadline_s=change.drain_deadline_s if status is Status.DRAINING else None,
+        recoveries_s=recoveries,
+    )
+
+
+def _events(
+    previous: StoredAgent, agent: StoredAgent, signal: Signal, now_s: float, actor: str
+) -> Iterator[EventDraft]:
+    yield lifecycle_event(previous.status, agent, reason_of(signal), now_s, actor)
+    if agent.status == Status.DEAD and COORDINATOR in agent.capabilities:
+        payload = CoordinatorLost(
+            agent_id=agent.agent_id,
+            role_id=agent.role_id,
+            incarnation=agent.incarnation,
+            reason=Reason(agent.reason),
+        )
+        yield EventDraft(
+            type=EventType.COORDINATOR_LOST, actor=actor, payload=payload, agent_id=agent.agent_id
+        )
+
+
+def lifecycle_event(
+    previous_status: str, agent: StoredAgent, reason: Reason, now_s: float, actor: str
+) -> EventDraft:
+    """Return the event of one step, with the agent as it is after it (RFC-0016 2.3)."""
+    payload = AgentLifecycle(
+        agent_id=agent.agent_id,
+        previous_status=Status(previous_status),
+        new_status=Status(agent.status),
+        reason=reason,
+        timestamp=moment(now_s),
+        incarnation=agent.incarnation,
+        version=agent.version,
+        role_id=agent.role_id,
+        explanation=agent.explanation,
+    )
+    return EventDraft(type=EventType.AGENT_LIFECYCLE, actor=actor, payload=payload, agent_id=agent.agent_id)
+
+
+def _health_changed(agent: StoredAgent, health: HealthStatus, actor: str) -> EventDraft:
+    payload = AgentHealthChanged(
+        agent_id=agent.agent_id, previous_health=HealthStatus(agent.health), new_health=health
+    )
+    return EventDraft(
+        type=EventType.AGENT_HEALTH_CHANGED, actor=actor, payload=payload, agent_id=agent.agent_id
+    )
+
+
+def _drain_warning(agent: StoredAgent, leases_held: int, actor: str) -> EventDraft:
+    payload = DrainWarning(agent_id=agent.agent_id, leases_held=max(1, leases_held))
+    return EventDraft(
+        type=EventType.AGENT_DRAIN_WARNING, actor=actor, payload=payload, agent_id=agent.agent_id
+    )
+
+
+def _settled_commands(
+    transaction: Transaction, changes: Sequence[Change], after: Sequence[StoredAgent]
+) -> dict[int, list[StoredCommand]]:
+    """Forget the commands of agents that do not take them any more; they drain, or are gone."""
+    numbers = [
+        agent.id
+        for agent, change in zip(after, changes, strict=True)
+        if change.signals and agent.status not in {Status.ACTIVE, Status.UNHEALTHY}
+    ]
+    found: dict[int, list[StoredCommand]] = {}
+    for command in commands.waiting(transaction, numbers) if numbers else ():
+        found.setdefault(command.agent, []).append(command)
+    commands.remove(transaction, [command.id for several in found.values() for command in several])
+    return found
+
+
+def command_ended(command: StoredCommand, agent: StoredAgent, actor: str) -> EventDraft:
+    """Return the event of a command's end: honoured by an agent that drains now, else expired."""
+    is_honoured = command.command == _DRAIN and agent.status == Status.DRAINING
+    return EventDraft(
+        type=EventType.AGENT_COMMAND_HONOURED if is_honoured else EventType.AGENT_COMMAND_EXPIRED,
+        actor=actor,
+        payload=CommandEnded(agent_id=agent.agent_id, command_id=command.id, command=command.command),
+        agent_id=agent.agent_id,
+    )

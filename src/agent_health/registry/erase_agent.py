@@ -1,0 +1,75 @@
+"""How is an agent forgotten? (`DELETE /api/v1/agents/{agent_id}/record`)
+
+Deregistering keeps the record for audit; erasing keeps nothing of it. The log stays whole: each payload
+of the agent's events gives way to its hash. What was archived before is in files, which stay as they are.
+"""
+
+from pydantic import BaseModel
+
+from agent_health.access import Action
+from agent_health.document import HealthStatus
+from agent_health.event import AgentErased, EventDraft, EventType
+from agent_health.lifecycle import ALIVE, Signal
+from agent_health.registry.agent_records import etag
+from agent_health.registry.change_status import change_status
+from agent_health.registry.find_agents import existing_agent
+from agent_health.registry.judge_agents import Change
+from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.replay import Replay
+from agent_health.storage import event_log, logged_states
+from agent_health.storage.database import Transaction
+
+
+class Erasure(BaseModel):
+    """What was erased, and what could not be."""
+
+    agent_id: str
+    events: int
+    """How many payloads gave way to their hash."""
+    archived_sequence: int
+    """Events up to here are in archived files, perhaps some of this agent; 0 if there are none."""
+
+
+def erase_agent(transaction: Transaction, call: Call) -> Reply:
+    """End an agent's life if it has one, and remove all that is known of it."""
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
+    agent_id = agent.agent_id
+    # Leases are locked before the log's head, which the first event takes.
+    logged_states.lock_leases_of(transaction, agent_id)
+    if agent.status in ALIVE:
+        change = Change(
+            agent=agent,
+            signals=(Signal.DEREGISTERED,),
+            explanation=f"erased by {call.actor}",
+            health=HealthStatus.UNKNOWN,
+            judge_at_s=None,
+        )
+        change_status(transaction, [change], call.actor)
+    logged_states.forget_holder(transaction, agent_id)
+    logged_states.remove_agent(transaction, agent_id)
+    events = event_log.erase_of(transaction, agent_id)
+    head = event_log.lock(transaction)
+    # What others appended about it meanwhile.
+    events += event_log.erase_of(transaction, agent_id)
+    if head.archived_states is not None and agent_id in head.archived_states:
+        replay = Replay.from_json(head.archived_states)
+        replay.forget(agent_id)
+        event_log.set_archived(transaction, head.archived, replay.to_json())
+    payload = AgentErased(agent_id=agent_id, events=events)
+    draft = EventDraft(type=EventType.AGENT_ERASED, actor=call.actor, payload=payload, agent_id=agent_id)
+    event_log.append(transaction, [draft])
+    return Reply(content=Erasure(agent_id=agent_id, events=events, archived_sequence=head.archived.sequence))
+
+
+OPERATIONS = (
+    Operation(
+        method="DELETE",
+        path="/api/v1/agents/{agent_id}/record",
+        summary="Forget an agent; the payloads of its events give way to their hashes",
+        action=Action.ERASE,
+        deed=erase_agent,
+        answer=Erasure,
+        errors=(404, 412),
+    ),
+)

@@ -1,0 +1,115 @@
+"""Which error gives which HTTP status?"""
+
+import logging
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from agent_health import errors
+from agent_health.errors import AgentHealthError
+
+OURS = "an error of ours; it was logged"
+RETRY_SECONDS = 2
+"""After which a caller may ask again when the database is away."""
+
+_log = logging.getLogger("agent_health.registry")
+
+# An error that is absent from this table is a fault of ours: 500, and nothing of it is told.
+STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxyType({
+    errors.BodyNotJson:       (400, "not_json"),
+    errors.UnknownKey:        (401, "unknown_key"),
+    errors.NotAllowed:        (403, "not_allowed"),
+    errors.NotHolder:         (403, "not_holder"),
+    errors.AgentNotFound:     (404, "agent_not_found"),
+    errors.WebhookNotFound:   (404, "webhook_not_found"),
+    errors.LeaseNotFound:     (404, "lease_not_found"),
+    errors.StateNotFound:     (404, "state_not_found"),
+    errors.KeyNotFound:       (404, "key_not_found"),
+    errors.PoolNotFound:      (404, "pool_not_found"),
+    errors.BodyTooSlow:       (408, "body_too_slow"),
+    errors.AlreadyRegistered: (409, "already_registered"),
+    errors.InvalidTransition: (409, "invalid_transition"),
+    errors.TooManyCommands:   (409, "too_many_commands"),
+    errors.TooManyWebhooks:   (409, "too_many_webhooks"),
+    errors.LeaseHeld:         (409, "lease_held"),
+    errors.KeyEnded:          (409, "key_ended"),
+    errors.LastAdminKey:      (409, "last_admin_key"),
+    errors.AgentDraining:     (409, "agent_draining"),
+    errors.PoolTooLarge:      (409, "pool_too_large"),
+    errors.AgentGone:         (410, "agent_gone"),
+    errors.StaleVersion:      (412, "stale_version"),
+    errors.LeaseOver:         (412, "lease_ended"),
+    errors.StaleToken:        (412, "stale_token"),
+    errors.TokenNotIssued:    (412, "token_not_issued"),
+    errors.BodyTooLarge:      (413, "body_too_large"),
+    errors.BodyNotPlain:      (415, "not_plain_json"),
+    errors.InvalidRequest:    (422, "invalid_request"),
+    errors.InvalidResource:   (422, "invalid_resource"),
+    errors.VersionRequired:   (428, "version_required"),
+    errors.TokenRequired:     (428, "token_required"),
+    errors.TooManyRequests:   (429, "too_many_requests"),
+    errors.StoreUnavailable:  (503, "store_unavailable"),
+    errors.TokensExhausted:   (503, "tokens_exhausted"),
+    errors.TooManyStreams:    (503, "too_many_streams"),
+})  # fmt: skip
+
+
+def error_response(error: AgentHealthError) -> Response:
+    """Return what a caller is told."""
+    found = STATUS_AND_CODE.get(type(error))
+    if found is None:
+        _log.error("an error that no caller can cause: %s", error, exc_info=error)
+        return problem(500, "internal", OURS)
+    status, code = found
+    headers: dict[str, str] = {}
+    members: dict[str, Any] = {}
+    match error:
+        case errors.UnknownKey():
+            headers["WWW-Authenticate"] = "Bearer"
+        case errors.TooManyRequests():
+            headers["Retry-After"] = str(max(1, math.ceil(error.wait_s)))
+        case errors.StoreUnavailable() | errors.TooManyStreams():
+            headers["Retry-After"] = str(RETRY_SECONDS)
+        case errors.StaleVersion():
+            headers["ETag"] = error.etag
+            members = {"current_version": error.version}
+        case errors.LeaseHeld():
+            members = {"existing_lease": error.existing_lease}
+        case _:
+            pass
+    return problem(status, code, str(error), details=_details(error), headers=headers, **members)
+
+
+def problem(
+    status: int,
+    code: str,
+    message: str,
+    *,
+    details: Mapping[str, Any] = MappingProxyType({}),
+    headers: Mapping[str, str] | None = None,
+    **members: Any,
+) -> Response:
+    """Return an error: `{"error": {"code", "message", "details"}, "message"}` and what else there is."""
+    error = {"code": code, "message": message, "details": dict(details)}
+    return Response(
+        to_json({"error": error, "message": message, **members}),
+        status,
+        {**(headers or {}), "Cache-Control": "no-store"},
+        "application/json",
+    )
+
+
+def _details(error: AgentHealthError) -> dict[str, Any]:
+    """What programs may want to know beside the words."""
+    if isinstance(error, errors.InvalidRequest):
+        return {
+            "faults": [
+                {"pointer": fault.pointer, "name": fault.name, "message": fault.message}
+                for fault in error.faults
+            ]
+        }
+    return {name: value for name, value in vars(error).items() if isinstance(value, str | int | float)}

@@ -1,0 +1,192 @@
+"""How do all who follow the event log in one server process share one look at it?
+
+The feed reads what is new once and keeps the latest events; whoever follows reads them from there at
+its own pace, and from the database if it lags behind. Nothing is queued for anybody.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent_health.errors import StoreUnavailable
+from agent_health.event import EventType
+from agent_health.event_chain import GENESIS, Event
+from agent_health.storage import event_log
+from agent_health.storage.database import Database
+from agent_health.storage.event_news import EventNews, event_news
+
+MAX_RECENT = 1_000
+"""Of events that are kept in memory for all who follow."""
+MAX_PAGE = 100
+"""Of events that one follower holds at once."""
+RETRY_SECONDS = 1.0
+"""Between two looks when the database is away."""
+
+_log = logging.getLogger("agent_health.registry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events somebody wants; empty or None means any."""
+
+    types: frozenset[EventType] = frozenset()
+    agent_id: str | None = None
+    intent_id: str | None = None
+
+    def takes(self, event: Event, agent_id: str | None) -> bool:
+        """Whether an event is wanted; `agent_id` says whose it is."""
+        return (
+            (not self.types or event.type in self.types)
+            and (self.agent_id is None or agent_id == self.agent_id)
+            and (self.intent_id is None or event.intent_id == self.intent_id)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some events, and the sequence up to which nothing else was wanted."""
+
+    events: Sequence[Event]
+    position: int
+
+
+class EventFeed:
+    """One per server process; `run` it while anybody follows."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._news: EventNews = event_news(database)
+        self._recent: list[tuple[Event, str | None]] = []
+        self._begin = 0
+        """Where `_recent` begins: the sequence before its first event."""
+        self._end: int | None = None
+        """Up to where the log was read; None before the first look."""
+        self._end_hash = ""
+        """Of the event there: another one means that another past was restored."""
+        self.past = 0
+        """How often the log was found to be another one; who began before it changed must begin anew."""
+        self._changed = asyncio.Event()
+        self.is_closed = False
+
+    async def run(self) -> None:
+        """Look for new events until cancelled; then let all go who follow."""
+        is_away = False
+        try:
+            while True:
+                try:
+                    await self._look()
+                    is_away = False
+                except StoreUnavailable as error:
+                    if not is_away:
+                        _log.warning("events cannot be read for now: %s", error)
+                    is_away = True
+                    await asyncio.sleep(RETRY_SECONDS)
+                except Exception:  # noqa: BLE001 - it is logged
+                    # Those who follow must not wait for ever on account of one bad look.
+                    _log.exception("new events could not be read")
+                    await asyncio.sleep(RETRY_SECONDS)
+                await self._news.wait()
+        finally:
+            self.close()
+            await self._news.close()
+
+    def close(self) -> None:
+        """Let all go who follow; nobody is told anything any more."""
+        self.is_closed = True
+        self._changed.set()
+
+    async def page(self, position: int, wanted: EventFilter) -> Page:
+        """Return the next wanted events behind `position`, at most `MAX_PAGE`; StoreUnavailable."""
+        if self._end is not None and self._begin <= position:
+            found = [
+                event
+                for event, agent_id in self._recent[position - self._begin :]
+                if wanted.takes(event, agent_id)
+            ][:MAX_PAGE]
+            end = self._end
+        else:
+            seen, seen_hash = self._end or 0, self._end_hash if self._end else GENESIS.hash
+            is_same_past, found, end = await self._database.read(
+                lambda transaction: (
+                    event_log.leads_over(transaction, seen, seen_hash),
+                    event_log.after(
+                        transaction,
+                        position,
+                        limit=MAX_PAGE,
+                        types=sorted(wanted.types),
+                        agent_id=wanted.agent_id,
+                        intent_id=wanted.intent_id,
+                    ),
+                    event_log.last_sequence(transaction),
+                )
+            )
+            if not is_same_past:
+                if seen == self._end and seen_hash == self._end_hash:
+                    self._begin_anew()
+                return Page((), position)
+        is_full = len(found) == MAX_PAGE
+        return Page(found, found[-1].sequence if is_full else max(position, end))
+
+    async def wait_beyond(self, position: int, most_s: float) -> None:
+        """Return once there are events behind `position`, or after `most_s`.
+
+        Also when the feed is closed or the log has become another one.
+        """
+        try:
+            past = self.past
+            async with asyncio.timeout(most_s):
+                while (
+                    not self.is_closed and self.past == past and (self._end is None or self._end <= position)
+                ):
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _look(self) -> None:
+        """Take in what is new, and wake those who wait for it."""
+        if self._end is None:
+            last = (await self._database.read(event_log.head)).last
+            self._begin = self._end = last.sequence
+            self._end_hash = last.hash
+            self._wake()
+        while True:
+            end = self._end
+            is_same_past, new = await self._new(end, self._end_hash)
+            if not is_same_past:
+                self._begin_anew()
+                return
+            if not new:
+                return
+            if any(event.type == EventType.AGENT_ERASED for event, _ in new):
+                # What was kept may hold what is erased now.
+                self._recent, self._begin = [], end
+            self._recent += new
+            surplus = max(0, len(self._recent) - MAX_RECENT)
+            del self._recent[:surplus]
+            self._begin += surplus
+            self._end = end + len(new)
+            self._end_hash = new[-1][0].hash
+            self._wake()
+            if len(new) < MAX_RECENT:
+                return
+
+    def _begin_anew(self) -> None:
+        """Forget a past that was replaced, and let those go who follow it."""
+        _log.warning("the event log is another one than before: a backup was restored; streams begin anew")
+        self._recent, self._end = [], None
+        self.past += 1
+        self._wake()
+
+    async def _new(self, end: int, end_hash: str) -> tuple[bool, list[tuple[Event, str | None]]]:
+        """Return whether the log still leads over the event at `end`, and what is behind it."""
+        return await self._database.read(
+            lambda transaction: (
+                event_log.leads_over(transaction, end, end_hash),
+                event_log.with_agents(transaction, end, limit=MAX_RECENT),
+            )
+        )
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,140 @@
+"""Which agents are there, and which can do this work? (RFC-0016 6, 7)"""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from agent_health.access import Action, may
+from agent_health.agent_record import (
+    MAX_CAPABILITIES,
+    AgentList,
+    AgentRecord,
+    Body,
+    Capability,
+    PendingCommand,
+    Pool,
+    RoleId,
+)
+from agent_health.document import HealthStatus
+from agent_health.errors import AgentNotFound
+from agent_health.lifecycle import Status
+from agent_health.registry.agent_records import etag, record, summary
+from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
+from agent_health.registry.judge_agents import judge_one
+from agent_health.registry.monitor_row import circumstances
+from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from agent_health.storage import agent_search, agents, commands
+from agent_health.storage.agent_search import AgentFilter
+from agent_health.storage.agents import StoredAgent
+from agent_health.storage.database import Transaction
+
+MAX_PAGE = 1_000
+
+
+class Listing(Body):
+    """The query of `GET /api/v1/agents` (RFC-0016 6.2)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    capabilities: Annotated[
+        tuple[Capability, ...], Field(max_length=MAX_CAPABILITIES), SEPARATED_BY_COMMAS
+    ] = ()
+    """Separated by commas; agents with any of them."""
+    status: Annotated[tuple[Status, ...], Field(min_length=1), SEPARATED_BY_COMMAS] = (Status.ACTIVE,)
+    """Separated by commas."""
+    health: Annotated[tuple[HealthStatus, ...], SEPARATED_BY_COMMAS] = ()
+    """Separated by commas; empty: any."""
+    role_id: RoleId | None = None
+    """Adds the pool's totals to the answer."""
+    min_available_capacity: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    sort: Literal["registered", "least_loaded"] = "registered"
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    """As the page before gave it, with the same query."""
+
+
+def list_agents(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of the agents that match, how many there are in all, and the pool's capacity."""
+    query = call.query_as(Listing)
+    by_load = query.sort == "least_loaded"
+    wanted = AgentFilter(
+        agent_id=None if may(call.caller, Action.LIST_AGENTS) else call.caller.agent_id,
+        statuses=query.status,
+        capabilities=query.capabilities,
+        role_id=query.role_id,
+        health=query.health,
+        min_available_capacity=query.min_available_capacity,
+    )
+    after = None if query.cursor is None else numbers_in(query.cursor, query.sort, 1 + by_load)
+    found = agent_search.listing(transaction, wanted, after=after, limit=query.limit + 1, by_load=by_load)
+    page = found[: query.limit]
+    is_last = len(found) == len(page)
+    cursor = None if is_last else cursor_at(query.sort, *agent_search.place_of(page[-1], by_load=by_load))
+    answer = AgentList(
+        agents=[summary(agent) for agent in page],
+        total=agent_search.count(transaction, wanted),
+        cursor=cursor,
+        pool=None if query.role_id is None else _pool(transaction, query.role_id),
+    )
+    return Reply(content=answer)
+
+
+def show_agent(transaction: Transaction, call: Call) -> Reply:
+    """Return all that is known of one agent."""
+    agent = existing_agent(transaction, call.agent_id)
+    verdict = judge_one(agent, 0, transaction.now_s, circumstances(transaction))
+    waiting = [
+        PendingCommand(
+            id=command.id,
+            command=command.command,
+            reason=command.reason,
+            drain_timeout_seconds=command.drain_timeout_s,
+        )
+        for command in commands.waiting(transaction, [agent.id])
+        if command.expires_at_s > transaction.now_s
+    ]
+    shown = record(agent, verdict).model_copy(update={"pending_commands": waiting})
+    return Reply(content=shown, headers={"ETag": etag(agent)})
+
+
+def existing_agent(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent:
+    """Return an agent, or raise AgentNotFound; `to_change` keeps others from changing it meanwhile."""
+    agent = agents.find(transaction, agent_id, to_change=to_change)
+    if agent is None:
+        raise AgentNotFound(agent_id)
+    return agent
+
+
+def _pool(transaction: Transaction, role_id: str) -> Pool:
+    totals = agent_search.pool(transaction, role_id, Status.ACTIVE)
+    return Pool(
+        role_id=role_id,
+        members={Status(status): number for status, number in totals.members.items()},
+        max_concurrent_tasks=totals.max_concurrent_tasks,
+        current_load=totals.current_load,
+        available_capacity=totals.max_concurrent_tasks - totals.current_load,
+    )
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path="/api/v1/agents",
+        summary="List agents by capability, status, role, health and free capacity (RFC-0016 6.1)",
+        action=Action.LIST_AGENTS,
+        deed=list_agents,
+        is_write=False,
+        query=Listing,
+        answer=AgentList,
+    ),
+    Operation(
+        method="GET",
+        path="/api/v1/agents/{agent_id}",
+        summary="Show all that is known of one agent (RFC-0016 6.3)",
+        action=Action.READ_AGENT,
+        deed=show_agent,
+        is_write=False,
+        answer=AgentRecord,
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,81 @@
+"""How do requests that wait become one transaction?
+
+While one group is being carried out the next one gathers, and a moment longer, so that those who were
+answered just now and ask again belong to it: the busier the server, the larger the groups and the less
+each request costs. Whoever asks alone is not kept waiting.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from agent_health.errors import StoreUnavailable
+from agent_health.storage.database import Database, Transaction
+
+MAX_WAITING = 20_000
+"""Of requests that wait for their group; more are told to come again."""
+
+GATHER_SECONDS = 0.002
+"""How long a server that is asked by several waits between two groups; a third more leases per second."""
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+class Groups(Generic[Asked, Answer]):
+    """Collects requests while others are carried out, `most` of them in one transaction."""
+
+    def __init__(
+        self,
+        database: Database,
+        deed: Callable[[Transaction, Sequence[Asked]], Sequence[Answer]],
+        *,
+        most: int,
+    ) -> None:
+        self._database = database
+        self._deed = deed
+        self._most = most
+        self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
+        self._working: asyncio.Task[None] | None = None
+
+    async def ask(self, asked: Asked) -> Answer:
+        """Return the deed's answer to one request once it is committed.
+
+        StoreUnavailable if the database is away, or too many wait. A caller who leaves undoes nothing.
+        """
+        if len(self._waiting) >= MAX_WAITING:
+            raise StoreUnavailable("too many requests wait for the database")
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append((asked, answer))
+        # One group at a time: two halves cost more than a whole, and the event log takes one at a time.
+        if self._working is None:
+            self._working = asyncio.create_task(self._work())
+        return await answer
+
+    async def close(self) -> None:
+        """Carry out what waits."""
+        while self._working is not None:
+            await asyncio.shield(self._working)
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                await self._carry_out(group)
+                if len(group) > 1:
+                    await asyncio.sleep(GATHER_SECONDS)
+        finally:
+            self._working = None
+
+    async def _carry_out(self, group: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+        asked = [one for one, _ in group]
+        try:
+            answers = await self._database.write(lambda transaction: self._deed(transaction, asked))
+        except Exception as error:  # noqa: BLE001 - it is handed to all who wait, and the next group goes on
+            for _, waiting in group:
+                if not waiting.done():
+                    waiting.set_exception(error)
+            return
+        for (_, waiting), answer in zip(group, answers, strict=True):
+            if not waiting.done():
+                waiting.set_result(answer)

@@ -1,0 +1,79 @@
+"""How is a heartbeat read and answered, thousands of times per second?
+
+It stands before all routes and speaks ASGI itself: what a framework does for a request costs more than
+what is to be done for a heartbeat.
+"""
+
+import logging
+import re
+
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from agent_health.agent_record import AGENT_ID_CHARACTERS, Heartbeat
+from agent_health.errors import AgentHealthError, AgentNotFound, BodyNotJson, InvalidRequest
+from agent_health.registry.call import Door, faults_of, headers_in, incarnation_in, read_body
+from agent_health.registry.error_responses import error_response, problem
+from agent_health.registry.groups import Groups
+from agent_health.registry.receive_heartbeat import Answer, Arrival, receive_heartbeats
+
+HEARTBEAT_PATH = "/api/v1/agents/{agent_id}/heartbeat"
+MAX_GROUP = 500
+"""Of heartbeats in one transaction: about 10 ms of work."""
+MAX_BODY_BYTES = 262_144
+"""A thousand tasks of 256 characters."""
+
+_BEFORE, _, _AFTER = HEARTBEAT_PATH.partition("{agent_id}")
+_AGENT_ID = re.compile(AGENT_ID_CHARACTERS)
+_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+_log = logging.getLogger("agent_health.registry")
+
+
+class HeartbeatEndpoint:
+    """An ASGI app for `POST /api/v1/agents/{agent_id}/heartbeat`; `takes` says whether a request is one."""
+
+    def __init__(self, door: Door) -> None:
+        self.groups: Groups[Arrival, Answer] = Groups(door.database, receive_heartbeats, most=MAX_GROUP)
+        self._door = door
+
+    def takes(self, scope: Scope) -> bool:
+        """Whether this request is a heartbeat."""
+        path: str = scope["path"]
+        return path.endswith(_AFTER) and path.startswith(_BEFORE) and scope["method"] == "POST"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take one heartbeat."""
+        try:
+            answer = await self.groups.ask(await self._arrival(scope, receive))
+        except AgentHealthError as error:
+            answer = error
+        except ClientDisconnect:
+            return
+        except Exception:  # noqa: BLE001 - one request must not end the server
+            _log.exception("a heartbeat failed")
+            await problem(500, "internal", "an error of ours; it was logged")(scope, receive, send)
+            return
+        if isinstance(answer, AgentHealthError):
+            await error_response(answer)(scope, receive, send)
+            return
+        headers = [*_HEADERS, (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    async def _arrival(self, scope: Scope, receive: Receive) -> Arrival:
+        agent_id = scope["path"][len(_BEFORE) : -len(_AFTER)]
+        if not _AGENT_ID.fullmatch(agent_id):
+            raise AgentNotFound(agent_id)
+        headers = headers_in(scope)
+        digest = self._door.digest_of_caller(headers)
+        self._door.check_rate(digest)
+        body = await read_body(receive, headers, MAX_BODY_BYTES)
+        try:
+            said = Heartbeat.model_validate_json(body)
+        except ValidationError as error:
+            faults = faults_of(error)
+            if faults[0].name == "json_invalid":
+                raise BodyNotJson(faults[0].message) from None
+            raise InvalidRequest(faults) from None
+        return Arrival(agent_id, digest, incarnation_in(headers), said)

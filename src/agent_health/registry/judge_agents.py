@@ -1,0 +1,127 @@
+"""What follows now from what is known of these agents?
+
+Fetches what `verdict` needs, asks it, and returns what is to be changed; changes nothing itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agent_health.document import HealthStatus
+from agent_health.lifecycle import Reason, Signal, Status
+from agent_health.monitor_health import Excused
+from agent_health.observed import Observed
+from agent_health.silence import Span, Thresholds
+from agent_health.storage import leases
+from agent_health.storage.agents import StoredAgent
+from agent_health.storage.database import Transaction
+from agent_health.verdict import Facts, Monitoring, Override, Verdict, judge, silent_since_s
+
+_SILENCES = frozenset({Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_SILENCE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What is to become of one agent: signals, in their order, and what else its record shows."""
+
+    agent: StoredAgent
+    """As it is stored."""
+    signals: tuple[Signal, ...]
+    explanation: str
+    health: HealthStatus
+    judge_at_s: float | None
+    drain_deadline_s: float | None = None
+    silent_since_s: float | None = None
+    """The last sign of life, if it is silence that takes the agent down."""
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether anything changes but the time of the next judgement."""
+        return bool(self.signals) or self.health != self.agent.health
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What holds for all agents alike: is the monitor held back, and which time counts for nobody?"""
+
+    is_held: bool = False
+    """Silence takes nobody down."""
+    excused: tuple[Span, ...] = ()
+    holds: tuple[Excused, ...] = ()
+    """Time that is excused for those alone whom it held back."""
+
+    def excused_since(self, sign_s: float) -> list[Span]:
+        """Return what does not count of a silence that began at this time."""
+        holds = (hold for hold in self.holds if sign_s >= hold.cohort_before_s)
+        spans = (*self.excused, *(Span(hold.begin_s, hold.end_s) for hold in holds))
+        return [span for span in spans if span.end_s > sign_s]
+
+
+def judge_agents(
+    transaction: Transaction, judged: Sequence[StoredAgent], circumstances: Circumstances
+) -> list[Change]:
+    """Return for each agent what follows at the transaction's time."""
+    draining = [agent.agent_id for agent in judged if agent.status == Status.DRAINING]
+    held = leases.count_held(transaction, draining) if draining else {}
+    return [
+        change_of(agent, judge_one(agent, held.get(agent.agent_id, 0), transaction.now_s, circumstances))
+        for agent in judged
+    ]
+
+
+def judge_one(agent: StoredAgent, leases_held: int, now_s: float, circumstances: Circumstances) -> Verdict:
+    """Return the verdict about one agent."""
+    facts = facts_of(agent, leases_held)
+    excused = circumstances.excused_since(silent_since_s(facts))
+    return judge(facts, now_s, is_held=circumstances.is_held, excused=excused)
+
+
+def change_of(agent: StoredAgent, verdict: Verdict) -> Change:
+    """Return what a verdict changes of an agent."""
+    is_silent = not _SILENCES.isdisjoint(verdict.signals)
+    return Change(
+        agent=agent,
+        signals=verdict.signals,
+        explanation=verdict.explanation,
+        health=verdict.health,
+        judge_at_s=verdict.judge_at_s,
+        silent_since_s=silent_since_s(facts_of(agent, 0)) if is_silent else None,
+    )
+
+
+def unchanged(agent: StoredAgent) -> Change:
+    """Return the change that changes nothing."""
+    return Change(
+        agent=agent,
+        signals=(),
+        explanation=agent.explanation,
+        health=HealthStatus(agent.health),
+        judge_at_s=agent.judge_at_s,
+    )
+
+
+def facts_of(agent: StoredAgent, leases_held: int) -> Facts:
+    """Return what is stored of an agent as what verdicts are made from."""
+    override = None
+    if agent.override_status is not None and agent.override_until_s is not None:
+        is_active = agent.override_status == Status.ACTIVE
+        override = Override(Status.ACTIVE if is_active else Status.UNHEALTHY, agent.override_until_s)
+    return Facts(
+        status=Status(agent.status),
+        reason=Reason(agent.reason),
+        status_since_s=agent.status_since_s,
+        monitoring=Monitoring(agent.monitoring),
+        thresholds=Thresholds(agent.interval_s, agent.unhealthy_after_s, agent.dead_after_s),
+        last_heartbeat_at_s=agent.last_heartbeat_at_s,
+        observed=None if agent.observed is None else Observed.from_json(agent.observed),
+        drain_deadline_s=agent.drain_deadline_s,
+        leases_held=leases_held,
+        current_load=agent.current_load,
+        maintenance_until_s=agent.maintenance_until_s,
+        override=override,
+        recoveries_s=agent.recoveries_s,
+    )
+
+
+def with_heartbeat(agent: StoredAgent, at_s: float) -> StoredAgent:
+    """Return the agent as it is once it has beaten."""
+    return replace(agent, last_heartbeat_at_s=max(at_s, agent.last_heartbeat_at_s))

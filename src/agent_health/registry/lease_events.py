@@ -1,0 +1,80 @@
+"""What does the event log tell of leases? (RFC-0016 9.1)
+
+Acquired, released, expired, and a write that was refused; renewals are not logged.
+"""
+
+from agent_health.agent_record import moment
+from agent_health.event import EventDraft, EventType, FencedWriteRejected, LeaseAcquired, LeaseEnded
+from agent_health.lease import Claim, EndReason, Refusal, ResourceKind, read_resource
+
+MAX_INTENT_ID_CHARACTERS = 128
+"""Of those that events name: their members that hold ids are no longer."""
+
+_PREFIX = f"{ResourceKind.INTENT_SCOPE}:"
+
+
+def acquired(claim: Claim, actor: str) -> EventDraft:
+    """Return the event of a grant."""
+    payload = LeaseAcquired(
+        resource=claim.resource,
+        lease_id=claim.lease_id or "",
+        holder=claim.holder or "",
+        holder_incarnation=claim.holder_incarnation,
+        fencing_token=claim.token,
+        expires_at=moment(claim.expires_at_s),
+    )
+    return _draft(EventType.LEASE_ACQUIRED, claim, payload, actor)
+
+
+def over(claim: Claim, actor: str) -> EventDraft:
+    """Return the event of a lease that is over: released by who may, or expired for any other reason."""
+    reason = claim.end_reason or EndReason.EXPIRED
+    is_released = reason in {EndReason.RELEASED, EndReason.REVOKED}
+    payload = LeaseEnded(
+        resource=claim.resource,
+        lease_id=claim.lease_id or "",
+        holder=claim.holder or "",
+        fencing_token=claim.token,
+        reason=reason,
+    )
+    kind = EventType.LEASE_RELEASED if is_released else EventType.LEASE_EXPIRED
+    return _draft(kind, claim, payload, actor)
+
+
+def write_rejected(
+    refusal: Refusal, resource: str, *, writer: str, token: int, agent_id: str | None
+) -> EventDraft:
+    """Return the event of a guarded write that was refused and changed nothing."""
+    payload = FencedWriteRejected(
+        resource=resource,
+        writer=writer,
+        fencing_token=token,
+        current_token=0 if refusal.claim is None else refusal.claim.token,
+        reason=refusal.code,
+    )
+    return EventDraft(
+        type=EventType.FENCED_WRITE_REJECTED,
+        actor=writer,
+        payload=payload,
+        agent_id=agent_id,
+        intent_id=intent_of(resource),
+    )
+
+
+def intent_of(resource: str) -> str | None:
+    """Return the intent that a resource is a scope of; None for any other, or if the id is too long."""
+    if read_resource(resource) is not ResourceKind.INTENT_SCOPE:
+        return None
+    intent_id = resource.removeprefix(_PREFIX).partition("/")[0]
+    return intent_id if len(intent_id) <= MAX_INTENT_ID_CHARACTERS else None
+
+
+def _draft(kind: EventType, claim: Claim, payload: LeaseAcquired | LeaseEnded, actor: str) -> EventDraft:
+    return EventDraft(
+        type=kind,
+        actor=actor,
+        payload=payload,
+        # A holder without an incarnation is no agent.
+        agent_id=claim.holder if claim.holder_incarnation else None,
+        intent_id=intent_of(claim.resource),
+    )

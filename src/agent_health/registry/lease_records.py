@@ -1,0 +1,130 @@
+"""How is a lease shown, and how is a refusal told?"""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from agent_health.agent_record import Body, moment
+from agent_health.document import MAX_NUMBER, Time
+from agent_health.errors import (
+    AgentDraining,
+    AgentGone,
+    AgentHealthError,
+    InvalidResource,
+    LeaseHeld,
+    LeaseNotFound,
+    LeaseOver,
+    NotHolder,
+    StaleToken,
+    TokenNotIssued,
+)
+from agent_health.lease import (
+    MAX_RESOURCE_CHARACTERS,
+    MAX_TTL_SECONDS,
+    MIN_TTL_SECONDS,
+    TTL_SECONDS,
+    Claim,
+    EndReason,
+    Refusal,
+    RefusalCode,
+    ended,
+    read_resource,
+)
+from agent_health.storage.lease_askers import Holder
+
+
+def _take_resource(text: str) -> str:
+    try:
+        read_resource(text)
+    except InvalidResource as error:
+        raise PydanticCustomError(
+            "invalid_resource", "expected {expected}", {"expected": error.expected}
+        ) from None
+    return text
+
+
+Resource = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_RESOURCE_CHARACTERS), AfterValidator(_take_resource)
+]
+TtlSeconds = Annotated[float, Field(ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS, allow_inf_nan=False, strict=True)]
+Token = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True)]
+
+
+class LeaseRequest(Body):
+    """The body of `POST /api/v1/leases`."""
+
+    resource: Resource
+    """`intent:{id}/{scope}`, `task:{id}`, `shard:{n}`, or any other name."""
+    ttl_seconds: TtlSeconds = TTL_SECONDS
+
+
+class LeaseRenewal(Body):
+    """The body of `POST /api/v1/leases/{lease_id}/renew`."""
+
+    fencing_token: Token
+    ttl_seconds: TtlSeconds = TTL_SECONDS
+    """From now on, whatever was left."""
+
+
+class LeaseRecord(BaseModel):
+    """One lease. None of its members is a secret: what protects it is its holder's key."""
+
+    model_config = ConfigDict(frozen=True)
+
+    lease_id: str
+    resource: str
+    holder: str
+    """Agent id; `key:` and the key's id where no agent is behind it."""
+    fencing_token: int
+    acquired_at: Time
+    expires_at: Time
+    ended_at: Time | None = None
+    """Absent while it is running."""
+    end_reason: EndReason | None = None
+
+
+def lease_record(claim: Claim, now_s: float) -> LeaseRecord:
+    """Return a claim as it is shown; one whose time is over shows as expired, though nobody ended it yet."""
+    claim = ended(claim, EndReason.EXPIRED, now_s) if claim.expires_at_s <= now_s else claim
+    return LeaseRecord(
+        lease_id=claim.lease_id or "",
+        resource=claim.resource,
+        holder=claim.holder or "",
+        fencing_token=claim.token,
+        acquired_at=moment(claim.acquired_at_s),
+        expires_at=moment(claim.expires_at_s),
+        ended_at=None if claim.ended_at_s is None else moment(claim.ended_at_s),
+        end_reason=claim.end_reason,
+    )
+
+
+def refused(
+    refusal: Refusal, named: str, *, now_s: float, token: int = 0, agent: Holder | None = None
+) -> AgentHealthError:
+    """Return a refusal as the error that the caller is told.
+
+    `named` is the lease or the resource that was asked for, `token` what came with the request, `agent`
+    who asks.
+    """
+    claim = refusal.claim or Claim(resource=named)
+    error: AgentHealthError
+    match refusal.code:
+        case RefusalCode.LEASE_HELD:
+            shown = lease_record(claim, now_s).model_dump(mode="json", exclude_none=True)
+            error = LeaseHeld(claim.resource, shown)
+        case RefusalCode.AGENT_DRAINING if agent is not None:
+            error = AgentDraining(agent.agent_id)
+        case RefusalCode.AGENT_GONE if agent is not None:
+            error = AgentGone(agent.agent_id, agent.status, agent.incarnation)
+        case RefusalCode.LEASE_ENDED:
+            error = LeaseOver(named, claim.resource)
+        case RefusalCode.STALE_TOKEN:
+            error = StaleToken(claim.resource, token, claim.token)
+        case RefusalCode.TOKEN_NOT_ISSUED:
+            error = TokenNotIssued(claim.resource, token, claim.token)
+        case RefusalCode.NOT_HOLDER:
+            error = NotHolder(claim.lease_id or named, claim.resource)
+        case _:
+            error = LeaseNotFound(named)
+    return error

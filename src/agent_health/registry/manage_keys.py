@@ -1,0 +1,299 @@
+"""Who gets a key, for how long, and how does it end?
+
+The functions without a `Call` serve the command line too: the first admin key cannot be asked for over
+HTTP. A key is shown once, to whoever creates it; only its digest is stored.
+"""
+
+import secrets
+from typing import Annotated, Self
+
+from pydantic import BaseModel, Field, model_validator
+from pydantic_core import PydanticCustomError
+from ulid import ULID
+
+from agent_health.access import (
+    KEY_BYTES,
+    Action,
+    Role,
+    StoredKey,
+    digest_of,
+    is_current,
+    is_last_admin,
+    key_of,
+    rotated_lifetime_s,
+)
+from agent_health.agent_record import AgentId, Body, Name, moment
+from agent_health.document import Time
+from agent_health.errors import KeyEnded, KeyNotFound, LastAdminKey
+from agent_health.event import EventDraft, EventType, KeyChanged
+from agent_health.registry.cursors import Cursor, cursor_at, text_in
+from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.storage import event_log, keys
+from agent_health.storage.database import Transaction
+
+MAX_LIFETIME_SECONDS = 3_660 * 86_400
+"""Ten years: whoever means longer means for ever."""
+MAX_OVERLAP_SECONDS = 30 * 86_400
+OVERLAP_SECONDS = 3_600
+"""How long a rotated key is good beside its successor, unless somebody says otherwise."""
+MAX_PAGE = 1_000
+
+_LISTED = "keys"
+
+# Whose keys may, or must, belong to an agent.
+_OF_AN_AGENT = frozenset({Role.AGENT, Role.COORDINATOR})
+
+Lifetime = Annotated[float, Field(ge=1, le=MAX_LIFETIME_SECONDS, strict=True)]
+
+
+class NewKey(Body):
+    """A key that is to be created."""
+
+    role: Role
+    name: Name
+    """For people: who has it, and what for."""
+    agent_id: AgentId | None = None
+    """Whose own it is; required for `agent`, possible for `coordinator`."""
+    expires_in_seconds: Lifetime | None = None
+    """None: it is good until it is revoked."""
+
+    @model_validator(mode="after")
+    def _belongs_to_whom_it_may(self) -> Self:
+        if self.role is Role.AGENT and self.agent_id is None:
+            raise PydanticCustomError("agent_id_missing", "expected the agent_id whose own an agent key is")
+        if self.agent_id is not None and self.role not in _OF_AN_AGENT:
+            raise PydanticCustomError(
+                "agent_id_unexpected", "expected no agent_id but for keys of agents and coordinators"
+            )
+        return self
+
+
+class KeyRotation(Body):
+    """How a key is replaced."""
+
+    overlap_seconds: Annotated[float, Field(ge=0, le=MAX_OVERLAP_SECONDS, strict=True)] = OVERLAP_SECONDS
+    """How long the old key is good beside the new one, if its own time is not over before."""
+    expires_in_seconds: Lifetime | None = None
+    """Of the new key; None: as long as the old one was made for."""
+
+
+class KeyListing(Body):
+    """The query of `GET /api/v1/keys`."""
+
+    role: Role | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    """As the page before gave it."""
+
+
+class KeyRecord(BaseModel):
+    """A key without the key."""
+
+    key_id: str
+    name: str
+    role: Role
+    agent_id: str | None
+    created_at: Time
+    expires_at: Time | None
+    revoked_at: Time | None
+    is_valid: bool
+    """At the time of the answer."""
+
+
+class CreatedKey(KeyRecord):
+    """A new key, shown this once."""
+
+    key: str
+
+
+class KeyList(BaseModel):
+    """One page of keys, the oldest first."""
+
+    keys: list[KeyRecord]
+    total: int
+    cursor: str | None
+    """For the next page; absent on the last one."""
+
+
+def create_key(transaction: Transaction, new: NewKey, actor: str) -> tuple[StoredKey, str]:
+    """Store a new key; return what is stored of it, and the key."""
+    return _add(transaction, new.role, new.name, new.agent_id, new.expires_in_seconds, actor)
+
+
+def create_first_admin_key(transaction: Transaction, actor: str) -> str | None:
+    """Return a new admin key, or None if there is one already or ever was.
+
+    Two processes that ask at once must be kept apart by `schema.lock`.
+    """
+    if keys.count(transaction, Role.ADMIN):
+        return None
+    return create_key(transaction, NewKey(role=Role.ADMIN, name="first admin"), actor)[1]
+
+
+def rotate_key(
+    transaction: Transaction, key_id: str, rotation: KeyRotation, actor: str
+) -> tuple[StoredKey, str]:
+    """Give a key a successor and an end; return what is stored of the successor, and the key.
+
+    KeyNotFound; KeyEnded if it is not valid any more.
+    """
+    old = _existing(transaction, key_id)
+    now_s = transaction.now_s
+    if not is_current(old, now_s):
+        raise KeyEnded(key_id)
+    lifetime_s = rotation.expires_in_seconds or rotated_lifetime_s(old)
+    overlap_ends_s = now_s + rotation.overlap_seconds
+    ends_s = overlap_ends_s if old.expires_at_s is None else min(old.expires_at_s, overlap_ends_s)
+    keys.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=None)
+    event_log.append(transaction, [_event(EventType.KEY_ROTATED, old, actor)])
+    return _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor)
+
+
+def revoke_key(
+    transaction: Transaction, key_id: str, actor: str, *, may_leave_no_admin: bool = False
+) -> None:
+    """Refuse a key from now on; asked again, nothing happens. KeyNotFound.
+
+    LastAdminKey if nobody could manage keys then, unless that may be.
+    """
+    key = _existing(transaction, key_id)
+    if key.revoked_at_s is not None:
+        return
+    now_s = transaction.now_s
+    is_needed = key.role is Role.ADMIN and is_current(key, now_s) and not may_leave_no_admin
+    if is_needed and is_last_admin(key_id, keys.lock_unrevoked(transaction, Role.ADMIN), now_s):
+        raise LastAdminKey(key_id)
+    keys.end(transaction, key_id, expires_at_s=key.expires_at_s, revoked_at_s=now_s)
+    event_log.append(transaction, [_event(EventType.KEY_REVOKED, key, actor)])
+
+
+def key_record(key: StoredKey, now_s: float) -> KeyRecord:
+    """Return what may be told of a key."""
+    return KeyRecord(
+        key_id=key.key_id,
+        name=key.name,
+        role=key.role,
+        agent_id=key.agent_id,
+        created_at=moment(key.created_at_s),
+        expires_at=None if key.expires_at_s is None else moment(key.expires_at_s),
+        revoked_at=None if key.revoked_at_s is None else moment(key.revoked_at_s),
+        is_valid=is_current(key, now_s),
+    )
+
+
+def _existing(transaction: Transaction, key_id: str) -> StoredKey:
+    """Return a key that is about to be changed."""
+    found = keys.find_by_id(transaction, key_id)
+    if found is not None and found.role is Role.ADMIN:
+        # All of them, in one order: of two admins that revoke each other at once, one has to see it.
+        keys.lock_unrevoked(transaction, Role.ADMIN)
+    found = keys.find_by_id(transaction, key_id, to_change=True)
+    if found is None:
+        raise KeyNotFound(key_id)
+    return found
+
+
+def _add(  # noqa: PLR0917 - the members of a key
+    transaction: Transaction,
+    role: Role,
+    name: str,
+    agent_id: str | None,
+    lifetime_s: float | None,
+    actor: str,
+) -> tuple[StoredKey, str]:
+    key = key_of(secrets.token_bytes(KEY_BYTES))
+    now_s = transaction.now_s
+    stored = StoredKey(
+        key_id=f"key_{str(ULID()).lower()}",
+        name=name,
+        role=role,
+        agent_id=agent_id,
+        digest=digest_of(key),
+        created_at_s=now_s,
+        expires_at_s=None if lifetime_s is None else now_s + lifetime_s,
+    )
+    keys.add(transaction, stored)
+    event_log.append(transaction, [_event(EventType.KEY_CREATED, stored, actor)])
+    return stored, key
+
+
+def _event(event_type: EventType, key: StoredKey, actor: str) -> EventDraft:
+    payload = KeyChanged(key_id=key.key_id, name=key.name, role=key.role.value, agent_id=key.agent_id)
+    return EventDraft(type=event_type, actor=actor, payload=payload, agent_id=key.agent_id)
+
+
+def _create(transaction: Transaction, call: Call) -> Reply:
+    stored, key = create_key(transaction, call.body_as(NewKey), call.actor)
+    return _created(transaction, stored, key)
+
+
+def _rotate(transaction: Transaction, call: Call) -> Reply:
+    stored, key = rotate_key(transaction, call.path["key_id"], call.body_as(KeyRotation), call.actor)
+    return _created(transaction, stored, key)
+
+
+def _revoke(transaction: Transaction, call: Call) -> Reply:
+    revoke_key(transaction, call.path["key_id"], call.actor)
+    return Reply(status=204)
+
+
+def _list(transaction: Transaction, call: Call) -> Reply:
+    query = call.query_as(KeyListing)
+    after = "" if query.cursor is None else text_in(query.cursor, _LISTED)
+    found = keys.all_keys(transaction, role=query.role, after=after, limit=query.limit + 1)
+    page = found[: query.limit]
+    answer = KeyList(
+        keys=[key_record(key, transaction.now_s) for key in page],
+        total=keys.count(transaction, query.role),
+        cursor=cursor_at(_LISTED, page[-1].key_id) if len(found) > len(page) else None,
+    )
+    return Reply(content=answer)
+
+
+def _created(transaction: Transaction, stored: StoredKey, key: str) -> Reply:
+    shown = CreatedKey(key=key, **key_record(stored, transaction.now_s).model_dump())
+    return Reply(content=shown, status=201)
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path="/api/v1/keys",
+        summary="Create a key; it is shown in this answer alone",
+        action=Action.MANAGE_KEYS,
+        deed=_create,
+        body=NewKey,
+        answer=CreatedKey,
+        status=201,
+    ),
+    Operation(
+        method="GET",
+        path="/api/v1/keys",
+        summary="List keys, valid or not, without the keys themselves",
+        action=Action.MANAGE_KEYS,
+        deed=_list,
+        is_write=False,
+        query=KeyListing,
+        answer=KeyList,
+    ),
+    Operation(
+        method="POST",
+        path="/api/v1/keys/{key_id}/rotate",
+        summary="Replace a key by a new one; both are good for a while",
+        action=Action.MANAGE_KEYS,
+        deed=_rotate,
+        body=KeyRotation,
+        answer=CreatedKey,
+        status=201,
+        errors=(404, 409),
+    ),
+    Operation(
+        method="DELETE",
+        path="/api/v1/keys/{key_id}",
+        summary="Revoke a key, unless it is the last one that may manage keys",
+        action=Action.MANAGE_KEYS,
+        deed=_revoke,
+        status=204,
+        errors=(404, 409),
+    ),
+)

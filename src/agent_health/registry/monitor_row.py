@@ -1,0 +1,116 @@
+"""What do all server processes know of the monitor, and which time counts for nobody?
+
+What `monitor_health` and `silence` say is kept in the registry's one row, as JSON.
+"""
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from pydantic import TypeAdapter
+
+from agent_health import monitor_health
+from agent_health.agent_record import MAX_DURATION_SECONDS
+from agent_health.event import EventDraft, EventType, MonitorTurned
+from agent_health.monitor_health import Excused, Look, Monitor, MonitorState
+from agent_health.registry.judge_agents import Circumstances
+from agent_health.silence import Span, add_span
+from agent_health.storage import registry_row
+from agent_health.storage.database import Transaction
+from agent_health.storage.registry_row import RegistryRow
+from agent_health.verdict import MAX_DAMPING
+
+EXCUSED_FOR_SECONDS = MAX_DURATION_SECONDS * MAX_DAMPING
+"""How long excused time is remembered: no silence that is waited for is longer."""
+MAX_HOLDS = 32
+"""Of holds that are remembered, the latest; at most two concern one silence of everyday length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcusedTime:
+    """Time that is nobody's silence."""
+
+    spans: tuple[Span, ...] = ()
+    """For all: our own downtime, jumps of the clock."""
+    holds: tuple[Excused, ...] = ()
+    """For those who were held."""
+
+
+_EXCUSED: TypeAdapter[ExcusedTime] = TypeAdapter(ExcusedTime)
+
+
+def circumstances(transaction: Transaction) -> Circumstances:
+    """Return what holds for all agents alike, for any deed but the sweep.
+
+    Silence takes nobody down there: the sweep alone asks first whether it is us. Whoever is found
+    silent is due at the next sweep, since its `judge_at_s` has passed.
+    """
+    row = registry_row.find(transaction)
+    excused = ExcusedTime() if row is None else excused_in(row)
+    return Circumstances(is_held=True, excused=excused.spans, holds=excused.holds)
+
+
+def monitor_in(row: RegistryRow, now_s: float) -> Monitor:
+    """Return the monitor that a row holds; a new one if nobody has looked yet."""
+    return monitor_health.from_json(row.monitor) if row.monitor else monitor_health.new_monitor(now_s)
+
+
+def excused_in(row: RegistryRow) -> ExcusedTime:
+    """Return the excused time that a row holds."""
+    return _EXCUSED.validate_json(row.excused) if row.excused else ExcusedTime()
+
+
+def monitor_turned(look: Look, actor: str) -> list[EventDraft]:
+    """Return the event of a look that changed the monitor's state; none otherwise."""
+    turned = look.event
+    if turned is None:
+        return []
+    payload = MonitorTurned(
+        previous=turned.previous, turn=turned.turn, exits=turned.exits, limit=turned.limit
+    )
+    return [EventDraft(type=_TURNS[turned.state], actor=actor, payload=payload)]
+
+
+_TURNS = MappingProxyType(
+    {
+        MonitorState.HELD: EventType.MONITOR_HELD,
+        MonitorState.RECOVERING: EventType.MONITOR_RECOVERING,
+        MonitorState.NORMAL: EventType.MONITOR_NORMAL,
+    }
+)
+
+
+def with_monitor(row: RegistryRow, monitor: Monitor) -> RegistryRow:
+    """Return the row with this monitor."""
+    return replace(row, monitor=monitor_health.to_json(monitor))
+
+
+def with_span(row: RegistryRow, span: Span, now_s: float) -> RegistryRow:
+    """Return the row with more time that is excused for all."""
+    excused = excused_in(row)
+    spans = add_span(excused.spans, span, now_s, EXCUSED_FOR_SECONDS)
+    return _with_excused(row, replace(excused, spans=spans))
+
+
+def with_hold(row: RegistryRow, hold: Excused | None, now_s: float) -> RegistryRow:
+    """Return the row with a hold that is over; as it is if none is."""
+    if hold is None:
+        return row
+    excused = excused_in(row)
+    kept = [known for known in excused.holds if known.end_s >= now_s - EXCUSED_FOR_SECONDS]
+    return _with_excused(row, replace(excused, holds=(*kept, hold)[-MAX_HOLDS:]))
+
+
+def without_future(row: RegistryRow, now_s: float) -> RegistryRow:
+    """Return the row without excused time that lies ahead: the clock was set back, and will pass it again."""
+    excused = excused_in(row)
+    spans = tuple(
+        Span(span.begin_s, min(span.end_s, now_s)) for span in excused.spans if span.begin_s < now_s
+    )
+    holds = tuple(
+        replace(hold, end_s=min(hold.end_s, now_s)) for hold in excused.holds if hold.begin_s < now_s
+    )
+    return _with_excused(row, ExcusedTime(spans=spans, holds=holds))
+
+
+def _with_excused(row: RegistryRow, excused: ExcusedTime) -> RegistryRow:
+    return replace(row, excused=_EXCUSED.dump_json(excused).decode())

@@ -1,0 +1,97 @@
+"""What is the schema of a model, as the wire has it?"""
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+
+class WireSchemas(GenerateJsonSchema):
+    """Schemas as the wire has them: with docstrings, and null nowhere but where a body may say it."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Return a model's schema with the docstrings of its members."""
+        return _with_docstrings(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        """Return a dataclass's schema with the docstrings of its members."""
+        return _with_docstrings(super().dataclass_schema(schema), schema["cls"])
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        """Leave null out of answers: what does not exist is left out."""
+        if self.mode == "serialization":
+            return self.generate_inner(schema["schema"])
+        return super().nullable_schema(schema)
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """Leave defaults out of answers, and null as a default out of everything."""
+        if self.mode == "serialization" or schema.get("default") is None:
+            return self.generate_inner(schema["schema"])
+        return super().default_schema(schema)
+
+    def field_is_required(
+        self,
+        field: core_schema.ModelField | core_schema.DataclassField | core_schema.TypedDictField,
+        total: bool,  # noqa: FBT001 - pydantic's own signature
+    ) -> bool:
+        """Of answers, all members are there that cannot be None."""
+        if self.mode == "serialization":
+            return not _may_be_none(field["schema"])
+        return super().field_is_required(field, total)
+
+    def field_title_should_be_set(self, _schema: Any) -> bool:
+        """Leave out titles that only repeat the name."""
+        return False
+
+
+def _may_be_none(schema: Any) -> bool:
+    while schema["type"] != "nullable":
+        if "schema" not in schema:
+            return False
+        schema = schema["schema"]
+        if schema["type"] in {"list", "dict", "tuple", "set"}:
+            return False
+    return True
+
+
+def _with_docstrings(schema: JsonSchemaValue, of: type) -> JsonSchemaValue:
+    properties = schema.get("properties", {})
+    for name, text in docstrings_of(of).items():
+        if name in properties:
+            properties[name].setdefault("description", text)
+    return schema
+
+
+def docstrings_of(of: type) -> dict[str, str]:
+    """Return the docstrings of a class's attributes, its bases' included.
+
+    Each module is read once. Pydantic's own way reads it anew for every class, at every start.
+    """
+    found: dict[str, str] = {}
+    for one in reversed(of.__mro__):
+        if one.__module__.startswith("agent_health"):
+            found |= _docstrings_in(one.__module__).get(one.__qualname__, {})
+    return found
+
+
+@cache
+def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: dict(_attributes(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _attributes(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for member, after in zip(node.body, node.body[1:], strict=False):
+        match member, after:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                yield name, inspect.cleandoc(text)
+            case _:
+                pass

@@ -1,0 +1,187 @@
+"""What happens when an agent registers? (RFC-0016 3)"""
+
+import secrets
+from dataclasses import replace
+from typing import Any
+
+from ulid import ULID
+
+from agent_health.access import (
+    KEY_BYTES,
+    Action,
+    Principal,
+    Role,
+    StoredKey,
+    digest_of,
+    is_valid,
+    key_of,
+    require,
+)
+from agent_health.agent_record import AgentRecord, Registration
+from agent_health.document import HealthStatus
+from agent_health.errors import AlreadyRegistered
+from agent_health.event import EventDraft, EventType, KeyChanged
+from agent_health.lifecycle import ALIVE, Reason, Signal, Status
+from agent_health.registry.agent_records import etag, record
+from agent_health.registry.change_status import change_status, lifecycle_event
+from agent_health.registry.judge_agents import Change, Circumstances, judge_one
+from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.storage import agents, event_log, keys
+from agent_health.storage.agents import StoredAgent
+from agent_health.storage.database import Transaction
+
+
+def register_agent(transaction: Transaction, call: Call) -> Reply:
+    """Store a new agent, or begin a new life of one that is gone; the answer shows the record.
+
+    AlreadyRegistered if it is alive and the body does not say `supersede`.
+    """
+    body = call.body_as(Registration)
+    agent_id = body.agent_id or call.caller.agent_id or f"agent_{str(ULID()).lower()}"
+    existing = agents.find(transaction, agent_id, to_change=True)
+    _may_register(call.caller, agent_id, existing)
+    if existing is None:
+        agent = add_agent(transaction, agent_id, body, call.actor)
+    else:
+        agent = _begin_new_life(transaction, existing, body, call.actor)
+    key = _key_for(transaction, agent_id, call)
+    shown = record(agent).model_copy(update={"agent_key": key})
+    return Reply(
+        content=shown,
+        status=201,
+        headers={"ETag": etag(agent), "Location": f"/api/v1/agents/{agent_id}"},
+    )
+
+
+def _may_register(caller: Principal, agent_id: str, existing: StoredAgent | None) -> None:
+    """Refuse whoever may not: an enrolling key adds agents, and takes over none."""
+    if existing is None and caller.role is not Role.AGENT:
+        require(caller, Action.REGISTER, agent_id)
+    else:
+        require(caller, Action.RE_REGISTER, agent_id)
+
+
+def add_agent(
+    transaction: Transaction,
+    agent_id: str,
+    body: Registration,
+    actor: str,
+    explanation: str = "registered",
+) -> StoredAgent:
+    """Store an agent that was not there, as active, with its first event."""
+    now_s = transaction.now_s
+    columns = {
+        "agent_id": agent_id,
+        **_declared(body),
+        "status": Status.ACTIVE.value,
+        "reason": Reason.REGISTERED.value,
+        "status_since_s": now_s,
+        "explanation": explanation,
+        "health": "unknown",
+        "incarnation": 1,
+        "version": 1,
+        "registered_at_s": now_s,
+        "judge_at_s": None,
+        "drain_deadline_s": None,
+        "maintenance_until_s": None,
+        "override_status": None,
+        "override_until_s": None,
+        "recoveries_s": (),
+    }
+    number = agents.add(transaction, columns, now_s)
+    agent = agents.find(transaction, agent_id)
+    assert agent is not None  # noqa: S101 - it was stored just now
+    agent = _with_deadline(transaction, agent)
+    agents.set_judge_at(transaction, {number: agent.judge_at_s})
+    event_log.append(
+        transaction, [lifecycle_event(Status.REGISTERING, agent, Reason.REGISTERED, now_s, actor)]
+    )
+    return agent
+
+
+def _begin_new_life(
+    transaction: Transaction, existing: StoredAgent, body: Registration, actor: str
+) -> StoredAgent:
+    if existing.status in ALIVE:
+        if not body.supersede:
+            raise AlreadyRegistered(existing.agent_id, existing.status)
+        existing = _step(transaction, existing, Signal.SUPERSEDED, "superseded by a new life", actor)
+    now_s = transaction.now_s
+    agents.start_anew(transaction, existing.id, _declared(body), now_s)
+    agent = agents.find(transaction, existing.agent_id)
+    assert agent is not None  # noqa: S101 - it is locked
+    agent = _step(transaction, agent, Signal.RE_REGISTERED, "registered again", actor)
+    agent = _with_deadline(transaction, agent)
+    agents.set_judge_at(transaction, {agent.id: agent.judge_at_s})
+    return agent
+
+
+def _step(
+    transaction: Transaction, agent: StoredAgent, signal: Signal, explanation: str, actor: str
+) -> StoredAgent:
+    change = Change(
+        agent=agent, signals=(signal,), explanation=explanation, health=HealthStatus.UNKNOWN, judge_at_s=None
+    )
+    return change_status(transaction, [change], actor)[0]
+
+
+def _with_deadline(transaction: Transaction, agent: StoredAgent) -> StoredAgent:
+    verdict = judge_one(agent, 0, transaction.now_s, Circumstances())
+    return replace(agent, judge_at_s=verdict.judge_at_s)
+
+
+def _declared(body: Registration) -> dict[str, Any]:
+    """Return what an agent says of itself, as columns."""
+    thresholds = body.thresholds()
+    return {
+        "role_id": body.role_id,
+        "name": body.name,
+        "endpoint": body.endpoint,
+        "card_url": body.card_url,
+        "capabilities": tuple(body.capabilities),
+        "max_concurrent_tasks": body.capacity.max_concurrent_tasks,
+        "metadata": body.metadata,
+        "monitoring": body.monitoring.value,
+        "interval_s": thresholds.interval_seconds,
+        "unhealthy_after_s": thresholds.unhealthy_after_seconds,
+        "dead_after_s": thresholds.dead_after_seconds,
+        "drain_timeout_s": body.drain_timeout_seconds,
+    }
+
+
+def _key_for(transaction: Transaction, agent_id: str, call: Call) -> str | None:
+    """Return a new key for the agent, unless it asks itself or has one; it outlives the agent's lives."""
+    now_s = transaction.now_s
+    if call.caller.agent_id == agent_id or any(
+        is_valid(key, key.digest, now_s) for key in keys.of_agent(transaction, agent_id)
+    ):
+        return None
+    key = key_of(secrets.token_bytes(KEY_BYTES))
+    stored = StoredKey(
+        key_id=f"key_{str(ULID()).lower()}",
+        name=f"agent {agent_id}",
+        role=Role.AGENT,
+        agent_id=agent_id,
+        digest=digest_of(key),
+        created_at_s=now_s,
+    )
+    keys.add(transaction, stored)
+    payload = KeyChanged(key_id=stored.key_id, name=stored.name, role=stored.role.value, agent_id=agent_id)
+    event_log.append(
+        transaction,
+        [EventDraft(type=EventType.KEY_CREATED, actor=call.actor, payload=payload, agent_id=agent_id)],
+    )
+    return key
+
+
+REGISTER_AGENT = Operation(
+    method="POST",
+    path="/api/v1/agents",
+    summary="Register an agent, or begin its next life (RFC-0016 3)",
+    action=None,
+    deed=register_agent,
+    body=Registration,
+    answer=AgentRecord,
+    status=201,
+    errors=(409,),
+)

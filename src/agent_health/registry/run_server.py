@@ -1,0 +1,295 @@
+"""How does the server start, run as several processes, and end?
+
+The socket is bound first and the database looked at before anything is served, so that what cannot work
+ends with one line. Settings reach the processes through a pipe: the database's password stands neither
+in their arguments nor in their environment.
+"""
+
+import asyncio
+import logging
+import logging.config
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+from sqlalchemy import make_url
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
+
+from agent_health.access import Role
+from agent_health.actor import OwnActor
+from agent_health.errors import CannotListen, InvalidSetting
+from agent_health.registry.log_lines import log_config
+from agent_health.registry.manage_keys import create_first_admin_key
+from agent_health.registry.settings import RegistrySettings
+from agent_health.storage import keys, schema
+from agent_health.storage.database import Transaction, open_database
+
+if TYPE_CHECKING:
+    from agent_health.middleware import AgentHealthMiddleware
+
+BACKLOG = 4_096
+"""Of connections that nobody has accepted yet."""
+GRACE_SECONDS = 5
+"""How long requests in flight, and streams, may go on once the server is asked to end."""
+START_SECONDS = 60
+"""How long a process may take over its start when all are replaced (SIGHUP)."""
+STOP_SECONDS = 20.0
+"""How long a process may take over its end; then it is killed."""
+ACTOR = OwnActor.SERVER.value
+"""Who made the first admin key, as events name it."""
+SIGNAL_SECONDS = 0.2
+"""How much later than its processes the supervisor may be told to end."""
+ENDED_WHEN_ASKED = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
+"""Exit codes of a process that was asked to end."""
+_IS_END = frozenset({signal.SIGTERM, signal.SIGINT})
+
+_log = logging.getLogger("agent_health.registry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where and how connections are accepted."""
+
+    host: str
+    port: int
+    """0: any that is free."""
+    workers: int = 1
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    access_log: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What there is to say once the server can be reached."""
+
+    url: str
+    database: str
+    """Without its password."""
+    admin_key: str | None
+    """The first one, to be shown once and kept nowhere."""
+    needs_admin_key: bool
+    """There never was one, and none was made."""
+
+
+def run_server(
+    settings: RegistrySettings,
+    listening: Listening,
+    *,
+    may_show_key: bool,
+    announce: Callable[[Ready], None],
+) -> int:
+    """Serve until asked to end; return the exit code: 0, or 1 if it could not go on.
+
+    `may_show_key`: the first admin key is made only where a person sees it. InvalidSetting, CannotListen,
+    StoreUnavailable, SchemaOutdated, SchemaUnknown or ForeignDatabase if it cannot begin.
+    """
+    # SIGTERM ends it cleanly also while it starts; uvicorn has a handler of its own while it serves, and
+    # repeats the signal afterwards.
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        return _run(settings, listening, may_show_key=may_show_key, announce=announce)
+    except KeyboardInterrupt:
+        return 0
+    except SystemExit as ended:
+        return 1 if ended.code else 0
+
+
+def _run(
+    settings: RegistrySettings,
+    listening: Listening,
+    *,
+    may_show_key: bool,
+    announce: Callable[[Ready], None],
+) -> int:
+    _check_database(settings.database)
+    _check_tls(listening)
+    logging.config.dictConfig(dict(log_config(access_log=listening.access_log)))
+    with _bound(listening.host, listening.port) as bound:
+        admin_key, needs_admin_key = asyncio.run(_prepare(settings.database, may_show_key=may_show_key))
+        ready = Ready(
+            url=_url_of(bound, listening),
+            database=make_url(settings.database).render_as_string(hide_password=True),
+            admin_key=admin_key,
+            needs_admin_key=needs_admin_key,
+        )
+        announce(ready)
+        _warn_of_plain_http(listening, settings)
+        _raise_file_limit()
+        config = _uvicorn_config(settings, listening)
+        if listening.workers == 1:
+            uvicorn.Server(config).run([bound])
+            return 0
+        return _Supervisor(config, [bound]).run_to_end()
+
+
+async def _prepare(database: str, *, may_show_key: bool) -> tuple[str | None, bool]:
+    """Set up an empty database, check any other; return the first admin key, and whether one is missing."""
+
+    def deed(transaction: Transaction) -> tuple[str | None, bool]:
+        # Its lock also keeps apart those who would make the first key.
+        schema.set_up_or_check(transaction)
+        if not may_show_key:
+            return None, keys.count(transaction, Role.ADMIN) == 0
+        return create_first_admin_key(transaction, ACTOR), False
+
+    opened = open_database(database)
+    try:
+        return await opened.write(deed)
+    finally:
+        await opened.close()
+
+
+def app_of(settings: RegistrySettings) -> "AgentHealthMiddleware":
+    """Return the app of one server process; it ends when the process that supervises it has gone."""
+    from agent_health.registry.app import Registry, create_app  # noqa: PLC0415 - the supervisor needs none
+
+    supervisor = multiprocessing.parent_process()
+    if supervisor is not None:
+        threading.excepthook = _log_thread
+        threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
+    return create_app(Registry(settings))
+
+
+def _end_after(supervisor: "multiprocessing.process.BaseProcess") -> None:
+    supervisor.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _log_thread(failed: threading.ExceptHookArgs) -> None:
+    """Say nothing when the supervisor's pipe is closed, as it is whenever a process is asked to end."""
+    if failed.exc_type not in {EOFError, SystemExit} and failed.exc_value is not None:
+        _log.error("a thread failed", exc_info=failed.exc_value)
+
+
+class _Supervisor(Multiprocess):
+    """Keeps the server processes running; one that dies is replaced."""
+
+    def run_to_end(self) -> int:
+        """Run until asked to end; return 1 if a process could not even start."""
+        self.run()
+        return int(any(process.exitcode == STARTUP_FAILURE for process in self.processes))
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace the dead, and them alone.
+
+        uvicorn also kills whoever does not answer within 5 s, which a process that is still starting on
+        a busy machine cannot; and while it waits for the answer, no signal is heard.
+        """
+        for place, process in enumerate(self.processes):
+            if process.process.is_alive():
+                continue
+            if process.exitcode in ENDED_WHEN_ASKED and not self.should_exit.is_set():
+                # A signal to the whole process group reaches the processes before it reaches us, or was
+                # sent to one of them alone; it says so to us within this time if it is the former.
+                time.sleep(SIGNAL_SECONDS)
+            if self.should_exit.is_set() or _IS_END & {*self.signal_queue}:
+                return
+            if process.exitcode == STARTUP_FAILURE:
+                _log.error("process %s could not start: its successor could not either", process.pid)
+                self.should_exit.set()
+                return
+            _log.error("process %s died (%s) and is replaced", process.pid, process.exitcode)
+            self.processes[place] = Process(self.config, self.sockets)
+            self.processes[place].start()
+
+    def join_all(self) -> None:
+        """Wait for all processes, and kill those that do not end."""
+        deadline_s = time.monotonic() + STOP_SECONDS
+        for process in self.processes:
+            process.process.join(max(0.0, deadline_s - time.monotonic()))
+            if process.process.is_alive():
+                _log.error("process %s did not end within %g s and is killed", process.pid, STOP_SECONDS)
+                process.kill()
+                process.process.join()
+
+
+def _uvicorn_config(settings: RegistrySettings, listening: Listening) -> uvicorn.Config:
+    return uvicorn.Config(
+        partial(app_of, settings),
+        factory=True,
+        workers=listening.workers,
+        lifespan="on",
+        ws="none",
+        log_config=dict(log_config(access_log=listening.access_log)),
+        access_log=listening.access_log,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_worker_healthcheck=START_SECONDS,
+        ssl_certfile=listening.tls_certificate,
+        ssl_keyfile=listening.tls_key,
+    )
+
+
+def _end(_signal_number: int, _frame: object) -> None:
+    raise SystemExit(0)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; CannotListen says why there is none."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except socket.gaierror as error:
+        raise CannotListen(host, port, error.strerror or str(error)) from None
+    except OSError as error:
+        # Its own text also says what was attempted.
+        raise CannotListen(host, port, os.strerror(error.errno or 0)) from None
+
+
+def _url_of(bound: socket.socket, listening: Listening) -> str:
+    scheme = "http" if listening.tls_certificate is None else "https"
+    host = f"[{listening.host}]" if ":" in listening.host else listening.host
+    return f"{scheme}://{host}:{bound.getsockname()[1]}"
+
+
+def _check_database(url: str) -> None:
+    if url in {"sqlite://", "sqlite:///:memory:"}:
+        raise InvalidSetting("database", url, "a file: what is in memory is gone with the process")
+
+
+def _check_tls(listening: Listening) -> None:
+    """Refuse half of a pair, and files that are no certificate and its key."""
+    certificate, key = listening.tls_certificate, listening.tls_key
+    if certificate is None and key is None:
+        return
+    if certificate is None or key is None:
+        missing = "tls_certificate" if certificate is None else "tls_key"
+        raise InvalidSetting(missing, None, "a file: a certificate and its key belong together")
+    try:
+        # Whoever has a password on the key would be asked for it in every process.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
+        raise InvalidSetting(
+            "tls_certificate", str(certificate), f"a certificate and its key ({why})"
+        ) from None
+
+
+def _warn_of_plain_http(listening: Listening, settings: RegistrySettings) -> None:
+    is_local = listening.host in {"localhost", "::1"} or listening.host.startswith("127.")
+    if not is_local and listening.tls_certificate is None and not settings.trusted_proxies:
+        _log.warning("keys travel in the clear: use TLS, or a proxy that is trusted (--trusted-proxies)")
+
+
+def _raise_file_limit() -> None:
+    """Allow as many connections as this user may have: the usual 1,024 are few for a fleet."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,59 @@
+"""Which settings does the server have?"""
+
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from agent_health.errors import InvalidSetting
+
+DEFAULT_DATABASE = "sqlite:///agent-health.db"
+DEFAULT_PORT = 8440
+
+
+def _take_network(text: str) -> str:
+    return str(ip_network(text))
+
+
+Network = Annotated[str, AfterValidator(_take_network)]
+"""`10.1.0.0/16`, or one address."""
+
+
+class RegistrySettings(BaseModel):
+    """The server's settings; InvalidSetting names the first one that is wrong."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    database: Annotated[str, Field(min_length=1, max_length=2048)] = DEFAULT_DATABASE
+    """`sqlite:///FILE`, or `postgresql://USER@HOST/NAME` when one machine is not enough."""
+    sweep_seconds: Annotated[float, Field(ge=0.05, le=60)] = 0.5
+    """How often deadlines are looked at: silence is noticed this much late at most."""
+    requests_per_second: Annotated[float, Field(gt=0, le=1_000_000)] = 1_000
+    """Per key, on average. One key may stand before a whole fleet."""
+    request_burst: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
+    """Per key, at once."""
+    command_seconds: Annotated[float, Field(ge=1, le=604_800)] = 3_600
+    """How long a command waits for its agent, unless it says otherwise."""
+    event_retention_days: Annotated[float, Field(ge=1, le=36_500)] | None = None
+    """Older events are archived to a file; None keeps all in the database."""
+    archive_dir: Path | None = None
+    """Where archived events go; None: beside an SQLite file, else the working directory."""
+    dialects: tuple[Literal["openintent"], ...] = ()
+    """Foreign dialects that are spoken too: `openintent`."""
+    public_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    """Under which address others know this server; names it in its own health document."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
+    webhook_networks: tuple[Network, ...] = ()
+    """Private networks that webhooks may lead to all the same, such as `10.1.0.0/16`."""
+
+    @classmethod
+    def read(cls, **given: object) -> Self:
+        """Return settings, those that are not given at their defaults."""
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            name = str(fault["loc"][0])
+            raise InvalidSetting(name, fault.get("input"), fault["msg"]) from None

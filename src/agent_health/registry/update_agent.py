@@ -1,0 +1,87 @@
+"""How does an agent's record change while it lives? (`PATCH /api/v1/agents/{agent_id}`)"""
+
+from typing import Any
+
+from agent_health.access import Action
+from agent_health.agent_record import AgentRecord, AgentUpdate
+from agent_health.errors import AgentGone, InvalidRequest
+from agent_health.event import AgentUpdated, EventDraft, EventType
+from agent_health.finding import Finding
+from agent_health.lifecycle import ALIVE
+from agent_health.registry.agent_records import etag, record
+from agent_health.registry.find_agents import existing_agent
+from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.storage import agents, event_log
+from agent_health.storage.database import Transaction
+from agent_health.verdict import Monitoring
+
+
+def update_agent(transaction: Transaction, call: Call) -> Reply:
+    """Change what the body names; the version rises, and the verdict is asked anew at the next sweep."""
+    body = call.body_as(AgentUpdate)
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    call.check_version(agent.incarnation, agent.version, etag(agent), is_required=True)
+    if agent.status not in ALIVE:
+        raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
+    columns = _columns(body)
+    if columns.get("card_url", agent.card_url) is None and agent.monitoring != Monitoring.HEARTBEAT:
+        raise InvalidRequest([Finding("card_url_missing", "/card_url", "monitoring by probes needs one")])
+    changed = {name: value for name, value in columns.items() if value != getattr(agent, name)}
+    if changed:
+        # Shorter thresholds may be past already.
+        agents.change(
+            transaction,
+            agent.id,
+            {**changed, "version": agent.version + 1, "judge_at_s": transaction.now_s},
+        )
+        payload = AgentUpdated(
+            agent_id=agent.agent_id,
+            incarnation=agent.incarnation,
+            version=agent.version + 1,
+            changed=sorted(body.model_fields_set),
+        )
+        draft = EventDraft(
+            type=EventType.AGENT_UPDATED, actor=call.actor, payload=payload, agent_id=agent.agent_id
+        )
+        event_log.append(transaction, [draft])
+        agent = existing_agent(transaction, call.agent_id)
+    return Reply(content=record(agent), headers={"ETag": etag(agent)})
+
+
+def _columns(body: AgentUpdate) -> dict[str, Any]:
+    """Return what the body names, null included, as columns."""
+    given = {name: getattr(body, name) for name in body.model_fields_set}
+    required = [name for name in _NEVER_NULL if name in given and given[name] is None]
+    if required:
+        raise InvalidRequest([Finding("null", f"/{name}", "cannot be null") for name in required])
+    columns = {name: given[name] for name in _AS_THEY_ARE if name in given}
+    if "capabilities" in given:
+        columns["capabilities"] = tuple(given["capabilities"])
+    if "drain_timeout_seconds" in given:
+        columns["drain_timeout_s"] = given["drain_timeout_seconds"]
+    if "heartbeat_config" in given:
+        config = given["heartbeat_config"]
+        columns |= {
+            "interval_s": config.interval_seconds,
+            "unhealthy_after_s": config.unhealthy_after_seconds,
+            "dead_after_s": config.dead_after_seconds,
+        }
+    return columns
+
+
+_AS_THEY_ARE = ("name", "max_concurrent_tasks", "endpoint", "card_url", "metadata")
+_NEVER_NULL = ("capabilities", "heartbeat_config", "drain_timeout_seconds", "metadata")
+
+OPERATIONS = (
+    Operation(
+        method="PATCH",
+        path="/api/v1/agents/{agent_id}",
+        summary="Change an agent's record",
+        action=Action.UPDATE,
+        deed=update_agent,
+        body=AgentUpdate,
+        answer=AgentRecord,
+        errors=(404, 410, 412, 428),
+        needs_version=True,
+    ),
+)

@@ -1,0 +1,69 @@
+"""Is the event log as it was written, and do the stored states follow from it?"""
+
+from dataclasses import dataclass
+
+from agent_health.errors import BrokenChain, Unreplayable
+from agent_health.event_chain import Checkpoint, link
+from agent_health.registry.archive_events import replay_from
+from agent_health.storage import event_log, logged_states
+from agent_health.storage.database import Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogReport:
+    """What a look through the whole log has found."""
+
+    events: int
+    """How many are in the database."""
+    erased: int
+    """How many events have lost their payload, archived ones included."""
+    agents: int
+    """How many the log knows of."""
+    leases: int
+    """How many resources the log knows of."""
+    archived: Checkpoint
+    """Where the archived files end and the database begins."""
+    last: Checkpoint
+    """Up to here the chain holds. Kept elsewhere, it tells of a log that was cut off or written anew."""
+    fault: str | None
+    """Why the rest was not looked at; None if all was."""
+    differences: tuple[str, ...]
+    """Between what the log says and what is stored, at most `replay.MAX_DIFFERENCES`; empty after a fault."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.fault is None and not self.differences
+
+
+def verify_log(transaction: Transaction) -> LogReport:
+    """Read the whole log, a page at a time, and compare it with what is stored at the same moment.
+
+    To be run by `Database.read`, which sees one state throughout: the registry may go on meanwhile.
+    Memory grows with the agents and resources, not with the events.
+    """
+    head = event_log.head(transaction)
+    checkpoint, replay, fault = head.archived, replay_from(head), None
+    try:
+        for event in event_log.between(transaction, checkpoint.sequence + 1, head.last.sequence):
+            checkpoint = link(checkpoint, event)
+            replay.apply(event)
+    except (BrokenChain, Unreplayable) as error:
+        fault = str(error)
+    if fault is None and checkpoint != head.last:
+        fault = str(BrokenChain(checkpoint.sequence + 1, "the log ends before its head says"))
+    differences: list[str] = []
+    if fault is None:
+        differences = replay.differences(
+            logged_states.agent_states(transaction), logged_states.lease_states(transaction)
+        )
+    return LogReport(
+        events=checkpoint.sequence - head.archived.sequence,
+        erased=replay.erased_events,
+        agents=len(replay.agents),
+        leases=len(replay.leases),
+        archived=head.archived,
+        last=checkpoint,
+        fault=fault,
+        differences=tuple(differences),
+    )

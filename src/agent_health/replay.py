@@ -1,0 +1,339 @@
+"""Which states follow from the event log alone?
+
+Whoever doubts the stored states folds the log anew and compares. An event that contradicts what the
+events before it have led to is an error of whoever wrote it: replaying is also a test of the registry.
+Memory grows with the agents and resources, not with the events.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import TypeVar
+
+from pydantic import TypeAdapter
+
+from agent_health.document import HealthStatus
+from agent_health.errors import InvalidEvent, Unreplayable
+from agent_health.event import (
+    AgentErased,
+    AgentHealthChanged,
+    AgentLifecycle,
+    AgentUpdated,
+    EpochRaised,
+    LeaseAcquired,
+    LeaseEnded,
+    MaintenanceChanged,
+    OverrideChanged,
+    Payload,
+    StateWritten,
+)
+from agent_health.event_chain import Event, payload_of
+from agent_health.lease import EndReason
+from agent_health.lifecycle import TRANSITIONS, Reason, Signal, Status, begins_new_life, reason_of
+
+MAX_DIFFERENCES = 1_000
+"""How many differences are told."""
+TIME_TOLERANCE_S = 0.002
+"""Events hold milliseconds, cut off; the store holds more."""
+
+_ENDED_BY_STATUS = {
+    EndReason.AGENT_DEAD: Status.DEAD,
+    EndReason.AGENT_DEREGISTERED: Status.DEREGISTERED,
+}
+_SIGNALS = {(status, reason_of(signal), after): signal for (status, signal), after in TRANSITIONS.items()}
+_TAKES_LEASES = frozenset({Status.ACTIVE, Status.UNHEALTHY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentState:
+    """What the log says of one agent, and what the store says of it, to be compared."""
+
+    agent_id: str
+    status: Status
+    reason: Reason
+    incarnation: int
+    version: int
+    health: HealthStatus = HealthStatus.UNKNOWN
+    maintenance_until_s: float | None = None
+    override_status: Status | None = None
+    override_until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseState:
+    """What the log says of one resource's last lease, and what the store says of it, to be compared."""
+
+    resource: str
+    lease_id: str | None
+    """None, like `holder`: the holder was erased."""
+    holder: str | None
+    token: int
+    """The last one granted; stays for ever."""
+    end_reason: EndReason | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody has ended it; its time may be over all the same."""
+        return self.lease_id is not None and self.end_reason is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Snapshot:
+    sequence: int
+    epoch: int
+    erased_events: int
+    agents: tuple[AgentState, ...]
+    leases: tuple[LeaseState, ...]
+
+
+_SNAPSHOT = TypeAdapter(_Snapshot)
+_State = TypeVar("_State", AgentState, LeaseState)
+
+
+class Replay:
+    """The states that the events up to `sequence` have led to.
+
+    Erased events are skipped and counted: of an erased agent nothing is known any more. That its
+    sequence follows is checked here; that its hash does, by `event_chain.link`.
+    """
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.epoch = 0
+        self.erased_events = 0
+        self.agents: dict[str, AgentState] = {}
+        self.leases: dict[str, LeaseState] = {}
+
+    def apply(self, event: Event) -> None:
+        """Take in the next event; Unreplayable if it contradicts the state, which then stays as it was."""
+        if event.sequence != self.sequence + 1:
+            raise Unreplayable(event.sequence, f"it does not follow on {self.sequence}")
+        if event.is_erased:
+            self.erased_events += 1
+        else:
+            try:
+                self._take(payload_of(event))
+            except InvalidEvent as error:
+                raise Unreplayable(event.sequence, error.what) from error
+            except _Contradiction as error:
+                raise Unreplayable(event.sequence, str(error)) from None
+        self.sequence = event.sequence
+
+    def forget(self, agent_id: str) -> None:
+        """Drop what is known of an agent that is erased; which tokens were granted to it stays known.
+
+        For the states of an archived prefix too, or the events after it, erased, would be missed.
+        """
+        self.agents.pop(agent_id, None)
+        for lease in [lease for lease in self.leases.values() if lease.holder == agent_id]:
+            self.leases[lease.resource] = LeaseState(
+                resource=lease.resource, lease_id=None, holder=None, token=lease.token
+            )
+
+    def differences(
+        self, agents: Iterable[AgentState], leases: Iterable[LeaseState], *, limit: int = MAX_DIFFERENCES
+    ) -> list[str]:
+        """Return what the store says otherwise, as sentences, at most `limit`; empty if all agrees."""
+        found: list[str] = []
+        for difference in self._all_differences(agents, leases):
+            found.append(difference)
+            if len(found) == limit:
+                break
+        return found
+
+    def to_json(self) -> str:
+        """Return the states as the checkpoint of an archived prefix holds them."""
+        snapshot = _Snapshot(
+            sequence=self.sequence,
+            epoch=self.epoch,
+            erased_events=self.erased_events,
+            agents=tuple(self.agents.values()),
+            leases=tuple(self.leases.values()),
+        )
+        return _SNAPSHOT.dump_json(snapshot).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "Replay":
+        """Return a replay that goes on from there; ValueError if it is no such text."""
+        snapshot = _SNAPSHOT.validate_json(text)
+        replay = cls()
+        replay.sequence = snapshot.sequence
+        replay.epoch = snapshot.epoch
+        replay.erased_events = snapshot.erased_events
+        replay.agents = {agent.agent_id: agent for agent in snapshot.agents}
+        replay.leases = {lease.resource: lease for lease in snapshot.leases}
+        return replay
+
+    def _take(self, payload: Payload) -> None:
+        match payload:
+            case AgentLifecycle():
+                self.agents[payload.agent_id] = _after_lifecycle(self.agents.get(payload.agent_id), payload)
+            case AgentUpdated() | AgentHealthChanged() | MaintenanceChanged() | OverrideChanged():
+                self.agents[payload.agent_id] = _after_change(self._agent(payload.agent_id), payload)
+            case AgentErased():
+                self.forget(payload.agent_id)
+            case LeaseAcquired():
+                self.leases[payload.resource] = self._granted(payload)
+            case LeaseEnded():
+                self.leases[payload.resource] = self._ended(payload)
+            case StateWritten():
+                _check_holds(self._held(payload.resource), payload.holder, payload.fencing_token)
+            case EpochRaised():
+                if payload.new_epoch <= self.epoch:
+                    raise _Contradiction(f"epoch {payload.new_epoch} is not above {self.epoch}")
+                self.epoch = payload.new_epoch
+            case _:
+                # Warnings, commands, keys, webhooks and the monitor's own affairs are no agent's state.
+                pass
+
+    def _agent(self, agent_id: str) -> AgentState:
+        if agent_id not in self.agents:
+            raise _Contradiction(f"agent {agent_id} was never registered")
+        return self.agents[agent_id]
+
+    def _held(self, resource: str) -> LeaseState:
+        lease = self.leases.get(resource)
+        if lease is None or not lease.is_held:
+            raise _Contradiction(f"nobody holds {resource}")
+        return lease
+
+    def _granted(self, payload: LeaseAcquired) -> LeaseState:
+        before = self.leases.get(payload.resource)
+        if before is not None and before.is_held:
+            raise _Contradiction(f"{before.holder} holds {payload.resource}")
+        if before is not None and payload.fencing_token <= before.token:
+            raise _Contradiction(f"token {payload.fencing_token} is not above {before.token}")
+        if payload.holder_incarnation:
+            holder = self._agent(payload.holder)
+            if holder.status not in _TAKES_LEASES or holder.incarnation != payload.holder_incarnation:
+                raise _Contradiction(
+                    f"{payload.holder} is {holder.status} in incarnation {holder.incarnation}"
+                )
+        return LeaseState(
+            resource=payload.resource,
+            lease_id=payload.lease_id,
+            holder=payload.holder,
+            token=payload.fencing_token,
+        )
+
+    def _ended(self, payload: LeaseEnded) -> LeaseState:
+        lease = self._held(payload.resource)
+        if lease.lease_id != payload.lease_id:
+            raise _Contradiction(f"the lease of {payload.resource} is {lease.lease_id}")
+        _check_holds(lease, payload.holder, payload.fencing_token)
+        # RFC-0016 9.1: the death comes first, and is the cause.
+        status = _ENDED_BY_STATUS.get(payload.reason)
+        if status is not None and self._agent(payload.holder).status is not status:
+            raise _Contradiction(f"{payload.holder} is {self.agents[payload.holder].status}, not {status}")
+        return replace(lease, end_reason=payload.reason)
+
+    def _all_differences(self, agents: Iterable[AgentState], leases: Iterable[LeaseState]) -> Iterator[str]:
+        missing = set(self.agents)
+        for agent in agents:
+            missing.discard(agent.agent_id)
+            yield from _compared(f"agent {agent.agent_id}", self.agents.get(agent.agent_id), agent)
+        yield from (f"agent {agent_id}: in the log, not in the store" for agent_id in sorted(missing))
+        missing = {lease.resource for lease in self.leases.values()}
+        for lease in leases:
+            missing.discard(lease.resource)
+            yield from self._compared_lease(lease)
+        yield from (f"lease of {resource}: in the log, not in the store" for resource in sorted(missing))
+
+    def _compared_lease(self, stored: LeaseState) -> Iterator[str]:
+        replayed = self.leases.get(stored.resource)
+        if stored.lease_id is None and not (replayed is not None and replayed.is_held):
+            # Never leased, or by one who was erased: then only its token is left to compare.
+            token = 0 if replayed is None else replayed.token
+            if stored.token < token or (stored.token > token and not self.erased_events):
+                yield f"lease of {stored.resource}: token is {token} in the log, {stored.token} in the store"
+            return
+        yield from _compared(f"lease of {stored.resource}", replayed, stored)
+
+
+class _Contradiction(Exception):
+    """Becomes Unreplayable, with the sequence of its event."""
+
+
+def _after_lifecycle(agent: AgentState | None, payload: AgentLifecycle) -> AgentState:
+    previous = Status.REGISTERING if agent is None else agent.status
+    if payload.previous_status is not previous:
+        raise _Contradiction(f"agent {payload.agent_id} is {previous}, not {payload.previous_status}")
+    signal = _SIGNALS.get((payload.previous_status, payload.reason, payload.new_status))
+    if signal is None:
+        raise _Contradiction(
+            f"the lifecycle has no way from {previous} to {payload.new_status} by {payload.reason}"
+        )
+    incarnation, version = _life_after(agent, signal)
+    if (payload.incarnation, payload.version) != (incarnation, version):
+        raise _Contradiction(
+            f"agent {payload.agent_id} comes to {incarnation}.{version}, "
+            f"not to {payload.incarnation}.{payload.version}"
+        )
+    if agent is None:
+        return AgentState(
+            agent_id=payload.agent_id,
+            status=payload.new_status,
+            reason=payload.reason,
+            incarnation=incarnation,
+            version=version,
+        )
+    after = replace(
+        agent, status=payload.new_status, reason=payload.reason, incarnation=incarnation, version=version
+    )
+    if signal is Signal.RE_REGISTERED:
+        # Who registers anew leaves behind what was decreed about its former life.
+        return replace(after, maintenance_until_s=None, override_status=None, override_until_s=None)
+    return after
+
+
+def _life_after(agent: AgentState | None, signal: Signal) -> tuple[int, int]:
+    """Return incarnation and version after a transition."""
+    if agent is None:
+        return 1, 1
+    if begins_new_life(signal):
+        return agent.incarnation + 1, 1
+    return agent.incarnation, agent.version + 1
+
+
+def _after_change(
+    agent: AgentState, payload: AgentUpdated | AgentHealthChanged | MaintenanceChanged | OverrideChanged
+) -> AgentState:
+    match payload:
+        case AgentUpdated():
+            expected = agent.incarnation, agent.version + 1
+            if (payload.incarnation, payload.version) != expected:
+                raise _Contradiction(f"agent {agent.agent_id} comes to {expected[0]}.{expected[1]}")
+            return replace(agent, version=payload.version)
+        case AgentHealthChanged():
+            if payload.previous_health is not agent.health:
+                raise _Contradiction(f"the health of {agent.agent_id} is {agent.health}")
+            return replace(agent, health=payload.new_health)
+        case MaintenanceChanged():
+            return replace(agent, maintenance_until_s=_seconds(payload.until))
+        case OverrideChanged():
+            return replace(agent, override_status=payload.status, override_until_s=_seconds(payload.until))
+
+
+def _check_holds(lease: LeaseState, holder: str, token: int) -> None:
+    if (lease.holder, lease.token) != (holder, token):
+        raise _Contradiction(f"{lease.holder} holds {lease.resource} with token {lease.token}")
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()
+
+
+def _compared(what: str, replayed: _State | None, stored: _State) -> Iterator[str]:
+    if replayed is None:
+        yield f"{what}: in the store, not in the log"
+        return
+    for member in fields(stored):
+        in_log, in_store = getattr(replayed, member.name), getattr(stored, member.name)
+        if not _is_same(in_log, in_store):
+            yield f"{what}: {member.name} is {in_log} in the log, {in_store} in the store"
+
+
+def _is_same(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return abs(one - other) < TIME_TOLERANCE_S
+    return one == other

@@ -1,0 +1,457 @@
+"""How does a deed become one transaction, all of it or nothing?
+
+A deed is a plain function that takes a `Transaction` first. On SQLite all deeds that wait are
+committed together, so that a hundred of them cost one flush to disk; each has its own savepoint and
+fails alone. On PostgreSQL each has its own connection, and the server groups the commits.
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine, event, func, make_url, select
+from sqlalchemy import create_engine as create_sync_engine
+from sqlalchemy.engine import URL
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
+
+from agent_health.errors import InvalidSetting, StoreUnavailable
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+
+MAX_WAITING = 20_000
+"""Of deeds that wait for the SQLite writer; more are refused at once."""
+MAX_GROUP = 1_000
+"""Of deeds that one SQLite transaction commits together."""
+BUSY_SECONDS = 10.0
+"""How long another process may hold the SQLite file before a deed fails."""
+POOL_CONNECTIONS = 10
+"""To PostgreSQL, per server process."""
+POOL_WAIT_SECONDS = 10.0
+PING_AFTER_SECONDS = 1.0
+"""How long a connection must have been idle before it is asked whether it is still alive."""
+STATEMENT_SECONDS = 30.0
+"""How long PostgreSQL may take over one statement."""
+WARN_AGAIN_SECONDS = 60.0
+"""Between two lines in the log that say that changes fail."""
+READER_THREADS = 2
+MAX_TRIES = 5
+"""Of a deed whose transaction PostgreSQL gave up because of another one."""
+
+# PostgreSQL: serialization_failure, deadlock_detected, and unique_violation: somebody else has just added
+# what was not there when the deed looked.
+_TRY_AGAIN = frozenset({"40001", "40P01", "23505"})
+# Classes: connection exception, insufficient resources, operator intervention, system error.
+_POSTGRESQL_IS_AWAY = frozenset({"08", "53", "57", "58"})
+_SQLITE_IS_AWAY = frozenset({
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_NOTADB,
+})  # fmt: skip
+_SQLITE_IS_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_PRIMARY_CODE = 0xFF
+
+_log = logging.getLogger("agent_health.registry")
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One transaction, and the time at which it happens."""
+
+    connection: Connection
+    _clock: Clock | None
+    _now_s: float | None = field(default=None)
+
+    @property
+    def now_s(self) -> float:
+        """The database's time in seconds since the epoch, the same throughout the transaction."""
+        if self._now_s is None:
+            if self._clock is not None:
+                self._now_s = self._clock()
+            else:
+                self._now_s = float(
+                    self.connection.scalar(select(func.extract("epoch", func.clock_timestamp())))  # type: ignore[arg-type]
+                )
+        return self._now_s
+
+    def take_time(self, at_s: float) -> None:
+        """Take the time that a statement has told besides, unless it is known already."""
+        if self._now_s is None and self._clock is None:
+            self._now_s = at_s
+
+    def after_waiting(self) -> "Transaction":
+        """The same transaction at the time that it is now: whoever has waited for a lock judges by that."""
+        return Transaction(self.connection, self._clock)
+
+    @property
+    def is_postgresql(self) -> bool:
+        """Whether statements may use what only PostgreSQL has."""
+        return self.connection.dialect.name == "postgresql"
+
+
+class WriteWatch:
+    """Remembers whether changes fail because the database is away, and says so in the log."""
+
+    def __init__(self) -> None:
+        self.failure: StoreUnavailable | None = None
+        """Of the last change; None if it was stored, or failed through no fault of the database."""
+        self._warned_at_s = -inf
+        self._is_said = False
+
+    def failed(self, failure: StoreUnavailable) -> None:
+        """Take note; said once, and again each WARN_AGAIN_SECONDS while it lasts."""
+        self.failure = failure
+        now_s = time.monotonic()
+        if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
+            self._warned_at_s, self._is_said = now_s, True
+            _log.warning("changes cannot be stored: %s", failure)
+
+    def succeeded(self) -> None:
+        """Take note that something was stored."""
+        self.failure = None
+        if self._is_said:
+            self._is_said = False
+            _log.warning("changes are stored again")
+
+
+class Database(Protocol):
+    """Where the registry keeps what it knows."""
+
+    url: URL
+    writes: WriteWatch
+    """Whether changes fail at present."""
+
+    async def read(self, deed: Callable[[Transaction], T]) -> T:
+        """Run a deed that changes nothing; it sees one state throughout."""
+
+    async def write(self, deed: Callable[[Transaction], T]) -> T:
+        """Run a deed and return once it is committed; whatever it raises undoes it.
+
+        StoreUnavailable if the database is away, full or locked for too long.
+        """
+
+    async def close(self) -> None:
+        """Let all connections go; deeds that wait are finished first."""
+
+
+def open_database(url: str, *, clock: Clock | None = None) -> Database:
+    """Open the database behind `sqlite:///file.db`, `sqlite://` (in memory) or `postgresql://...`.
+
+    `clock` replaces the database's own time, for tests. InvalidSetting for any other URL.
+    """
+    try:
+        parsed = make_url(url)
+    except SQLAlchemyError:
+        raise InvalidSetting("database", _without_password(url), _EXPECTED) from None
+    if parsed.drivername == "sqlite":
+        return SqliteDatabase(parsed, clock=clock)
+    if parsed.drivername in {"postgresql", "postgres"}:
+        return PostgresqlDatabase(parsed, clock=clock)
+    raise InvalidSetting("database", parsed.render_as_string(hide_password=True), _EXPECTED)
+
+
+_EXPECTED = "sqlite:///FILE or postgresql://USER@HOST/NAME"
+
+
+def _without_password(url: str) -> str:
+    return url.split("://", 1)[0] + "://..."
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A deed that waits for the writer, and who waits for it."""
+
+    deed: Callable[[Transaction], Any]
+    done: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a deed returned or raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class SqliteDatabase:
+    """An SQLite file, or memory: one writer thread that commits in groups, some reader threads."""
+
+    def __init__(self, url: URL, *, clock: Clock | None = None) -> None:
+        self.url = url
+        self.writes = WriteWatch()
+        self._clock = clock or time.time
+        self._waiting: list[_Waiting] = []
+        self._writing: asyncio.Task[None] | None = None
+        is_memory = url.database in {None, "", ":memory:"}
+        if not is_memory:
+            _make_private(Path(str(url.database)))
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="registry-writer")
+        self._write_engine = self._engine("BEGIN IMMEDIATE")
+        if is_memory:
+            # In memory there is one connection, and the writer's thread owns it.
+            self._readers, self._read_engine = self._writer, self._write_engine
+        else:
+            self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="registry-reader")
+            self._read_engine = self._engine("BEGIN")
+
+    async def read(self, deed: Callable[[Transaction], T]) -> T:
+        """Run a deed that changes nothing; it sees one state throughout."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run_alone, deed)
+
+    async def write(self, deed: Callable[[Transaction], T]) -> T:
+        """Run a deed and return once it is committed, together with others that wait."""
+        if len(self._waiting) >= MAX_WAITING:
+            raise StoreUnavailable("too many changes wait for the database")
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(deed, done))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write_all())
+        return await done
+
+    async def close(self) -> None:
+        """Let all connections go; deeds that wait are finished first."""
+        while self._writing is not None:
+            await asyncio.shield(self._writing)
+        for executor in {self._writer, self._readers}:
+            executor.shutdown(wait=True)
+        for engine in {self._write_engine, self._read_engine}:
+            engine.dispose()
+
+    async def _write_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[:MAX_GROUP], self._waiting[MAX_GROUP:]
+                deeds = [waiting.deed for waiting in group]
+                outcomes, has_changed = await loop.run_in_executor(self._writer, self._run_group, deeds)
+                if isinstance(failure := outcomes[0].error, StoreUnavailable):
+                    # Then all of them have failed.
+                    self.writes.failed(failure)
+                elif has_changed:
+                    # What changes nothing succeeds on a full disk too.
+                    self.writes.succeeded()
+                for waiting, outcome in zip(group, outcomes, strict=True):
+                    _resolve(waiting.done, outcome)
+        finally:
+            self._writing = None
+
+    def _run_group(self, deeds: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
+        """Commit several deeds at once; what one of them raises undoes that one alone.
+
+        Tells besides whether any row was written.
+        """
+        try:
+            with _translated(), self._write_engine.begin() as connection:
+                driver: Any = connection.connection.dbapi_connection
+                changes = driver.total_changes
+                outcomes = [self._run_in_savepoint(connection, deed) for deed in deeds]
+                has_changed = driver.total_changes > changes
+        except Exception as error:  # noqa: BLE001 - it is handed to all who wait
+            return [_Outcome(error=error)] * len(deeds), False
+        return outcomes, has_changed
+
+    def _run_in_savepoint(self, connection: Connection, deed: Callable[[Transaction], Any]) -> _Outcome:
+        savepoint = connection.begin_nested()
+        try:
+            with _translated():
+                value = deed(Transaction(connection, self._clock))
+        except StoreUnavailable:
+            # SQLite may have undone the whole transaction already: there is no way back to the savepoint.
+            raise
+        except Exception as error:  # noqa: BLE001 - it is handed to whoever waits
+            savepoint.rollback()
+            return _Outcome(error=error)
+        savepoint.commit()
+        return _Outcome(value)
+
+    def _run_alone(self, deed: Callable[[Transaction], T]) -> T:
+        with _translated(), self._read_engine.connect() as connection, connection.begin() as transaction:
+            try:
+                return deed(Transaction(connection, self._clock))
+            finally:
+                transaction.rollback()
+
+    def _engine(self, begin: str) -> Engine:
+        is_memory = self.url.database in {None, "", ":memory:"}
+        engine = create_sync_engine(
+            self.url,
+            connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS, "isolation_level": None},
+            # What is bound may be a secret, and an error's text ends in a log.
+            hide_parameters=True,
+            **({"poolclass": StaticPool} if is_memory else {}),
+        )
+
+        @event.listens_for(engine, "connect")
+        def _set_up(connection: sqlite3.Connection, _record: object) -> None:
+            # FULL: a commit that was answered survives a power failure, not only a crash.
+            for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
+                connection.execute(f"PRAGMA {pragma}")
+
+        @event.listens_for(engine, "begin")
+        def _begin(connection: Connection) -> None:
+            connection.exec_driver_sql(begin)
+
+        return engine
+
+
+class PostgresqlDatabase:
+    """A PostgreSQL server, shared by any number of registry processes."""
+
+    def __init__(self, url: URL, *, clock: Clock | None = None) -> None:
+        self.url = url.set(drivername="postgresql+asyncpg")
+        self.writes = WriteWatch()
+        self._clock = clock
+        self._engine: AsyncEngine = create_async_engine(
+            self.url,
+            pool_size=POOL_CONNECTIONS,
+            max_overflow=0,
+            pool_timeout=POOL_WAIT_SECONDS,
+            hide_parameters=True,
+            connect_args={
+                "timeout": POOL_WAIT_SECONDS,
+                "command_timeout": STATEMENT_SECONDS,
+                "server_settings": {"application_name": "agent-health", "jit": "off"},
+            },
+        )
+        _replace_dead(self._engine.sync_engine)
+
+    async def read(self, deed: Callable[[Transaction], T]) -> T:
+        """Run a deed that changes nothing; it sees one state throughout."""
+        return await self._again(lambda: self._run(deed, isolation="REPEATABLE READ"))
+
+    async def write(self, deed: Callable[[Transaction], T]) -> T:
+        """Run a deed and return once it is committed."""
+        try:
+            result = await self._again(lambda: self._run(deed, isolation="READ COMMITTED"))
+        except StoreUnavailable as failure:
+            self.writes.failed(failure)
+            raise
+        self.writes.succeeded()
+        return result
+
+    async def close(self) -> None:
+        """Let all connections go."""
+        await self._engine.dispose()
+
+    async def _run(self, deed: Callable[[Transaction], T], *, isolation: str) -> T:
+        async with self._engine.connect() as connection:
+            await connection.execution_options(isolation_level=isolation)
+            async with connection.begin():
+                return await connection.run_sync(lambda sync: deed(Transaction(sync, self._clock)))
+
+    async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try again when another transaction was in the way, or a kept connection had died."""
+        for tries_left in reversed(range(MAX_TRIES)):
+            try:
+                with _translated(is_last=tries_left == 0):
+                    return await attempt()
+            except _Retry:
+                continue
+        raise AssertionError("the last try returns or raises")  # pragma: no cover
+
+
+def _replace_dead(engine: Engine) -> None:
+    """Replace a connection unseen that died while it was idle.
+
+    One that dies at work is not tried again: its transaction may have been committed. One that was at
+    work just now is not asked: that would be three ways to the server and back for each transaction.
+    """
+
+    @event.listens_for(engine, "checkin")
+    def _note(_connection: object, record: ConnectionPoolEntry) -> None:
+        record.info["idle_since_s"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def _ask(connection: DBAPIConnection, record: ConnectionPoolEntry, _proxy: object) -> None:
+        idle_since_s = record.info.get("idle_since_s")
+        if idle_since_s is None or time.monotonic() - idle_since_s < PING_AFTER_SECONDS:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except (engine.dialect.loaded_dbapi.Error, OSError) as error:
+            raise DisconnectionError from error
+
+
+class _Retry(Exception):
+    """The transaction was undone through no fault of its deed."""
+
+
+@contextmanager
+def _translated(*, is_last: bool = True) -> Iterator[None]:
+    """Turn what a driver raises because the database is away into StoreUnavailable."""
+    try:
+        yield
+    except (OSError, TimeoutError, PoolTimeout) as error:
+        raise StoreUnavailable(f"the database cannot be reached ({type(error).__name__})") from error
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) in _TRY_AGAIN:
+            if is_last:
+                raise StoreUnavailable("the database is too busy with other changes") from error
+            raise _Retry from error
+        if _is_away(error):
+            raise StoreUnavailable(_why_away(error)) from error
+        raise
+
+
+def _is_away(error: DBAPIError) -> bool:
+    """Whether it is the database that fails, not the statement that is wrong."""
+    if isinstance(error.orig, sqlite3.Error):
+        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        return code & _PRIMARY_CODE in _SQLITE_IS_AWAY
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    return (
+        error.connection_invalidated
+        or isinstance(error, OperationalError | InterfaceError)
+        or (sqlstate is not None and sqlstate[:2] in _POSTGRESQL_IS_AWAY)
+    )
+
+
+def _why_away(error: DBAPIError) -> str:
+    if not isinstance(error.orig, sqlite3.Error):
+        # What PostgreSQL says may name hosts and users.
+        return f"the database does not answer ({type(error.orig).__name__})"
+    if error.orig.sqlite_errorcode & _PRIMARY_CODE in _SQLITE_IS_DAMAGED:
+        return "the file is damaged or is no SQLite database: restore a backup"
+    return f"the database does not answer ({error.orig})"
+
+
+def _resolve(done: asyncio.Future[Any], outcome: _Outcome) -> None:
+    if done.done():
+        # Whoever asked has left; it is committed all the same.
+        return
+    if outcome.error is not None:
+        done.set_exception(outcome.error)
+    else:
+        done.set_result(outcome.value)
+
+
+def _make_private(file: Path) -> None:
+    """Create the file, readable by its owner only: it holds digests of keys.
+
+    One that is there keeps its mode, which its owner may have meant; the log says so.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        expected = f"a file that can be written ({error.strerror})"
+        raise InvalidSetting("database", str(file), expected) from None
+    if mode & 0o077:
+        _log.warning("others may read %s (mode %o), which holds secrets: chmod 600 it", file, mode)

@@ -1,0 +1,266 @@
+"""How does a fact get its place in the log, and how is the log read?
+
+One row, the head, says where the chain stands. Whoever appends holds it until the transaction ends:
+events become visible in the order of their sequence, and none is ever missing between two.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import Row, Select, bindparam, delete, select, text, update
+from ulid import ULID
+
+from agent_health.errors import BrokenChain
+from agent_health.event import EventDraft, EventType
+from agent_health.event_chain import GENESIS, Checkpoint, Event, chain, payload_hash
+from agent_health.storage.database import Transaction
+from agent_health.storage.tables import event_log, events
+
+CHANNEL = "agent_health_events"
+"""On which PostgreSQL says that there is something new, once it is committed."""
+PAGE = 1_000
+"""Of events that are in memory at once where all are read."""
+
+_COLUMNS = (
+    "sequence", "id", "type", "actor", "agent_id", "intent_id", "payload", "created_at", "previous_hash",
+    "hash",
+)  # fmt: skip
+_EVENT = select(*(events.c[name] for name in _COLUMNS if name != "agent_id")).order_by(events.c.sequence)
+# One statement for any number of events; on SQLite it takes and gives back the interpreter's lock once.
+_INSERT_SQLITE = text(f"""
+    INSERT INTO events ({", ".join(_COLUMNS)})
+    SELECT {", ".join(f"value ->> {place}" for place in range(len(_COLUMNS)))} FROM json_each(:rows)
+""")  # noqa: S608 - constants only
+# While the head is locked nobody else appends: one way to the server, not three.
+_INSERT_POSTGRESQL = text(f"""
+    WITH added AS (
+        INSERT INTO events ({", ".join(_COLUMNS)})
+        SELECT * FROM json_to_recordset(CAST(:rows AS json))
+            AS said (sequence bigint, {", ".join(f"{name} text" for name in _COLUMNS[1:])})
+    ), moved AS (
+        UPDATE event_log SET sequence = :to, hash = :to_hash WHERE id = 1
+    )
+    SELECT pg_notify('{CHANNEL}', '')
+""")  # noqa: S608 - constants only
+# Two processes may both find the log empty.
+_BEGIN = text("""
+    INSERT INTO event_log (id, sequence, hash, archived_sequence, archived_hash)
+    VALUES (1, :sequence, :hash, :sequence, :hash) ON CONFLICT (id) DO NOTHING
+""")
+_LOCKED_HEAD = select(event_log).where(event_log.c.id == 1).with_for_update()
+# Without the states of what was archived, which may be long.
+_LOCKED_END = (
+    select(event_log.c.sequence, event_log.c.hash).where(event_log.c.id == 1).with_for_update(key_share=True)
+)
+_MOVE_HEAD = (
+    update(event_log).where(event_log.c.id == 1).values(sequence=bindparam("to"), hash=bindparam("to_hash"))
+)
+
+_ERASE_SQLITE = text("""
+    UPDATE events SET payload = said.value ->> 1, agent_id = NULL
+    FROM json_each(:said) said WHERE events.sequence = said.value ->> 0
+""")
+_ERASE_POSTGRESQL = text("""
+    UPDATE events SET payload = said.payload, agent_id = NULL
+    FROM unnest(CAST(:sequence AS bigint[]), CAST(:payload AS text[])) AS said (sequence, payload)
+    WHERE events.sequence = said.sequence
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where the log begins and ends."""
+
+    last: Checkpoint
+    archived: Checkpoint
+    """Up to here the events have left the database; `GENESIS` if none has."""
+    archived_states: str | None
+    """What a replay knew there, as JSON."""
+
+
+def append(transaction: Transaction, drafts: Sequence[EventDraft]) -> None:
+    """Give drafts the next places in the log, in their order.
+
+    On PostgreSQL no other transaction appends until this one ends: append last.
+    """
+    if not drafts:
+        return
+    now_s = transaction.now_s
+    locked = transaction.connection.execute(_LOCKED_END).one_or_none()
+    checkpoint = lock(transaction).last if locked is None else Checkpoint(*locked)
+    rows: list[tuple[object, ...]] = []
+    for draft in drafts:
+        event = chain(checkpoint, f"evt_{str(ULID()).lower()}", draft, now_s)
+        checkpoint = event.checkpoint
+        payload = to_json(event.payload).decode()
+        rows.append((
+            event.sequence, event.id, event.type.value, event.actor, draft.agent_id, event.intent_id, payload,
+            event.created_at, event.previous_hash, event.hash,
+        ))  # fmt: skip
+    connection = transaction.connection
+    end = {"to": checkpoint.sequence, "to_hash": checkpoint.hash}
+    if transaction.is_postgresql:
+        said = [dict(zip(_COLUMNS, row, strict=True)) for row in rows]
+        connection.execute(_INSERT_POSTGRESQL, {**end, "rows": to_json(said).decode()})
+    else:
+        connection.execute(_INSERT_SQLITE, {"rows": to_json(rows).decode()})
+        connection.execute(_MOVE_HEAD, end)
+
+
+def lock(transaction: Transaction) -> Head:
+    """Return where the log stands; nobody else appends to it until the transaction ends."""
+    row = transaction.connection.execute(_LOCKED_HEAD).one_or_none()
+    if row is None:
+        transaction.connection.execute(_BEGIN, {"sequence": GENESIS.sequence, "hash": GENESIS.hash})
+        row = transaction.connection.execute(_LOCKED_HEAD).one()
+    return _head(row)
+
+
+def head(transaction: Transaction) -> Head:
+    """Return where the log stands."""
+    row = transaction.connection.execute(select(event_log).where(event_log.c.id == 1)).one_or_none()
+    return Head(GENESIS, GENESIS, None) if row is None else _head(row)
+
+
+def last_sequence(transaction: Transaction) -> int:
+    """Return the sequence of the last event; 0 if there is none."""
+    return transaction.connection.scalar(select(event_log.c.sequence).where(event_log.c.id == 1)) or 0
+
+
+def leads_over(transaction: Transaction, sequence: int, event_hash: str) -> bool:
+    """Whether the event at `sequence` has this hash; of what was archived since, it is believed."""
+    at_place = transaction.connection.scalar(select(events.c.hash).where(events.c.sequence == sequence))
+    if at_place is not None:
+        return bool(at_place == event_hash)
+    # Without the states of what was archived, which may be long.
+    wanted = select(event_log.c.archived_sequence, event_log.c.archived_hash).where(event_log.c.id == 1)
+    row = transaction.connection.execute(wanted).one_or_none()
+    archived = GENESIS if row is None else Checkpoint(*row)
+    return archived.sequence > sequence or archived == Checkpoint(sequence, event_hash)
+
+
+def after(
+    transaction: Transaction,
+    sequence: int,
+    *,
+    limit: int,
+    types: Sequence[str] = (),
+    agent_id: str | None = None,
+    intent_id: str | None = None,
+) -> list[Event]:
+    """Return the next events behind `sequence`, at most `limit`; those alone that match what is given."""
+    wanted = _filtered(_EVENT, types, agent_id, intent_id).where(events.c.sequence > sequence)
+    return [_event(row) for row in transaction.connection.execute(wanted.limit(limit))]
+
+
+def with_agents(transaction: Transaction, sequence: int, *, limit: int) -> list[tuple[Event, str | None]]:
+    """Return the next events behind `sequence`, each with the id of the agent whose it is."""
+    wanted = _EVENT.add_columns(events.c.agent_id).where(events.c.sequence > sequence).limit(limit)
+    return [(_event(row), row.agent_id) for row in transaction.connection.execute(wanted)]
+
+
+def between(transaction: Transaction, first: int, last: int) -> Iterator[Event]:
+    """Read the events from `first` to `last`, both counted, a page at a time."""
+    while first <= last:
+        wanted = _EVENT.where(events.c.sequence >= first, events.c.sequence <= last).limit(PAGE)
+        page = [_event(row) for row in transaction.connection.execute(wanted)]
+        if not page:
+            return
+        yield from page
+        first = page[-1].sequence + 1
+
+
+def last_before(transaction: Transaction, created_at: str) -> int:
+    """Return the sequence of the last event of the closed prefix that was created before; 0 if none.
+
+    Times may go back a little where several servers append: what comes before the first event that is
+    younger is older throughout.
+    """
+    younger = select(events.c.sequence).where(events.c.created_at >= created_at)
+    # Walks through what is older and stops there.
+    first_younger = transaction.connection.scalar(younger.order_by(events.c.sequence).limit(1))
+    return last_sequence(transaction) if first_younger is None else first_younger - 1
+
+
+def first_of_type(transaction: Transaction, kind: EventType, sequence: int) -> int | None:
+    """Return the sequence of the first event of a type behind `sequence`; None if there is none."""
+    wanted = select(events.c.sequence).where(events.c.type == kind.value, events.c.sequence > sequence)
+    return transaction.connection.scalar(wanted.order_by(events.c.sequence).limit(1))
+
+
+def remove_until(transaction: Transaction, sequence: int) -> None:
+    """Remove the events up to `sequence`; they must be kept elsewhere."""
+    transaction.connection.execute(delete(events).where(events.c.sequence <= sequence))
+
+
+def set_archived(transaction: Transaction, archived: Checkpoint, states: str | None) -> None:
+    """Store where the events that are still here begin, and what a replay knows there; `lock` first."""
+    transaction.connection.execute(
+        update(event_log)
+        .where(event_log.c.id == 1)
+        .values(archived_sequence=archived.sequence, archived_hash=archived.hash, archived_states=states)
+    )
+
+
+def erase_of(transaction: Transaction, agent_id: str) -> int:
+    """Put its hash in place of the payload of each of an agent's events; return how many there were.
+
+    They are nobody's events from then on.
+    """
+    of_agent = select(events.c.sequence, events.c.payload).where(events.c.agent_id == agent_id).limit(PAGE)
+    erased = 0
+    while rows := transaction.connection.execute(of_agent).all():
+        payloads = {
+            row.sequence: to_json({"erased": payload_hash(from_json(row.payload))}).decode() for row in rows
+        }
+        if transaction.is_postgresql:
+            said = {"sequence": list(payloads.keys()), "payload": list(payloads.values())}
+            transaction.connection.execute(_ERASE_POSTGRESQL, said)
+        else:
+            said_json = to_json(list(payloads.items())).decode()
+            transaction.connection.execute(_ERASE_SQLITE, {"said": said_json})
+        erased += len(rows)
+    return erased
+
+
+def _filtered(
+    wanted: Select[tuple[object, ...]], types: Sequence[str], agent_id: str | None, intent_id: str | None
+) -> Select[tuple[object, ...]]:
+    if types:
+        wanted = wanted.where(events.c.type.in_([str(one) for one in types]))
+    if agent_id is not None:
+        wanted = wanted.where(events.c.agent_id == agent_id)
+    if intent_id is not None:
+        wanted = wanted.where(events.c.intent_id == intent_id)
+    return wanted
+
+
+def _head(row: Row[tuple[object, ...]]) -> Head:
+    return Head(
+        Checkpoint(row.sequence, row.hash),
+        Checkpoint(row.archived_sequence, row.archived_hash),
+        row.archived_states,
+    )
+
+
+def _event(row: Row[tuple[object, ...]]) -> Event:
+    """Return a row as an event; BrokenChain if it is none, since we have not written it then."""
+    try:
+        return _read(row)
+    except ValueError as error:
+        raise BrokenChain(row.sequence, "it is no event") from error
+
+
+def _read(row: Row[tuple[object, ...]]) -> Event:
+    return Event(
+        sequence=row.sequence,
+        id=row.id,
+        type=EventType(row.type),
+        actor=row.actor,
+        intent_id=row.intent_id,
+        payload=from_json(row.payload),
+        created_at=row.created_at,
+        previous_hash=row.previous_hash,
+        hash=row.hash,
+    )

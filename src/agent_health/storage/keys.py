@@ -1,0 +1,89 @@
+"""Which keys are there?"""
+
+from typing import Any
+
+from sqlalchemy import Row, func, insert, select, update
+
+from agent_health.access import Role, StoredKey
+from agent_health.storage.database import Transaction
+from agent_health.storage.tables import keys
+
+
+def find(transaction: Transaction, digest: bytes) -> StoredKey | None:
+    """Return the key of this digest, valid or not."""
+    row = transaction.connection.execute(select(keys).where(keys.c.digest == digest.hex())).one_or_none()
+    return None if row is None else _stored(row)
+
+
+def find_by_id(transaction: Transaction, key_id: str, *, to_change: bool = False) -> StoredKey | None:
+    """Return the key of this id, valid or not; `to_change` keeps others from changing it meanwhile."""
+    wanted = select(keys).where(keys.c.key_id == key_id)
+    row = transaction.connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
+    return None if row is None else _stored(row)
+
+
+def all_keys(
+    transaction: Transaction, *, role: Role | None = None, after: str = "", limit: int = 1_000
+) -> list[StoredKey]:
+    """Return the keys whose ids follow `after`, in the order of their ids: that of their creation."""
+    wanted = select(keys).where(keys.c.key_id > after).order_by(keys.c.key_id).limit(limit)
+    if role is not None:
+        wanted = wanted.where(keys.c.role == role.value)
+    return [_stored(row) for row in transaction.connection.execute(wanted)]
+
+
+def count(transaction: Transaction, role: Role | None = None) -> int:
+    """Return how many keys there are, valid or not."""
+    wanted = select(func.count()).select_from(keys)
+    if role is not None:
+        wanted = wanted.where(keys.c.role == role.value)
+    return transaction.connection.scalar(wanted) or 0
+
+
+def lock_unrevoked(transaction: Transaction, role: Role) -> list[StoredKey]:
+    """Return the keys of a role that were not revoked; nobody else changes them meanwhile."""
+    wanted = select(keys).where(keys.c.role == role.value, keys.c.revoked_at_s.is_(None))
+    rows = transaction.connection.execute(wanted.order_by(keys.c.key_id).with_for_update())
+    return [_stored(row) for row in rows]
+
+
+def of_agent(transaction: Transaction, agent_id: str) -> list[StoredKey]:
+    """Return the keys that belong to an agent."""
+    return [
+        _stored(row)
+        for row in transaction.connection.execute(select(keys).where(keys.c.agent_id == agent_id))
+    ]
+
+
+def add(transaction: Transaction, key: StoredKey) -> None:
+    """Store a new key."""
+    transaction.connection.execute(
+        insert(keys).values(
+            key_id=key.key_id,
+            name=key.name,
+            role=key.role.value,
+            agent_id=key.agent_id,
+            digest=key.digest.hex(),
+            created_at_s=key.created_at_s,
+            expires_at_s=key.expires_at_s,
+            revoked_at_s=key.revoked_at_s,
+        )
+    )
+
+
+def end(
+    transaction: Transaction, key_id: str, *, expires_at_s: float | None, revoked_at_s: float | None
+) -> None:
+    """Store when a key ends, or ended."""
+    transaction.connection.execute(
+        update(keys)
+        .where(keys.c.key_id == key_id)
+        .values(expires_at_s=expires_at_s, revoked_at_s=revoked_at_s)
+    )
+
+
+def _stored(row: Row[Any]) -> StoredKey:
+    members = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's public name for it
+    members["digest"] = bytes.fromhex(members["digest"])
+    members["role"] = Role(members["role"])
+    return StoredKey(**members)

@@ -1,0 +1,99 @@
+"""Which stored states should follow from the event log, and which of them does an erasure remove?"""
+
+from collections.abc import Iterator
+
+from sqlalchemy import delete, select, update
+
+from agent_health.document import HealthStatus
+from agent_health.lease import EndReason
+from agent_health.lifecycle import Reason, Status
+from agent_health.replay import AgentState, LeaseState
+from agent_health.storage.database import Transaction
+from agent_health.storage.tables import agents, keys, leases
+
+PAGE = 1_000
+"""Of rows that are in memory at once."""
+
+_AGENTS = select(
+    agents.c.id,
+    agents.c.agent_id,
+    agents.c.status,
+    agents.c.reason,
+    agents.c.incarnation,
+    agents.c.version,
+    agents.c.health,
+    agents.c.maintenance_until_s,
+    agents.c.override_status,
+    agents.c.override_until_s,
+).order_by(agents.c.id)
+_LEASES = select(
+    leases.c.number,
+    leases.c.resource,
+    leases.c.lease_id,
+    leases.c.holder,
+    leases.c.token,
+    leases.c.end_reason,
+).order_by(leases.c.number)
+
+
+def agent_states(transaction: Transaction) -> Iterator[AgentState]:
+    """Read what is stored of every agent."""
+    last = 0
+    while rows := transaction.connection.execute(_AGENTS.where(agents.c.id > last).limit(PAGE)).all():
+        for row in rows:
+            yield AgentState(
+                agent_id=row.agent_id,
+                status=Status(row.status),
+                reason=Reason(row.reason),
+                incarnation=row.incarnation,
+                version=row.version,
+                health=HealthStatus(row.health),
+                maintenance_until_s=row.maintenance_until_s,
+                override_status=None if row.override_status is None else Status(row.override_status),
+                override_until_s=row.override_until_s,
+            )
+        last = rows[-1].id
+
+
+def lease_states(transaction: Transaction) -> Iterator[LeaseState]:
+    """Read what is stored of every resource, also of those that nobody has ever held."""
+    last = 0
+    while rows := transaction.connection.execute(_LEASES.where(leases.c.number > last).limit(PAGE)).all():
+        for row in rows:
+            yield LeaseState(
+                resource=row.resource,
+                lease_id=row.lease_id,
+                holder=row.holder,
+                token=row.token,
+                end_reason=None if row.end_reason is None else EndReason(row.end_reason),
+            )
+        last = rows[-1].number
+
+
+def lock_leases_of(transaction: Transaction, holder: str) -> None:
+    """Keep others from changing what somebody holds or held, in the order in which all lock them."""
+    wanted = select(leases.c.number).where(leases.c.holder == holder)
+    transaction.connection.execute(wanted.order_by(leases.c.number).with_for_update())
+
+
+def forget_holder(transaction: Transaction, holder: str) -> None:
+    """Take somebody's name off all leases; which tokens were granted stays for ever."""
+    transaction.connection.execute(
+        update(leases)
+        .where(leases.c.holder == holder)
+        .values(
+            lease_id=None,
+            holder=None,
+            holder_incarnation=None,
+            acquired_at_s=None,
+            expires_at_s=None,
+            ended_at_s=None,
+            end_reason=None,
+        )
+    )
+
+
+def remove_agent(transaction: Transaction, agent_id: str) -> None:
+    """Remove an agent's record with all that hangs on it, and its keys."""
+    transaction.connection.execute(delete(keys).where(keys.c.agent_id == agent_id))
+    transaction.connection.execute(delete(agents).where(agents.c.agent_id == agent_id))

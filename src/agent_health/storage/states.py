@@ -1,0 +1,36 @@
+"""Which state did the holder of a resource write last?"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from agent_health.storage.agents import insert_or_replace
+from agent_health.storage.database import Transaction
+from agent_health.storage.tables import states
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """What was written, by whom, and with which fencing token."""
+
+    resource: str
+    state: Mapping[str, Any]
+    version: int
+    """From 1; rises by one with each write."""
+    token: int
+    holder: str
+    written_at_s: float
+
+
+def find(transaction: Transaction, resource: str) -> StoredState | None:
+    """Return the state of a resource; None if nobody has written it."""
+    row = transaction.connection.execute(select(states).where(states.c.resource == resource)).mappings()
+    found = row.one_or_none()
+    return None if found is None else StoredState(**found)
+
+
+def write(transaction: Transaction, state: StoredState) -> None:
+    """Store a state in place of the one before; whoever writes has locked the resource's lease."""
+    transaction.connection.execute(insert_or_replace(transaction, states, "resource"), asdict(state))

@@ -1,0 +1,215 @@
+"""Which tables are there?
+
+Times are seconds since the epoch by the database's clock. What grows with the number of agents and
+changes with every heartbeat stands apart in `beats`: narrow rows, no index but the key.
+"""
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only where the type is INTEGER.
+RowNumber = BigInteger().with_variant(Integer, "sqlite")
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("id", RowNumber, primary_key=True, comment="ours; small, and ascending with the registration"),
+    Column("agent_id", String(128), nullable=False, unique=True),
+    Column("role_id", String(128)),
+    Column("name", String(256)),
+    Column("endpoint", String(2048)),
+    Column("card_url", String(2048)),
+    Column("capabilities", JSON, nullable=False),
+    Column("metadata", JSON, nullable=False),
+    Column("monitoring", String(16), nullable=False),
+    Column("interval_s", Double, nullable=False),
+    Column("unhealthy_after_s", Double, nullable=False),
+    Column("dead_after_s", Double, nullable=False),
+    Column("drain_timeout_s", Double, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("reason", String(32), nullable=False),
+    Column("status_since_s", Double, nullable=False),
+    Column("explanation", String(500), nullable=False),
+    Column("health", String(16), nullable=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("registered_at_s", Double, nullable=False),
+    Column("judge_at_s", Double, comment="never later than when the verdict could change"),
+    Column("drain_deadline_s", Double),
+    Column("maintenance_until_s", Double),
+    Column("override_status", String(16)),
+    Column("override_until_s", Double),
+    Column("recoveries_s", JSON, nullable=False, comment="when it last came back, latest last"),
+    # A listing names a status first, so that the dead cost nothing.
+    Index(None, "status", "id"),
+    Index(None, "role_id", "status", "id"),
+    Index(None, "health", "status", "id"),
+    Index(None, "judge_at_s"),
+)
+
+capabilities = Table(
+    "capabilities",
+    metadata,
+    Column("capability", String(128), primary_key=True),
+    Column("status", String(16), primary_key=True, comment="as in agents"),
+    Column("agent", RowNumber, ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    Index(None, "agent"),
+    sqlite_with_rowid=False,
+)
+
+beats = Table(
+    "beats",
+    metadata,
+    Column("agent", RowNumber, ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    Column("last_heartbeat_at_s", Double, nullable=False),
+    Column("current_load", Integer, nullable=False, server_default=text("0")),
+    Column("max_concurrent_tasks", Integer),
+    Column("tasks", Text, comment="as the agent last said, as JSON; null: to be compared at the next beat"),
+    Column("is_drifting", Boolean, nullable=False, server_default=text("false")),
+    # Room for the next version of each row in its own page (heap-only tuples).
+    postgresql_with={"fillfactor": 60},
+)
+
+observed = Table(
+    "observed",
+    metadata,
+    Column("agent", RowNumber, ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    Column("facts", Text, nullable=False, comment="observed.Observed as JSON"),
+)
+
+commands = Table(
+    "commands",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("agent", RowNumber, ForeignKey("agents.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("command", String(16), nullable=False),
+    Column("reason", String(256)),
+    Column("drain_timeout_s", Double),
+    Column("created_at_s", Double, nullable=False),
+    Column("expires_at_s", Double, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("number", RowNumber, primary_key=True),
+    Column("resource", String(512), nullable=False, unique=True),
+    Column("lease_id", String(64), comment="of the last grant: lease_<number>_<token>"),
+    Column("holder", String(128)),
+    Column("holder_incarnation", BigInteger),
+    Column("token", BigInteger, nullable=False, comment="the last one granted; rises for ever"),
+    Column("acquired_at_s", Double),
+    Column("expires_at_s", Double),
+    Column("ended_at_s", Double),
+    Column("end_reason", String(32)),
+    Index(None, "holder", "ended_at_s"),
+    Index("ix_leases_running", "expires_at_s", sqlite_where=text("ended_at_s IS NULL"),
+          postgresql_where=text("ended_at_s IS NULL")),
+)  # fmt: skip
+
+states = Table(
+    "states",
+    metadata,
+    Column("resource", String(512), primary_key=True),
+    Column("state", JSON, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("token", BigInteger, nullable=False),
+    Column("holder", String(128), nullable=False),
+    Column("written_at_s", Double, nullable=False),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("sequence", RowNumber, primary_key=True, autoincrement=False),
+    Column("id", String(64), nullable=False),
+    Column("type", String(64), nullable=False),
+    Column("actor", String(160), nullable=False),
+    Column("agent_id", String(128)),
+    Column("intent_id", String(128)),
+    Column("payload", Text, nullable=False, comment="JSON"),
+    Column("created_at", String(32), nullable=False, comment="RFC 3339"),
+    Column("previous_hash", String(64), nullable=False),
+    Column("hash", String(64), nullable=False),
+    Index(None, "agent_id", "sequence"),
+    Index(None, "type", "sequence"),
+    Index("ix_events_intent_id_sequence", "intent_id", "sequence",
+          sqlite_where=text("intent_id IS NOT NULL"), postgresql_where=text("intent_id IS NOT NULL")),
+)  # fmt: skip
+
+event_log = Table(
+    "event_log",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False, comment="always 1"),
+    Column("sequence", BigInteger, nullable=False, comment="of the last event"),
+    Column("hash", String(64), nullable=False, comment="of the last event"),
+    Column("archived_sequence", BigInteger, nullable=False),
+    Column("archived_hash", String(64), nullable=False),
+    Column("archived_states", Text, comment="what a replay knows at the end of what was archived"),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("key_id", String(64), primary_key=True),
+    Column("name", String(256), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("agent_id", String(128), index=True),
+    Column("digest", String(64), nullable=False, unique=True, comment="SHA-256, hexadecimal"),
+    Column("created_at_s", Double, nullable=False),
+    Column("expires_at_s", Double),
+    Column("revoked_at_s", Double),
+)
+
+registry = Table(
+    "registry",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False, comment="always 1"),
+    Column("token_floor", BigInteger, nullable=False),
+    Column("swept_at_s", Double, comment="when a sweep last ran"),
+    Column("monitor", Text, nullable=False, comment="monitor_health.Monitor as JSON"),
+    Column("excused", Text, nullable=False, comment="time that is nobody's silence, as JSON"),
+    Column("sweeper", String(64), comment="which server process sweeps"),
+    Column("sweeper_until_s", Double, comment="then another one may"),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("url", String(2048), nullable=False),
+    Column("types", JSON, nullable=False),
+    Column("agent_id", String(128)),
+    Column("secret", String(64), nullable=False, comment="it signs, so it cannot be a digest"),
+    Column("created_by", String(64), nullable=False),
+    Column("created_at_s", Double, nullable=False),
+    Column("delivered_sequence", BigInteger, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("failing_since_s", Double, comment="the first of these failures"),
+    Column("last_error", String(256)),
+    Column("next_try_at_s", Double, nullable=False),
+    Column("claimed_until_s", Double, comment="a server process is delivering"),
+    Column("is_disabled", Boolean, nullable=False),
+)

@@ -1,0 +1,18 @@
+"""What do the tests of the registry's commands share?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.registry_server import ADMIN_KEY, RegistryServer, registry_server
+
+from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RegistryServer]:
+    """A real registry on loopback, which the environment names together with an admin key."""
+    monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
+    with registry_server(tmp_path) as server:
+        monkeypatch.setenv(URL_VARIABLE, server.url)
+        yield server

@@ -1,0 +1,255 @@
+"""Which agents are there, and what becomes of them? Asked on the command line."""
+
+import json
+import stat
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+
+from agent_health.access import Role
+from agent_health.cli import main
+from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
+
+EVIL = "\x1b]0;owned\x07\u202e\x7f\n"
+Captured = pytest.CaptureFixture[str]
+
+
+def shown_by(capsys: Captured, *arguments: str, ends: int = 0) -> str:
+    """Run a command and return what it prints; its errors are printed to nobody else."""
+    assert main(["agents", *arguments]) == ends, capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert ADMIN_KEY not in captured.out + captured.err
+    assert bool(captured.err) == (ends != 0)
+    return captured.out if ends == 0 else captured.err
+
+
+def json_of(capsys: Captured, *arguments: str) -> Any:
+    return json.loads(shown_by(capsys, *arguments, "--json"))
+
+
+def test_agents_stand_under_one_another(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "short", "--role", "billing", "--max-tasks", "5", "--name", "Billing 1")
+    shown_by(capsys, "register", "a-longer-name", "--role", "billing")
+    lines = shown_by(capsys, "list", "--role", "billing").splitlines()
+    assert lines[0].split() == ["AGENT", "STATUS", "HEALTH", "LOAD", "ROLE", "LAST", "HEARTBEAT", "NAME"]
+    assert {line.index(word) for line, word in zip(lines, ("STATUS", "active", "active"), strict=False)} == {
+        lines[0].index("STATUS")
+    }
+    assert "0/5" in lines[1]
+    assert lines[1].endswith("Billing 1")
+    assert "0/?" in lines[2]
+    assert lines[3] == "the pool can take 5 more tasks"
+
+
+def test_agents_are_chosen(registry: RegistryServer, capsys: Captured) -> None:
+    for number in range(3):
+        shown_by(capsys, "register", f"a-{number}", "--capability", "x", "--capability", f"y{number}")
+    shown_by(capsys, "deregister", "a-0")
+
+    def listed(*options: str) -> list[str]:
+        return [agent["agent_id"] for agent in json_of(capsys, "list", *options)["agents"]]
+
+    assert listed() == ["a-1", "a-2"]
+    assert listed("--status", "all") == ["a-0", "a-1", "a-2"]
+    assert listed("--status", "dead", "--status", "deregistered") == ["a-0"]
+    assert listed("--capability", "y1", "--capability", "y2") == ["a-1", "a-2"]
+    assert listed("--free", "1") == []
+    assert "1 of 2 (see --limit)" in shown_by(capsys, "list", "--limit", "1")
+
+
+def test_more_than_a_page_is_listed(
+    registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.cli.agents.PAGE", 2)
+    for number in range(5):
+        shown_by(capsys, "register", f"a-{number}")
+    assert len(json_of(capsys, "list")["agents"]) == 5
+    assert len(json_of(capsys, "list", "--limit", "3")["agents"]) == 3
+
+
+def test_a_record_tells_all_that_is_known(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "a", "--card-url", "https://agent.example/card", "--endpoint", "https://x")
+    shown = shown_by(capsys, "show", "a")
+    for expected in (
+        "agent       a\n", "status      active since", "because     registered", "https://x",
+        "https://agent.example/card", "life 1", 'version     "1"', "dead after 300 s",
+    ):  # fmt: skip
+        assert expected in shown
+    assert "ahk_" not in shown
+    assert json_of(capsys, "show", "a")["etag"] == '"1"'
+
+
+def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
+    registry: RegistryServer, capsys: Captured, tmp_path: Path
+) -> None:
+    assert json_of(capsys, "register", "a")["agent_key"].startswith("ahk_")
+    assert "ahk_" in shown_by(capsys, "register", "b")
+    file = tmp_path / "c.key"
+    assert "ahk_" not in shown_by(capsys, "register", "c", "--write-key", str(file))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert json_of(capsys, "list", "--key-file", str(file))["total"] == 1
+    # What is there stays there, and nobody was registered.
+    shown_by(capsys, "register", "d", "--write-key", str(file), ends=3)
+    shown_by(capsys, "show", "d", ends=1)
+    # A refusal leaves no empty file behind.
+    shown_by(capsys, "register", "c", "--write-key", str(tmp_path / "e.key"), ends=1)
+    assert not (tmp_path / "e.key").exists()
+
+
+def test_an_agent_is_drained_commanded_and_taken_off(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "a")
+    assert json_of(capsys, "command", "a", "drain", "--reason", "new version")["reason"] == "new version"
+    assert "drain (command_" in shown_by(capsys, "command", "a", "drain", "--expires-in", "60")
+    shown = shown_by(capsys, "drain", "a", "--drain-timeout", "600")
+    assert "drains by   20" in shown
+    shown_by(capsys, "register", "b")
+    assert json_of(capsys, "drain", "b")["status"] == "draining"
+    shown_by(capsys, "register", "c")
+    assert "deregistered" in shown_by(capsys, "deregister", "c")
+    assert json_of(capsys, "register", "c", "--supersede")["incarnation"] == 2
+    assert json_of(capsys, "deregister", "c") == {"agent_id": "c", "status": "deregistered"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("show", "nobody"), ("drain", "nobody"), ("list", "--status", "bogus"), ("command", "nobody", "drain")],
+)
+def test_a_refusal_ends_with_one(
+    registry: RegistryServer, capsys: Captured, arguments: tuple[str, ...]
+) -> None:
+    error = shown_by(capsys, *arguments, ends=1)
+    assert error.startswith("agent-health: HTTP 4")
+    assert error.count("\n") == 1
+
+
+def test_a_key_that_is_good_for_less_is_refused_with_one(
+    registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.READER])
+    assert "(not_allowed)" in shown_by(capsys, "register", "a", ends=1)
+    monkeypatch.setenv(KEY_VARIABLE, "ahk_nobodys")
+    assert "(unknown_key)" in shown_by(capsys, "list", ends=1)
+
+
+def test_a_registry_that_is_not_there_ends_with_two(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
+    monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:1")
+    assert "Connection refused" in shown_by(capsys, "list", ends=2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "--registry", "nonsense"],
+        ["list", "--registry", "http://registry.example"],
+        ["list", "--limit", "0"],
+        ["list", "--key-file", "/nonexistent"],
+        ["command", "a", "dance"],
+        ["register", "a b"],
+        ["register", "--monitoring", "telepathy"],
+        ["show", ".."],
+        ["show"],
+        [],
+    ],
+)
+def test_wrong_usage_ends_with_three_and_asks_nobody(
+    arguments: list[str], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
+    monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:1")
+    assert shown_by(capsys, *arguments, ends=3).startswith("agent-health: ")
+
+
+def test_without_a_key_nobody_is_asked(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.setenv(URL_VARIABLE, "http://127.0.0.1:1")
+    assert "--key-file" in shown_by(capsys, "list", ends=3)
+    empty = tmp_path / "empty"
+    empty.write_text("\n")
+    assert "--key-file" in shown_by(capsys, "list", "--key-file", str(empty), ends=3)
+
+
+@pytest.fixture
+def evil_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A registry that sends what steers terminals."""
+
+    class Evil(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            time = "2026-11-20T12:00:00Z"
+            summary = {
+                "agent_id": EVIL, "name": EVIL, "role_id": EVIL, "capabilities": [EVIL], "status": "active",
+                "capacity": {}, "health": "unknown", "monitoring": "heartbeat", "last_heartbeat_at": time,
+            }  # fmt: skip
+            record = {
+                **summary, "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {EVIL: EVIL},
+                "registered_at": time, "version": 1, "incarnation": 1, "etag": EVIL, "reason": "registered",
+                "status_since": time, "explanation": EVIL,
+                "said": {"last_heartbeat_at": time, "current_load": 0, "tasks_in_progress": [EVIL]},
+            }  # fmt: skip
+            status, body = 200, {"agents": [summary], "total": 1}
+            if self.path.endswith("/evil"):
+                body = record
+            elif self.path.endswith("/nobody"):
+                error = {"code": EVIL, "message": EVIL, "details": {}}
+                status, body = 404, {"error": error, "message": EVIL}
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Evil)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    monkeypatch.setenv(URL_VARIABLE, f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
+    yield
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show", "evil"], ["show", "nobody"]])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_nothing_of_a_registry_steers_the_terminal(
+    evil_registry: None, capsys: Captured, arguments: list[str], options: list[str]
+) -> None:
+    main(["agents", *arguments, *options])
+    captured = capsys.readouterr()
+    shown = captured.out + captured.err
+    assert "owned" in shown
+    assert all(line.isprintable() for line in shown.split("\n"))
+
+
+def test_the_key_is_no_argument(capsys: Captured) -> None:
+    assert "No such option" in shown_by(capsys, "list", "--key", "x", ends=3)
+
+
+def test_a_listing_of_nobody_says_so(registry: RegistryServer, capsys: Captured) -> None:
+    assert shown_by(capsys, "list") == "no agent matches that is active (see --status)\n"
+    assert shown_by(capsys, "list", "--status", "all") == "no agent matches\n"
+    assert json_of(capsys, "list")["agents"] == []
+
+
+def test_what_waits_for_an_agent_stands_in_its_page(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "a")
+    shown_by(capsys, "command", "a", "drain", "--reason", "new disk")
+    assert "is told     drain at its next heartbeat: new disk (command_" in shown_by(capsys, "show", "a")
+
+
+def test_an_impossible_id_is_refused_in_words(registry: RegistryServer, capsys: Captured) -> None:
+    told = shown_by(capsys, "register", "a b", ends=3)
+    assert told == "agent-health: agent_id: expected 1 to 128 letters, digits and . _ ~ : -; got 'a b'\n"

@@ -1,0 +1,104 @@
+"""Do `backup` and `restore` say how they ended, and leave nothing half done?"""
+
+import gzip
+import os
+from pathlib import Path
+
+import pytest
+from tests.support.databases import bare_url
+
+from agent_health.cli import main
+
+
+@pytest.fixture
+def filled(database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The URL of a database with a key in it."""
+    url = bare_url(database_kind, tmp_path)
+    assert main(["keys", "create", "--role", "admin", "--name", "alice", "--database", url]) == 0
+    capsys.readouterr()
+    return url
+
+
+def test_what_was_backed_up_is_restored_into_an_empty_database(
+    filled: str, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "registry.gz"
+    assert main(["backup", str(file), "--database", filled]) == 0
+    assert "0 agents, 1 events, " in capsys.readouterr().out
+    empty = bare_url(database_kind, tmp_path)
+    assert main(["restore", str(file), "--database", empty]) == 0
+    assert "epoch" in capsys.readouterr().out
+    assert main(["restore", str(file), "--database", empty]) == 1
+    assert "--force" in capsys.readouterr().err
+    assert main(["restore", str(file), "--database", empty, "--force"]) == 0
+
+
+def test_a_file_that_is_no_backup_ends_with_one_and_makes_no_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "registry.gz").write_text("nonsense")
+    database = f"sqlite:///{tmp_path}/new.db"
+    assert main(["restore", str(tmp_path / "registry.gz"), "--database", database]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["restore", str(tmp_path / "absent.gz"), "--database", database]) == 1
+    assert "No such file" in capsys.readouterr().err
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_database_that_is_not_there_is_not_backed_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backup", str(tmp_path / "b.gz"), "--database", f"sqlite:///{tmp_path}/absent.db"]) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("how", ["plain", "another_way", "linked"])
+def test_the_database_itself_is_never_replaced_by_its_backup(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, how: str
+) -> None:
+    file = tmp_path / "registry.db"
+    url = f"sqlite:///{file}"
+    assert main(["keys", "create", "--role", "admin", "--name", "alice", "--database", url]) == 0
+    before = file.read_bytes()
+    target = Path(f"{file}{suffix}")
+    if how == "another_way":
+        target = tmp_path / "x" / ".." / target.name
+        (tmp_path / "x").mkdir()
+    elif how == "linked":
+        (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
+        target = tmp_path / "link" / target.name
+    capsys.readouterr()
+    assert main(["backup", str(target), "--database", url]) == 3
+    said = capsys.readouterr().err
+    assert "the database itself" in said
+    assert said.count("\n") == 1
+    assert file.read_bytes() == before
+    assert main(["keys", "list", "--database", url]) == 0
+
+
+def test_only_an_older_backup_is_replaced(
+    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "b.gz"
+    (tmp_path / "link").symlink_to(tmp_path / "registry-file")
+    (tmp_path / "registry-file").write_bytes(b"SQLite format 3\0 and all that somebody knows")
+    (tmp_path / "empty").touch()
+    (tmp_path / "other.gz").write_bytes(gzip.compress(b'{"format": "of somebody else"}\n'))
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "registry-file", "empty", "other.gz", "pipe", "."):
+        before = {one.name: one.lstat().st_ino for one in tmp_path.iterdir()}
+        assert main(["backup", str(tmp_path / name), "--database", filled]) == 3
+        assert "an older backup" in capsys.readouterr().err
+        assert {one.name: one.lstat().st_ino for one in tmp_path.iterdir()} == before
+    assert main(["backup", str(file), "--database", filled]) == 0
+    # One that is cut off is a backup too.
+    file.write_bytes(file.read_bytes()[:-40])
+    assert main(["backup", str(file), "--database", filled]) == 0
+
+
+def test_a_directory_that_is_not_there_ends_with_one(
+    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backup", str(tmp_path / "absent" / "b.gz"), "--database", filled]) == 1
+    assert "No such file" in capsys.readouterr().err

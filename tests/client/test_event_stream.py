@@ -1,0 +1,75 @@
+"""What does a stream of server-sent events say?"""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_health.client.event_stream import MAX_LINE_BYTES, MAX_MESSAGE_BYTES, EventStreamParser, Message
+from agent_health.client.registry_errors import InvalidAnswer
+
+STREAM = b": hello\nid: 7\n\nid:8\nevent: x\ndata: {\ndata:  \xc3\xa9}\n\ndata\n\nretry: 2500\nelse: 1\n\n"
+MESSAGES = [Message("", "7"), Message("{\n \u00e9}", "8"), Message("", "8"), Message("", "8")]
+
+
+def parsed(*pieces: bytes) -> list[Message]:
+    parser = EventStreamParser()
+    return [message for piece in pieces for message in parser.feed(piece)]
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r", b"\r\n"])
+@given(cuts=st.lists(st.integers(0, 120), max_size=12))
+def test_a_stream_means_the_same_wherever_it_is_cut_and_however_lines_end(
+    ending: bytes, cuts: list[int]
+) -> None:
+    stream = STREAM.replace(b"\n", ending)
+    places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    assert parsed(*(stream[begin:end] for begin, end in itertools.pairwise(places))) == MESSAGES
+
+
+def test_single_bytes_are_pieces_too() -> None:
+    stream = STREAM.replace(b"\n", b"\r\n")
+    assert parsed(*(stream[place : place + 1] for place in range(len(stream)))) == MESSAGES
+
+
+def test_lines_may_end_in_different_ways_in_one_stream() -> None:
+    assert parsed(b"data: 1\r\rdata: 2\r", b"\n\ndata: 3\n\n") == [
+        Message("1", ""), Message("2", ""), Message("3", ""),
+    ]  # fmt: skip
+
+
+def test_a_message_that_is_not_complete_is_not_told() -> None:
+    assert parsed(b"data: 1\n") == []
+
+
+def test_a_byte_order_mark_counts_only_at_the_beginning() -> None:
+    mark = "\ufeff".encode()
+    assert parsed(mark + b"data: 1\n\n" + mark + b"data: 2\n\n") == [Message("1", ""), Message("", "")]
+
+
+def test_an_id_with_a_null_is_passed_over() -> None:
+    assert parsed(b"id: 3\n\nid: 4\0\n\n") == [Message("", "3"), Message("", "3")]
+
+
+def test_a_stream_may_ask_us_to_wait() -> None:
+    parser = EventStreamParser()
+    parser.feed(b"retry: 2500\nretry: soon\n")
+    assert parser.retry_ms == 2500
+
+
+@pytest.mark.parametrize("piece", [b"data: " + b"x" * 65_536, b"data: " + b"x" * 65_536 + b"\n"])
+def test_a_line_or_a_message_without_an_end_is_not_kept(piece: bytes) -> None:
+    parser = EventStreamParser()
+    with pytest.raises(InvalidAnswer):
+        feed_often(parser, piece, MAX_MESSAGE_BYTES // 65_536 + 1)
+
+
+def feed_often(parser: EventStreamParser, piece: bytes, times: int) -> None:
+    for _ in range(times):
+        parser.feed(piece)
+
+
+def test_a_line_of_the_largest_size_is_taken() -> None:
+    value = b"x" * (MAX_LINE_BYTES - len(b"data: "))
+    assert parsed(b"data: " + value + b"\n\n") == [Message(value.decode(), "")]

@@ -1,0 +1,411 @@
+"""How is one question put to a registry: bounded in time and size, and repeated where that is safe?"""
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import Mock
+
+import aiohttp
+import pytest
+from aioresponses import aioresponses
+from pydantic import BaseModel
+from tests.support.hostile_server import (
+    HostileServer,
+    Reply,
+    answer,
+    as_json,
+    broken_chunks,
+    gzip_bomb,
+    raw,
+    redirect,
+    serving,
+    silence,
+)
+
+from agent_health.client import RegistryClient, registry_connection
+from agent_health.client.registry_connection import (
+    MAX_BODY_BYTES,
+    MAX_TRIES,
+    Question,
+    RegistryConnection,
+    path_of,
+    query_of,
+    read_answer,
+)
+from agent_health.client.registry_errors import (
+    Conflict,
+    InvalidAnswer,
+    RateLimited,
+    RegistryError,
+    Unavailable,
+    Unreachable,
+)
+from agent_health.errors import InvalidSetting
+
+URL = "https://registry.example"
+KEY = "ahk_a-key-that-nobody-may-see"
+THING = f"{URL}/api/v1/thing"
+GET = Question(method="GET", path=path_of("thing"), may_repeat=True)
+POST = Question(method="POST", path=path_of("thing"), body=b"{}")
+
+
+class Thing(BaseModel):
+    size: int
+
+
+class MockedResponse(aiohttp.ClientResponse):
+    """A response that aioresponses can make (aiohttp >= 3.14)."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **({"stream_writer": Mock(output_size=0)} | settings))
+
+
+@pytest.fixture
+def mocked() -> Iterator[aioresponses]:
+    with aioresponses() as mock:
+        yield mock
+
+
+@pytest.fixture
+def waits() -> list[float]:
+    """How long was waited between tries, in seconds."""
+    return []
+
+
+@pytest.fixture
+async def connection(waits: list[float]) -> AsyncIterator[RegistryConnection]:
+    """A connection that waits for nothing, and whose chance is always the highest."""
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    connection = RegistryConnection(URL, key=KEY, sleep=sleep, chance=lambda: 1.0)
+    yield connection
+    await connection.close()
+
+
+def reply(mocked: aioresponses, method: str, status: int, times: int = 1, **settings: Any) -> None:
+    for _ in range(times):
+        mocked.add(
+            THING,
+            method,
+            status=status,
+            content_type="application/json",
+            response_class=MockedResponse,
+            **settings,
+        )
+
+
+def asked(mocked: aioresponses) -> int:
+    return sum(map(len, mocked.requests.values()))
+
+
+# ── what is tried again ──
+
+
+async def test_a_question_is_asked_again_until_it_is_answered(
+    mocked: aioresponses, connection: RegistryConnection, waits: list[float]
+) -> None:
+    mocked.get(THING, exception=aiohttp.ServerDisconnectedError())
+    reply(mocked, "GET", 503)
+    reply(mocked, "GET", 200, payload={"size": 3, "new": "member"})
+    assert await connection.ask_for(Thing, GET) == Thing(size=3)
+    assert waits == [0.1, 0.2]
+
+
+async def test_nobody_asks_for_ever(
+    mocked: aioresponses, connection: RegistryConnection, waits: list[float]
+) -> None:
+    reply(mocked, "GET", 503, times=99)
+    with pytest.raises(Unavailable):
+        await connection.ask(GET)
+    assert asked(mocked) == MAX_TRIES == len(waits) + 1
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_the_wait_that_is_asked_for_is_kept_and_a_little_more(
+    mocked: aioresponses, connection: RegistryConnection, waits: list[float], status: int
+) -> None:
+    reply(mocked, "GET", status, headers={"Retry-After": "2"})
+    reply(mocked, "GET", 200, payload={"size": 1})
+    await connection.ask(GET)
+    assert waits == [2.1]
+
+
+async def test_a_wait_that_is_longer_than_our_time_is_left_to_the_caller(
+    mocked: aioresponses, connection: RegistryConnection, waits: list[float]
+) -> None:
+    reply(mocked, "GET", 429, headers={"Retry-After": "3600"})
+    with pytest.raises(RateLimited) as caught:
+        await connection.ask(GET)
+    assert caught.value.retry_after_s == 3600
+    assert waits == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 422, 428, 500])
+async def test_what_asking_again_does_not_mend_is_asked_once(
+    mocked: aioresponses, connection: RegistryConnection, status: int
+) -> None:
+    reply(mocked, "GET", status)
+    with pytest.raises(RegistryError):
+        await connection.ask(GET)
+    assert asked(mocked) == 1
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+async def test_what_creates_is_not_sent_twice(
+    mocked: aioresponses, connection: RegistryConnection, status: int
+) -> None:
+    reply(mocked, "POST", status)
+    with pytest.raises(RegistryError):
+        await connection.ask(POST)
+    assert asked(mocked) == 1
+
+
+async def test_an_answer_that_is_lost_is_ambiguous_and_what_creates_is_not_sent_again(
+    mocked: aioresponses, connection: RegistryConnection
+) -> None:
+    mocked.post(THING, exception=aiohttp.ServerDisconnectedError())
+    with pytest.raises(Unreachable) as caught:
+        await connection.ask(POST)
+    assert caught.value.was_sent
+    assert asked(mocked) == 1
+
+
+async def test_what_creates_is_sent_again_while_there_is_no_connection(
+    mocked: aioresponses, connection: RegistryConnection
+) -> None:
+    refused = aiohttp.ClientConnectorError(Mock(), OSError(111, "Connection refused"))
+    mocked.post(THING, exception=refused)
+    reply(mocked, "POST", 201, payload={"size": 1})
+    assert (await connection.ask(POST)).status == 201
+
+
+async def test_a_later_refusal_says_that_an_earlier_try_may_have_done_it(
+    mocked: aioresponses, connection: RegistryConnection
+) -> None:
+    mocked.get(THING, exception=aiohttp.ServerDisconnectedError())
+    reply(mocked, "GET", 409)
+    with pytest.raises(Conflict) as caught:
+        await connection.ask(GET)
+    assert caught.value.may_be_repeat
+
+
+async def test_a_refusal_at_once_says_that_nothing_was_done(
+    mocked: aioresponses, connection: RegistryConnection
+) -> None:
+    refused = aiohttp.ClientConnectorError(Mock(), OSError(111, "Connection refused"))
+    mocked.get(THING, exception=refused)
+    reply(mocked, "GET", 409)
+    with pytest.raises(Conflict) as caught:
+        await connection.ask(GET)
+    assert not caught.value.may_be_repeat
+
+
+def test_waits_grow_to_a_limit_and_are_spread_by_chance() -> None:
+    error = Unavailable("away")
+    longest = RegistryConnection(URL, chance=lambda: 1.0)
+    shortest = RegistryConnection(URL, chance=lambda: 0.0)
+    assert [longest.wait_s(error, tries) for tries in (1, 2, 3, 9, 10, 9_999)] == [
+        0.1,
+        0.2,
+        0.4,
+        25.6,
+        30,
+        30,
+    ]
+    assert shortest.wait_s(error, 2) == pytest.approx(0.1)
+
+
+async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
+    async with asking({"/api/v1/thing": silence}, timeout_seconds=0.4) as (connection, server):
+        started_s = asyncio.get_running_loop().time()
+        with pytest.raises(Unreachable) as caught:
+            await connection.ask(GET)
+        assert asyncio.get_running_loop().time() - started_s < 2
+    assert caught.value.was_sent
+    # One half of the time went to the first try, so that a connection that died has a successor.
+    assert len(server.heads) >= 2
+
+
+# ── what comes back ──
+
+
+@asynccontextmanager
+async def asking(
+    replies: dict[str, Reply], **settings: Any
+) -> AsyncIterator[tuple[RegistryConnection, HostileServer]]:
+    async with serving(replies) as server:
+        connection = RegistryConnection(server.url, key=KEY, **settings)
+        try:
+            yield connection, server
+        finally:
+            await connection.close()
+
+
+async def test_no_redirect_is_followed_since_the_key_would_travel() -> None:
+    async with serving({"/stolen": as_json({"size": 1})}) as other:
+        replies = {"/api/v1/thing": redirect(f"{other.url}/stolen", 307)}
+        async with asking(replies) as (connection, server):
+            with pytest.raises(InvalidAnswer, match="redirected"):
+                await connection.ask(GET)
+    assert (len(server.heads), other.heads) == (1, [])
+    assert server.asked("/api/v1/thing")["x-api-key"] == KEY
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [gzip_bomb(MAX_BODY_BYTES + 1), answer(200, b"", Content_Length=str(MAX_BODY_BYTES + 1))],
+    ids=["bomb", "declared"],
+)
+async def test_a_body_that_is_too_large_is_not_read(hostile: Reply) -> None:
+    async with asking({"/api/v1/thing": hostile}) as (connection, _):
+        with pytest.raises(InvalidAnswer, match="more than"):
+            await connection.ask(GET)
+
+
+async def test_what_is_not_http_is_no_answer() -> None:
+    async with asking({"/api/v1/thing": raw(b"SSH-2.0-OpenSSH\r\n\r\n")}) as (connection, _):
+        with pytest.raises(InvalidAnswer):
+            await connection.ask(GET)
+    async with asking({"/api/v1/thing": broken_chunks()}, timeout_seconds=0.5) as (connection, _):
+        with pytest.raises(RegistryError):
+            await connection.ask(GET)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        answer(200, b"<html>", Content_Type="text/html"),
+        answer(200, b"{", Content_Type="application/json"),
+        answer(200, b'{"size": "large"}', Content_Type="application/json"),
+        answer(200, b"[" * 100_000, Content_Type="application/json"),
+        answer(204),
+    ],
+)
+async def test_an_answer_of_another_kind_is_invalid(hostile: Reply) -> None:
+    async with asking({"/api/v1/thing": hostile}) as (connection, _):
+        with pytest.raises(InvalidAnswer):
+            await connection.ask_for(Thing, GET)
+
+
+async def test_an_invalid_answer_does_not_quote_what_may_be_a_secret() -> None:
+    async with asking({"/api/v1/thing": as_json({"size": "ahk_secret"})}) as (connection, _):
+        reply = await connection.ask(GET)
+        assert "ahk_secret" not in repr(reply)
+        with pytest.raises(InvalidAnswer) as caught:
+            read_answer(Thing, reply)
+    assert "ahk_secret" not in "".join(traceback.format_exception(caught.value))
+
+
+# ── the key ──
+
+
+@pytest.mark.parametrize(
+    "error", [aiohttp.ServerDisconnectedError(), aiohttp.ClientPayloadError("cut"), aiohttp.InvalidURL("x")]
+)
+async def test_the_key_is_in_no_text_and_in_no_error(
+    mocked: aioresponses, connection: RegistryConnection, error: Exception
+) -> None:
+    mocked.post(THING, exception=error)
+    with pytest.raises(RegistryError) as caught:
+        await connection.ask(POST)
+    seen: BaseException | None = caught.value
+    while seen is not None:
+        assert KEY not in repr(seen) + repr(vars(seen))
+        seen = seen.__cause__ or seen.__context__
+    client = RegistryClient(URL, key=KEY)
+    assert KEY not in repr(connection) + str(connection) + repr(client) + repr(client.agents)
+
+
+@pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "\u00e4", "x" * 5_000])
+def test_what_is_no_key_is_not_sent_and_not_shown(key: str) -> None:
+    with pytest.raises(InvalidSetting) as caught:
+        RegistryClient(URL, key=key)
+    assert not key or key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://registry.example", "http://10.0.0.5:8440", "http://localhost.example"]
+)
+def test_the_key_does_not_travel_in_the_clear_unless_that_is_wanted(url: str) -> None:
+    with pytest.raises(InvalidSetting, match="https"):
+        RegistryClient(url, key=KEY)
+    assert "http" in repr(RegistryClient(url, key=KEY, allow_plain_http=True))
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:8440", "http://127.0.0.1", "http://127.9.9.9", "http://[::1]:1/"]
+)
+def test_the_own_machine_may_be_asked_over_plain_http(url: str) -> None:
+    RegistryClient(url, key=KEY)
+
+
+@pytest.mark.parametrize(
+    "url", ["registry.example", "ftp://x", "https://u:p@x", "https://x/?a=b", "https://"]
+)
+def test_what_is_no_url_of_a_registry_is_refused(url: str) -> None:
+    with pytest.raises(InvalidSetting):
+        RegistryClient(url, key=KEY)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 301, float("nan"), float("inf")])
+def test_there_is_always_a_time_limit(seconds: float) -> None:
+    with pytest.raises(InvalidSetting):
+        RegistryClient(URL, timeout_seconds=seconds)
+
+
+# ── places ──
+
+
+async def test_a_registry_may_stand_below_a_path(mocked: aioresponses) -> None:
+    mocked.get(f"{URL}/behind/proxy/api/v1/thing", payload={"size": 1}, response_class=MockedResponse)
+    connection = RegistryConnection(f"{URL}/behind/proxy/", key=KEY)
+    assert (await connection.ask(GET)).status == 200
+    await connection.close()
+
+
+async def test_ids_stay_what_they_are_on_the_way() -> None:
+    path = path_of("agents", "a/b?c#d e%\u00e9:~.")
+    assert path == "/api/v1/agents/a%2Fb%3Fc%23d%20e%25%C3%A9:~."
+    async with asking({f"{path}?q=%2B+%26": as_json({"size": 1})}) as (connection, server):
+        await connection.ask(Question(method="GET", path=path, query={"q": "+ &"}))
+    assert server.paths == [f"{path}?q=%2B+%26"]
+
+
+@pytest.mark.parametrize("segment", ["", ".", ".."])
+def test_an_id_that_would_lead_elsewhere_is_refused(segment: str) -> None:
+    with pytest.raises(InvalidSetting):
+        path_of("agents", segment)
+
+
+def test_a_query_leaves_out_what_was_not_given() -> None:
+    members = query_of(a=None, b=(), c="", d=[], e=("x", "y"), f=0, g="z")
+    assert members == {"e": "x,y", "f": "0", "g": "z"}
+
+
+async def test_a_session_of_ones_own_stays_open() -> None:
+    async with serving({"/api/v1/thing": as_json({"size": 1})}) as server, aiohttp.ClientSession() as session:
+        connection = RegistryConnection(server.url, session=session)
+        await connection.ask(GET)
+        await connection.close()
+        assert not session.closed
+    assert "x-api-key" not in server.asked("/api/v1/thing")
+
+
+async def test_a_client_closes_what_it_opened() -> None:
+    async with serving({}) as server:
+        async with RegistryClient(server.url, key=KEY) as client:
+            with pytest.raises(InvalidAnswer, match="no registry"):
+                await client.agents.get("a")
+            session = client._connection._own_session
+            assert session is not None
+        assert session.closed
+
+
+def test_a_stream_that_is_silent_for_three_signs_of_life_is_given_up() -> None:
+    from agent_health.registry.stream_events import PING_SECONDS  # noqa: PLC0415
+
+    assert registry_connection.IDLE_SECONDS >= 3 * PING_SECONDS

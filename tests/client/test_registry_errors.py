@@ -1,0 +1,103 @@
+"""What can go wrong when a registry is asked, and which answer means which?"""
+
+import pytest
+
+from agent_health import errors
+from agent_health.client import registry_errors
+from agent_health.client.registry_errors import (
+    Conflict,
+    Gone,
+    InvalidAnswer,
+    NotAuthorized,
+    NotFound,
+    NotPermitted,
+    PreconditionRequired,
+    RateLimited,
+    RegistryError,
+    RegistryFailure,
+    RegistryRefusal,
+    Stale,
+    Unavailable,
+    Unprocessable,
+    error_of,
+)
+from agent_health.registry.error_responses import STATUS_AND_CODE
+
+BODY = {
+    "error": {"code": "a_code", "message": "in words", "details": {"agent_id": "a"}},
+    "message": "in words",
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, RegistryRefusal), (401, NotAuthorized), (402, RegistryRefusal), (403, NotPermitted),
+        (404, NotFound), (409, Conflict), (410, Gone), (412, Stale), (413, RegistryRefusal),
+        (422, Unprocessable), (428, PreconditionRequired), (429, RateLimited), (500, InvalidAnswer),
+        (502, Unavailable), (503, Unavailable), (504, Unavailable), (307, InvalidAnswer),
+    ],
+)  # fmt: skip
+def test_each_status_has_its_error(status: int, kind: type[RegistryError]) -> None:
+    error = error_of(status, BODY, retry_after_s=3.0)
+    assert type(error) is kind
+    assert (error.status, error.code, error.details) == (status, "a_code", {"agent_id": "a"})
+    assert error.retry_after_s == 3.0
+    assert str(status) in str(error)
+
+
+def test_every_error_that_our_registry_answers_is_a_refusal_or_unavailability() -> None:
+    for status, code in STATUS_AND_CODE.values():
+        error = error_of(status, {"error": {"code": code, "message": "", "details": {}}, "message": ""})
+        assert isinstance(error, RegistryRefusal | Unavailable), (status, code)
+        assert error.code == code
+
+
+def test_a_404_in_another_form_is_a_wrong_url_and_no_missing_agent() -> None:
+    assert isinstance(error_of(404, {"detail": "Not Found"}), InvalidAnswer)
+    assert isinstance(error_of(404, None), InvalidAnswer)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [None, [], "text", 7, {}, {"error": "text"}, {"error": {"code": 5, "message": [], "details": "x"}}],
+)
+def test_an_error_in_another_form_is_an_error_all_the_same(body: object) -> None:
+    error = error_of(409, body, reason="Conflict")
+    assert isinstance(error, Conflict)
+    assert (error.message, error.code, error.details) == ("HTTP 409: Conflict", "", {})
+    assert error.existing_lease is None
+
+
+def test_a_message_is_one_short_line() -> None:
+    error = error_of(409, {"message": "two\nlines " + "x" * 10_000})
+    assert "\n" not in error.message
+    assert len(error.message) < 600
+
+
+def test_a_conflict_tells_the_lease_and_a_stale_version_the_current_one() -> None:
+    conflict, stale = (
+        error_of(409, {**BODY, "existing_lease": {"lease_id": "l"}}),
+        error_of(412, {"current_version": 3}),
+    )
+    assert isinstance(conflict, Conflict)
+    assert conflict.existing_lease == {"lease_id": "l"}
+    assert isinstance(stale, Stale)
+    assert stale.current_version == 3
+    other = error_of(412, {"current_version": "x"})
+    assert isinstance(other, Stale)
+    assert other.current_version is None
+
+
+def test_refusals_and_failures_are_apart_and_no_name_means_two_things() -> None:
+    assert not issubclass(RegistryFailure, RegistryRefusal)
+    here, there = (
+        {
+            name
+            for name, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        }
+        for module in (registry_errors, errors)
+    )
+    assert "Stale" in here
+    assert here & there == set()

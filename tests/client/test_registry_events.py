@@ -1,0 +1,264 @@
+"""What can be asked of a registry's event log, and how is it followed as it grows?"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from tests.support.hostile_server import HostileServer, Reply, answer, as_json, serving, silence
+from tests.support.registry_server import KEYS, RegistryServer
+
+from agent_health.access import Role
+from agent_health.client import RegistryClient, registry_connection
+from agent_health.client.registry_errors import (
+    InvalidAnswer,
+    NotAuthorized,
+    NotPermitted,
+    Unavailable,
+    Unprocessable,
+)
+from agent_health.client.registry_events import LoggedEvent
+from agent_health.errors import InvalidSetting
+from agent_health.event_chain import GENESIS, read_event, verify
+
+STREAM = "/api/v1/events/stream"
+
+
+async def take(stream: AsyncGenerator[LoggedEvent, None], number: int) -> list[int]:
+    """Return the sequences of the next events."""
+    async with asyncio.timeout(20):
+        return [(await anext(stream)).sequence for _ in range(number)]
+
+
+# ── against a real registry ──
+
+
+async def test_the_log_is_read_whole_and_its_chain_holds(client: RegistryClient) -> None:
+    for number in range(3):
+        await client.agents.register(f"a-{number}")
+    page = await client.events.list(limit=2)
+    assert [event.sequence for event in page.events] == [1, 2]
+    assert (page.next_after, page.last_sequence) == (2, 6)
+    events = [event async for event in client.events.each(page=2)]
+    assert verify([read_event(event.members()) for event in events]).sequence == 6
+    assert events[0].previous_hash == GENESIS.hash
+
+
+async def test_events_are_chosen_by_type_and_agent(client: RegistryClient) -> None:
+    for agent_id in ("a", "b"):
+        await client.agents.register(agent_id)
+    chosen = client.events.each(types=["agent.lifecycle", "agent.updated"], agent_id="b")
+    assert [event.payload["agent_id"] async for event in chosen] == ["b"]
+
+
+async def test_events_are_told_as_they_happen(client: RegistryClient) -> None:
+    await client.agents.register("before")
+    async with aclosing(client.events.stream(types=["agent.lifecycle"])) as stream:
+        next_one = asyncio.ensure_future(take(stream, 1))
+        agent = 0
+        while not next_one.done():
+            # From now on: when that is, the stream does not say.
+            await client.agents.register(f"after-{agent}")
+            agent += 1
+            await asyncio.sleep(0.05)
+        assert (await next_one)[0] > 2
+
+
+async def test_a_stream_goes_on_where_it_was_when_the_server_comes_back(
+    client: RegistryClient, registry: RegistryServer
+) -> None:
+    await client.agents.register("a")
+    async with aclosing(client.events.stream(after=0)) as stream:
+        assert await take(stream, 2) == [1, 2]
+        await asyncio.to_thread(registry.stop)
+        await asyncio.to_thread(registry.start)
+        await client.agents.register("b")
+        assert await take(stream, 2) == [3, 4]
+
+
+async def test_a_key_that_is_revoked_opens_no_stream(registry: RegistryServer) -> None:
+    key = KEYS[Role.READER]
+    await asyncio.to_thread(registry.revoke, key)
+    async with RegistryClient(registry.url, key=key) as reader:
+        with pytest.raises(NotAuthorized):
+            await anext(reader.events.stream())
+
+
+async def test_a_place_where_the_log_has_not_been_is_refused(client: RegistryClient) -> None:
+    with pytest.raises(Unprocessable):
+        await anext(client.events.stream(after=1_000))
+
+
+# ── against a scripted one ──
+
+
+def event(sequence: int, **members: Any) -> dict[str, Any]:
+    return {
+        "sequence": sequence, "id": f"evt_{sequence}", "type": "agent.lifecycle", "actor": "a",
+        "payload": {}, "created_at": "2026-11-20T12:00:00.000Z", "previous_hash": "0" * 64, "hash": "0" * 64,
+        **members,
+    }  # fmt: skip
+
+
+def told(*sequences: int) -> bytes:
+    return b"".join(
+        b"id: %d\ndata: %s\n\n" % (number, json.dumps(event(number)).encode()) for number in sequences
+    )
+
+
+def stream_of(content: bytes) -> Reply:
+    return answer(200, content, Content_Type="text/event-stream; charset=utf-8")
+
+
+class Script:
+    """Answers one request after another; the last answer stays."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self.replies = list(replies)
+
+    async def __call__(self, writer: asyncio.StreamWriter, head: str) -> None:
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        await reply(writer, head)
+
+
+async def follow(
+    script: Script,
+    number: int,
+    *,
+    path: str = STREAM,
+    timeout_seconds: float = 10.0,
+    **settings: Any,
+) -> tuple[list[int], HostileServer, list[float]]:
+    """Take so many events; return them, the server, and how long was waited."""
+    waits: list[float] = []
+
+    async def note(seconds: float) -> None:
+        waits.append(seconds)
+
+    async with (
+        serving({STREAM: script, path: script}) as server,
+        RegistryClient(server.url, timeout_seconds=timeout_seconds) as client,
+    ):
+        client._connection.sleep = note
+        async with aclosing(client.events.stream(**settings)) as stream:
+            return await take(stream, number), server, waits
+
+
+def last_event_ids(server: HostileServer) -> list[str | None]:
+    heads = [head.lower().partition("last-event-id: ")[2].partition("\r\n")[0] for head in server.heads]
+    return [head or None for head in heads]
+
+
+async def test_a_broken_stream_says_where_it_was() -> None:
+    script = Script(stream_of(told(4, 5)), stream_of(b": nothing new\nid: 9\n\n"), stream_of(told(10)))
+    found, server, waits = await follow(script, 3)
+    assert found == [4, 5, 10]
+    assert last_event_ids(server) == [None, "5", "9"]
+    assert len(waits) == 2
+
+
+async def test_the_beginning_is_told_in_the_query() -> None:
+    script = Script(stream_of(told(8)))
+    found, server, _ = await follow(script, 1, path=f"{STREAM}?after=7", after=7)
+    assert found == [8]
+    assert server.paths == [f"{STREAM}?after=7"]
+
+
+async def test_nothing_comes_twice() -> None:
+    script = Script(stream_of(told(1, 2)), stream_of(told(1, 2, 3)))
+    assert (await follow(script, 3))[0] == [1, 2, 3]
+
+
+async def test_a_type_that_only_a_newer_registry_knows_is_told_all_the_same() -> None:
+    newer = event(1, type="agent.promoted", new={"x": 1})
+    script = Script(stream_of(b"data: %s\n\n" % json.dumps(newer).encode()))
+    async with (
+        serving({STREAM: script}) as server,
+        RegistryClient(server.url) as client,
+        aclosing(client.events.stream()) as stream,
+    ):
+        found = await anext(stream)
+    assert found.type == "agent.promoted"
+    assert found.members() == newer
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, NotAuthorized), (403, NotPermitted)])
+async def test_a_stream_ends_with_its_key(status: int, kind: type[Exception]) -> None:
+    script = Script(stream_of(told(1)), answer(status))
+    with pytest.raises(kind):
+        await follow(script, 2)
+
+
+async def test_a_stream_that_is_silent_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_connection, "IDLE_SECONDS", 0.05)
+
+    async def fall_silent(writer: asyncio.StreamWriter, head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + told(1))
+        await writer.drain()
+        await silence(writer, head)
+
+    found, server, _ = await follow(Script(fall_silent, stream_of(told(2))), 2)
+    assert (found, last_event_ids(server)) == ([1, 2], [None, "1"])
+
+
+async def test_waits_grow_while_streams_end_at_once() -> None:
+    script = Script(*[stream_of(b"")] * 5, stream_of(told(1)))
+    _, _, waits = await follow(script, 1)
+    assert all(0.05 * 2**tries <= wait <= 0.1 * 2**tries for tries, wait in enumerate(waits))
+    assert len(waits) == 5
+
+
+async def test_the_wait_that_is_asked_for_is_kept() -> None:
+    script = Script(answer(503, Retry_After="3"), stream_of(b"retry: 4000\n\n"), stream_of(told(1)))
+    _, _, waits = await follow(script, 1)
+    assert 3 < waits[0] < 3.2
+    assert 4 <= waits[1] < 4.3
+
+
+async def test_a_stream_that_was_there_is_waited_for_longer_than_one_that_never_was() -> None:
+    script = Script(stream_of(told(1)), answer(503, Retry_After="5"), stream_of(told(2)))
+    found, _, waits = await follow(script, 2, timeout_seconds=2)
+    assert found == [1, 2]
+    assert waits[1] > 5
+
+
+async def test_nobody_waits_for_ever() -> None:
+    with pytest.raises(Unavailable):
+        await follow(Script(answer(503, Retry_After="3600")), 1)
+    script = Script(stream_of(told(1)), answer(503, Retry_After="61"))
+    with pytest.raises(Unavailable):
+        await follow(script, 2, patience_seconds=60)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        as_json({}),
+        answer(200, b"<html>", Content_Type="text/html"),
+        stream_of(b"data: {}\n\n"),
+        stream_of(b"data: nonsense\n\n"),
+        stream_of(b"data: " + b"x" * 2_000_000),
+        answer(307, Location="https://elsewhere.example/"),
+        answer(404),
+    ],
+)
+async def test_what_is_no_stream_of_events_ends_at_once(reply: Reply) -> None:
+    with pytest.raises(InvalidAnswer):
+        await follow(Script(reply), 1)
+
+
+async def test_a_list_that_does_not_go_on_is_not_followed() -> None:
+    page = as_json({"events": [], "next_after": 0, "last_sequence": 9, "archived_sequence": 0})
+    replies = {"/api/v1/events?after=0&limit=500": page}
+    async with serving(replies) as server, RegistryClient(server.url) as client:
+        with pytest.raises(InvalidAnswer, match="go on"):
+            [found async for found in client.events.each()]
+    assert len(server.heads) == 1
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan")])
+async def test_patience_is_a_length_of_time(seconds: float) -> None:
+    with pytest.raises(InvalidSetting):
+        await follow(Script(answer(503)), 1, patience_seconds=seconds)

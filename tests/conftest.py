@@ -1,0 +1,37 @@
+"""Which fixtures do all tests share?"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.support.databases import KINDS, WoundClock, opened
+from tests.support.registry_api import RegistryApi
+
+from agent_health.storage.database import Database
+
+
+@pytest.fixture(params=KINDS)
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of database: whoever asks for it is run on all of them."""
+    return str(request.param)
+
+
+@pytest.fixture
+def clock() -> WoundClock:
+    """A clock wound by hand."""
+    return WoundClock()
+
+
+@pytest.fixture
+async def database(database_kind: str, clock: WoundClock, tmp_path: Path) -> AsyncIterator[Database]:
+    """An empty database with all tables, whose time is the wound clock's."""
+    async with opened(database_kind, tmp_path, clock.now_s) as database:
+        yield database
+
+
+@pytest.fixture
+async def api(database: Database, clock: WoundClock) -> RegistryApi:
+    """The registry's API over an empty database."""
+    api = RegistryApi(database, clock)
+    await api.add_keys()
+    return api

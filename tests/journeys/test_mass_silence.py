@@ -1,0 +1,86 @@
+"""What becomes of a fleet of which one half falls silent at once?"""
+
+import asyncio
+
+import pytest
+from tests.support.databases import WoundClock
+from tests.support.fleet import add_agents, count_by_status
+from tests.support.registry_api import RegistryApi
+
+from agent_health.access import Role
+from agent_health.storage.database import Database
+
+FLEET = 1_000
+SILENT = FLEET // 2
+RETURNING = SILENT // 2
+"""Of the silent, so many are heard again while the registry holds."""
+BEAT_S = 60
+
+
+class Fleet:
+    """A thousand agents, some of which beat."""
+
+    def __init__(self, api: RegistryApi, names: list[str]) -> None:
+        self.api = api
+        self.names = names
+
+    async def live(self, seconds: int, beating: list[str]) -> None:
+        """Let time pass, with a sweep every 10 s and a heartbeat every minute."""
+        key = self.api.keys[Role.ADMIN]
+        for second in range(0, seconds, 10):
+            if second % BEAT_S == 0:
+                answers = await asyncio.gather(*(self.api.beat(name, key) for name in beating))
+                assert {answer.status for answer in answers} == {200}
+            self.api.clock.advance(10)
+            await self.api.registry.sweeper.sweep_once()
+
+    async def state(self) -> str:
+        answer = await self.api.ask("GET", "/api/v1/monitor", key=Role.READER)
+        return str(answer.json()["state"])
+
+    async def turns(self) -> list[tuple[str, str]]:
+        types = "monitor.held,monitor.recovering,monitor.normal,monitor.downtime,monitor.clock_jump"
+        events = await self.api.events(type=types)
+        return [(event["type"], event["payload"]["turn"]) for event in events]
+
+
+@pytest.fixture
+async def fleet(database: Database, clock: WoundClock) -> Fleet:
+    api = RegistryApi(database, clock, sweep_seconds=10)
+    await api.add_keys()
+    return Fleet(api, await add_agents(database, FLEET))
+
+
+async def test_half_a_fleet_that_falls_silent_is_held_and_the_truly_dead_are_dead_afterwards(
+    fleet: Fleet,
+) -> None:
+    steady, returning = fleet.names[SILENT:], fleet.names[:RETURNING]
+    await fleet.live(120, steady)
+    assert await fleet.state() == "held"
+    assert await count_by_status(fleet.api.database) == {"active": FLEET}
+    await fleet.live(780, [*steady, *returning])
+    assert await fleet.state() == "held"
+    assert await count_by_status(fleet.api.database) == {"active": FLEET}
+    await fleet.live(600, [*steady, *returning])
+    dead = SILENT - RETURNING
+    assert await count_by_status(fleet.api.database) == {"active": FLEET - dead, "dead": dead}
+    assert await fleet.state() == "normal"
+    assert await fleet.turns() == [
+        ("monitor.held", "mass_exit"),
+        ("monitor.recovering", "max_hold"),
+        ("monitor.normal", "cohort_passed"),
+    ]
+    gone = set(fleet.names[RETURNING:SILENT])
+    steps = await fleet.api.events(type="agent.lifecycle")
+    assert len(steps) == 2 * dead
+    assert {event["payload"]["agent_id"] for event in steps} == gone, "who came back never went"
+
+
+async def test_when_all_who_fell_silent_are_heard_again_the_hold_ends_and_nobody_went(fleet: Fleet) -> None:
+    await fleet.live(120, fleet.names[SILENT:])
+    assert await fleet.state() == "held"
+    await fleet.live(300, fleet.names)
+    assert await fleet.state() in {"recovering", "normal"}
+    assert (await fleet.turns())[:2] == [("monitor.held", "mass_exit"), ("monitor.recovering", "wave_over")]
+    assert await count_by_status(fleet.api.database) == {"active": FLEET}
+    assert await fleet.api.events(type="agent.lifecycle") == []

@@ -1,0 +1,135 @@
+"""Does the SDK that was published with RFC-0016 drive our server, by its base URL alone?
+
+The real package runs in an environment of its own and talks to a real server over a socket.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.registry_server import KEYS, RegistryServer, registry_server
+from tests.support.servers import REPOSITORY
+
+from agent_health.access import Role, StoredKey, digest_of, key_of
+from agent_health.storage import keys
+from agent_health.storage.database import Transaction
+
+PYTHON = REPOSITORY / ".venv-openintent" / "bin" / "python"
+SCRIPT = REPOSITORY / "tests" / "support" / "openintent_agents.py"
+AGENT_KEYS = {agent_id: key_of(digest_of(agent_id)) for agent_id in ("one", "two")}
+
+
+def add_agent_keys(transaction: Transaction) -> None:
+    for agent_id, key in AGENT_KEYS.items():
+        keys.add(
+            transaction,
+            StoredKey(
+                key_id=f"key_{agent_id}",
+                name=agent_id,
+                role=Role.AGENT,
+                agent_id=agent_id,
+                digest=digest_of(key),
+                created_at_s=0.0,
+            ),
+        )
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if not PYTHON.exists():
+        pytest.skip(f"NOT TESTED against the openintent SDK: {PYTHON} is absent; `make test` makes it")
+    with registry_server(tmp_path_factory.mktemp("registry"), dialects=("openintent",)) as server:
+        server.write(add_agent_keys)
+        return drive(server)
+
+
+def drive(server: RegistryServer, directory: Path = REPOSITORY) -> Any:
+    env = {
+        **os.environ,
+        "KEY_ONE": AGENT_KEYS["one"],
+        "KEY_TWO": AGENT_KEYS["two"],
+        "KEY_READER": KEYS[Role.READER],
+        # The SDK compares times without a zone.
+        "TZ": "UTC",
+    }
+    done = subprocess.run(
+        [str(PYTHON), "-W", "ignore", str(SCRIPT), f"{server.url}/dialects/openintent"],
+        capture_output=True,
+        timeout=60,
+        env=env,
+        cwd=directory,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def test_an_agent_registers_and_is_shown(said: Any) -> None:
+    registered = said["registered"]
+    assert registered["agent_id"] == "one"
+    assert registered["status"] == "active"
+    assert registered["version"] == 1
+    assert registered["capacity"] == {"max_concurrent_tasks": 3, "current_load": 0}
+    assert registered["heartbeat_config"]["unhealthy_after_seconds"] == 90
+    assert registered["metadata"] == {"runtime": "python"}
+    assert said["record"]["capacity"]["current_load"] == 1
+    assert said["record"]["drain_timeout_seconds"] == 60
+    assert said["beat"]["acknowledged"] is True
+    assert said["beat"]["agent_status"] == "active"
+    assert said["beat"]["pending_commands"] == []
+
+
+def test_listings_are_arrays_and_an_agent_sees_itself_alone(said: Any) -> None:
+    assert said["listed"] == ["one"]
+    assert said["listed by role"] == ["one"]
+
+
+def test_a_lease_is_held_by_one_kept_and_taken_over(said: Any) -> None:
+    assert said["lease"]["agent_id"] == "one"
+    assert said["lease"]["scope"] == "research"
+    assert said["lease"]["status"] == "active"
+    assert said["lease"]["is_active"] is True
+    assert said["leases"] == ["research"]
+    assert said["leases of another intent"] == []
+    assert 530 < said["seconds gained"] < 570
+    assert said["taken over"]["agent_id"] == "two"
+    assert said["taken over"]["id"] != said["lease"]["id"]
+
+
+def test_a_conflict_names_the_lease_in_the_way(said: Any) -> None:
+    conflict = said["conflict"]
+    assert conflict["exception"] == "LeaseConflictError"
+    assert conflict["existing_lease"]["agent_id"] == "one"
+    assert conflict["existing_lease"]["id"] == said["lease"]["id"]
+    assert "leased already" in conflict["message"]
+
+
+def test_refusals_become_the_exceptions_that_the_sdk_has(said: Any) -> None:
+    exceptions = {
+        what: (refusal["exception"], refusal["status"])
+        for what, refusal in said.items()
+        if isinstance(refusal, dict) and "exception" in refusal
+    }
+    assert exceptions == {
+        "registered again": ("ConflictError", 409),
+        "registered wrongly": ("ValidationError", 400),
+        "beat of another": ("OpenIntentError", 403),
+        "unknown": ("OpenIntentError", 403),
+        "conflict": ("LeaseConflictError", 409),
+        "renewed by another": ("NotFoundError", 404),
+        "renewed elsewhere": ("NotFoundError", 404),
+        "renewed too late": ("NotFoundError", 404),
+        "lease while draining": ("LeaseConflictError", 409),
+        "no such status": ("ValidationError", 400),
+        "beat when gone": ("OpenIntentError", 410),
+    }
+    assert said["registered wrongly"]["errors"][0]["pointer"] == "/capabilities/0"
+
+
+def test_an_agent_drains_leaves_and_comes_back(said: Any) -> None:
+    assert said["drained"] == "draining"
+    assert said["deregistered"] == "deregistered"
+    assert said["asynchronous"] == {"version": 1, "status": "active"}

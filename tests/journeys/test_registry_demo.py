@@ -1,0 +1,21 @@
+"""Does the demo's registry decide what it is shown to decide?"""
+
+import re
+import subprocess
+import sys
+
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
+
+
+def test_the_demo_shows_a_drain_a_death_and_a_lease_that_passes_on() -> None:
+    command = [sys.executable, "docs/examples/registry_demo.py"]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [re.sub(r"^ *[\d.]+ s +", "", line) for line in done.stdout.splitlines()]
+    assert "worker-3 was asked to drain, and is deregistered (drain_completed)" in told
+    assert any(re.match(r"worker-1 is dead: no heartbeat for [\d.]+ s, more than 5 s", line) for line in told)
+    assert "its lease ended with it: worker-2 has the report now, with token 2" in told
+    assert "a late write with token 1 is refused: 412 stale_token" in told
+    assert any(line.startswith("the log is") for line in told)

@@ -1,0 +1,53 @@
+"""Does every answer keep to the description, whatever requests are made from it?
+
+Schemathesis reads the served OpenAPI document and sends what it allows and what it forbids, with the key
+of an admin. No answer may be a fault of ours, and none may be other than described.
+"""
+
+import json
+import logging
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.registry_server import ADMIN_KEY, registry_server
+from tests.support.servers import REPOSITORY, SCRIPTS
+
+SETTINGS = REPOSITORY / "tests" / "support" / "schemathesis.toml"
+
+
+def attack(directory: Path, examples: int, seconds: float, *more: str) -> Any:
+    """Attack a new server; return the report."""
+    with registry_server(directory) as server:
+        command = [
+            str(SCRIPTS / "schemathesis"), "--config-file", str(SETTINGS),
+            "run", f"{server.url}/openapi.json", "--header", f"X-API-Key: {ADMIN_KEY}",
+            "--max-examples", str(examples), "--continue-on-failure", "--no-color",
+            "--report", "json", "--report-json-path", str(directory / "report.json"), *more,
+        ]  # fmt: skip
+        done = subprocess.run(command, cwd=directory, timeout=seconds, check=False, capture_output=True)
+    assert done.returncode == 0, done.stdout.decode()[-8_000:] + done.stderr.decode()[-2_000:]
+    return json.loads((directory / "report.json").read_text())
+
+
+def assert_unharmed(report: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert report["complete"]
+    assert report["failures"] == report["errors"] == []
+    assert report["operations"]["tested"] == report["operations"]["total"] - 1
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert ADMIN_KEY not in caplog.text
+
+
+def test_each_bound_of_the_description_is_kept_on_either_side(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = attack(tmp_path, 1, 240, "--seed", "20261120", "--phases", "examples,coverage")
+    assert_unharmed(report, caplog)
+
+
+@pytest.mark.long
+def test_many_requests_one_after_another_are_answered_as_described(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert_unharmed(attack(tmp_path, 100, 3_000), caplog)

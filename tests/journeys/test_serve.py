@@ -1,0 +1,382 @@
+"""Does the server start, serve, survive and end as an operator expects? With real processes."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import sqlite3
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.databases import KINDS, bare_url
+from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
+
+COMMAND = str(SCRIPTS / "agent-health")
+END_SECONDS = 15
+"""Within which a server has to end, on a busy machine too."""
+KEY = re.compile(r"ahk_[A-Za-z0-9_-]{43}")
+
+
+class Serving:
+    """A server process, or several with their supervisor, in a directory of its own."""
+
+    def __init__(
+        self, directory: Path, *options: str, on_terminal: bool = False, database: str | None = None
+    ) -> None:
+        self.log = directory / f"log-{len(list(directory.glob('log-*')))}"
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("AGENT_HEALTH_")
+        }
+        if database is not None:
+            environment["AGENT_HEALTH_SERVER_DATABASE"] = database
+        reader, writer = os.openpty() if on_terminal else os.pipe()
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [COMMAND, "serve", "--port", "0", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=log,
+                cwd=directory,
+                env=environment,
+                start_new_session=True,
+            )
+        os.close(writer)
+        self._said = b""
+        self._reading = threading.Thread(target=self._read, args=(reader,), daemon=True)
+        self._reading.start()
+        try:
+            self.url = until("it says where it is", self._address)
+        except AssertionError:
+            self.kill()
+            raise AssertionError(self.log.read_text()) from None
+
+    @property
+    def said(self) -> str:
+        return self._said.decode()
+
+    @property
+    def admin_key(self) -> str:
+        (key,) = KEY.findall(self.said)
+        return str(key)
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def workers(self) -> set[int]:
+        """The server processes that a supervisor has."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return {int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+    def ask(self, method: str, path: str, body: object = None, *, key: str | None = None) -> tuple[int, Any]:
+        """Send one request over a connection of its own."""
+        connection: http.client.HTTPConnection
+        if self.url.startswith("https"):
+            unchecked = ssl._create_unverified_context()  # noqa: S323 - the test's own certificate
+            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=unchecked)
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+        headers = {"Content-Type": "application/json"} | ({} if key is None else {"X-API-Key": key})
+        with contextlib.closing(connection):
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            content = answer.read()
+            is_json = answer.headers.get_content_type() == "application/json"
+            return answer.status, json.loads(content) if is_json else content
+
+    def register(self, agent_id: str, key: str) -> str:
+        """Register an agent and return its key."""
+        status, record = self.ask("POST", "/api/v1/agents", {"agent_id": agent_id}, key=key)
+        assert status == 201, record
+        return str(record["agent_key"])
+
+    def beat(self, agent_id: str, key: str) -> int:
+        body = {"status": "active", "client_timestamp": "2026-01-01T00:00:00Z"}
+        return self.ask("POST", f"/api/v1/agents/{agent_id}/heartbeat", body, key=key)[0]
+
+    def end(self) -> int:
+        """Ask it to end and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(END_SECONDS)
+
+    def kill(self) -> None:
+        """Leave nothing of it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE_SECONDS)
+        self._reading.join(PATIENCE_SECONDS)
+
+    def _address(self) -> str | None:
+        assert self.process.poll() is None
+        found = re.search(r"registry at (\S+)\s+database \S+\s", self.said)
+        # Whatever else there is to say was written together with it.
+        return found[1] if found else None
+
+    def _read(self, reader: int) -> None:
+        # At its end a terminal raises, a pipe is empty.
+        with contextlib.suppress(OSError):
+            while read := os.read(reader, 4_096):
+                self._said += read
+        os.close(reader)
+
+
+Start = Callable[..., Serving]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts servers; none of them outlives the test."""
+    with contextlib.ExitStack() as stack:
+
+        def started(*options: str, **how: Any) -> Serving:
+            server = Serving(tmp_path, *options, **how)
+            stack.callback(server.kill)
+            return server
+
+        yield started
+
+
+def command(
+    directory: Path, *arguments: str, database: str | None = None
+) -> "subprocess.CompletedProcess[str]":
+    variables = {} if database is None else {"AGENT_HEALTH_SERVER_DATABASE": database}
+    return subprocess.run(
+        [COMMAND, *arguments],
+        cwd=directory,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def new_key(directory: Path, role: str = "admin", database: str | None = None) -> str:
+    created = command(directory, "keys", "create", "--role", role, "--name", "test", database=database)
+    assert created.returncode == 0, created.stderr
+    return created.stdout.strip()
+
+
+def test_the_first_start_shows_a_key_once_and_a_restart_keeps_everything(
+    start: Start, tmp_path: Path
+) -> None:
+    first = start(on_terminal=True)
+    admin = first.admin_key
+    agent = first.register("agent-1", admin)
+    assert first.beat("agent-1", agent) == 200
+    assert first.end() == 0
+    second = start(on_terminal=True)
+    assert KEY.search(second.said) is None
+    status, record = second.ask("GET", "/api/v1/agents/agent-1", key=admin)
+    assert (status, record["status"]) == (200, "active")
+    assert second.beat("agent-1", agent) == 200
+    assert second.end() == 0
+    for log in tmp_path.glob("log-*"):
+        assert KEY.search(log.read_text()) is None
+    assert (tmp_path / "agent-health.db").stat().st_mode & 0o077 == 0
+
+
+def test_where_nobody_looks_no_key_is_shown_and_the_command_line_gives_one(
+    start: Start, tmp_path: Path
+) -> None:
+    server = start()
+    assert "agent-health keys create" in server.said
+    assert KEY.search(server.said) is None
+    server.register("agent-1", new_key(tmp_path))
+    assert server.end() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_workers_serve_and_the_death_of_one_is_survived(start: Start, tmp_path: Path, kind: str) -> None:
+    url = bare_url(kind, tmp_path)
+    admin = new_key(tmp_path, database=url)
+    server = start("--workers", "2", database=url)
+    before = until("both serve", lambda: found if len(found := server.workers) == 2 else None)
+    names = [f"agent-{number}" for number in range(20)]
+    with ThreadPoolExecutor(8) as executor:
+        keys = list(executor.map(lambda name: server.register(name, admin), names))
+    os.kill(min(before), signal.SIGKILL)
+    until("another one takes its place", lambda: len(server.workers) == 2 and server.workers != before)
+    with ThreadPoolExecutor(8) as executor:
+        assert list(executor.map(server.beat, names, keys)) == [200] * 20
+    status, listed = server.ask("GET", "/api/v1/agents?limit=100", key=admin)
+    assert (status, listed["total"]) == (200, 20)
+    assert server.end() == 0
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_ends_all_without_a_complaint(start: Start, signal_number: int) -> None:
+    """As Ctrl-C and systemd send it."""
+    server = start("--workers", "2")
+    until("both serve", lambda: len(server.workers) == 2)
+    until("both have begun", lambda: server.log.read_text().count("Application startup complete") == 2)
+    os.killpg(server.process.pid, signal_number)
+    assert server.process.wait(END_SECONDS) == 0
+    log = server.log.read_text()
+    assert not re.search(r"ERROR|WARNING|Traceback|replaced", log), log
+    assert log.count("Started server process") == 2
+
+
+def test_when_the_supervisor_is_killed_its_workers_end(start: Start) -> None:
+    server = start("--workers", "2")
+    workers = until("both serve", lambda: found if len(found := server.workers) == 2 else None)
+    until("it answers", lambda: server.ask("GET", "/healthz")[0] == 200)
+    server.process.kill()
+    server.process.wait(END_SECONDS)
+    until("the workers are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    with pytest.raises(OSError, match="refused"):
+        server.ask("GET", "/healthz")
+
+
+def test_what_is_under_way_is_answered_and_stored_before_the_end(start: Start) -> None:
+    server = start(on_terminal=True)
+    agent = server.register("agent-1", server.admin_key)
+    body = b'{"status": "active", "client_timestamp": "2026-01-01T00:00:00Z"}'
+    head = (
+        f"POST /api/v1/agents/agent-1/heartbeat HTTP/1.1\r\nHost: a\r\nX-API-Key: {agent}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
+        connection.sendall(head.encode() + body[:10])
+        until("it reads the request", lambda: server.ask("GET", "/healthz")[0] == 200)
+        server.process.send_signal(signal.SIGTERM)
+        until("it takes no more", lambda: "Shutting down" in server.log.read_text())
+        connection.sendall(body[10:])
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+    assert server.process.wait(END_SECONDS) == 0
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_stream_ends_with_the_server(start: Start, signal_number: int, workers: str) -> None:
+    server = start("--workers", workers, on_terminal=True)
+    key = server.admin_key
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
+        request = f"GET /api/v1/events/stream HTTP/1.1\r\nHost: a\r\nX-API-Key: {key}\r\n\r\n"
+        connection.sendall(request.encode())
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
+        server.process.send_signal(signal_number)
+        assert server.process.wait(END_SECONDS) == 0
+        until("the stream ends", lambda: connection.recv(65_536) == b"")
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_over_tls_it_is_reached_by_https(start: Start, tmp_path: Path) -> None:
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+            "-days", "1", "-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem",
+        ],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    server = start("--tls-certificate", "cert.pem", "--tls-key", "key.pem")
+    assert server.url.startswith("https://")
+    assert server.ask("GET", "/healthz") == (200, b"ok\n")
+    assert server.end() == 0
+
+
+@pytest.mark.parametrize(("options", "is_logged"), [((), False), (("--access-log",), True)])
+def test_requests_are_logged_only_if_asked_for(start: Start, options: Sequence[str], is_logged: bool) -> None:  # noqa: FBT001
+    server = start(*options)
+    server.ask("GET", "/api/v1/agents?status=active")
+    assert server.end() == 0
+    assert ("/api/v1/agents" in server.log.read_text()) is is_logged
+
+
+def refused(directory: Path, *options: str, database: str | None = None) -> tuple[int, str]:
+    """Start a server that cannot start; return its exit code and all that it wrote."""
+    ended = command(directory, "serve", *options, database=database)
+    assert ended.stdout == ""
+    return ended.returncode, ended.stderr
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, told = refused(tmp_path, "--port", str(port))
+    assert code == 1
+    assert told == f"agent-health: cannot listen on 127.0.0.1, port {port}: Address already in use\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_is_away_is_told_without_the_password(tmp_path: Path) -> None:
+    url = "postgresql://ah:hunter2@127.0.0.1:1/ah"
+    code, told = refused(tmp_path, "--port", "0", database=url)
+    assert code == 1
+    ending = "agent-health: the database cannot be reached (ConnectionRefusedError)"
+    assert told.splitlines()[-1] == ending
+    assert "hunter2" not in told
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--workers", "0"],
+        ["--port", "70000"],
+        ["--nonsense"],
+        ["--database", "mysql://root@h/d"],
+        ["--database", "sqlite://"],
+        ["--dialect", "klingon"],
+        ["--trusted-proxies", "somewhere"],
+        ["--trusted-proxies", "*"],
+        ["--tls-certificate", "cert.pem"],
+        ["--tls-certificate", "absent.pem", "--tls-key", "absent.pem"],
+        ["--public-url", "registry.example"],
+        ["--sweep-seconds", "0"],
+    ],
+)
+def test_a_wrong_option_is_one_line(tmp_path: Path, options: list[str]) -> None:
+    code, told = refused(tmp_path, *options)
+    assert code == 3
+    assert told.startswith("agent-health: ")
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("revision", "advice"), [("0000", "newer version"), (None, "another program")])
+def test_a_database_that_is_not_ours_to_use_is_left_alone(
+    tmp_path: Path, revision: str | None, advice: str
+) -> None:
+    assert command(tmp_path, "migrate").returncode == 0
+    connection = sqlite3.connect(tmp_path / "agent-health.db")
+    if revision is None:
+        connection.execute("DROP TABLE agent_health_revision")
+    else:
+        connection.execute("UPDATE agent_health_revision SET version_num = ?", [revision])
+    connection.commit()
+    connection.close()
+    code, told = refused(tmp_path, "--port", "0")
+    assert code == 1
+    assert advice in told
+    assert told.count("\n") == 1
+
+
+def test_a_backup_of_sqlite_is_served_from_postgresql(start: Start, tmp_path: Path) -> None:
+    first = start(on_terminal=True)
+    admin = first.admin_key
+    agent = first.register("agent-1", admin)
+    lease = {"resource": "task:1"}
+    token = first.ask("POST", "/api/v1/leases", lease, key=agent)[1]["fencing_token"]
+    assert command(tmp_path, "backup", "registry.gz").returncode == 0
+    assert first.end() == 0
+    url = bare_url("postgresql", tmp_path)
+    assert command(tmp_path, "restore", "registry.gz", database=url).returncode == 0
+    assert command(tmp_path, "restore", "registry.gz", database=url).returncode == 1
+    second = start(database=url)
+    assert second.beat("agent-1", agent) == 200
+    status, granted = second.ask("POST", "/api/v1/leases", lease, key=agent)
+    assert status == 201, second.log.read_text()
+    assert granted["fencing_token"] > token
+    assert second.end() == 0

@@ -1,0 +1,281 @@
+import asyncio
+from typing import Any
+
+import pytest
+from tests.support.asgi_client import Answer
+from tests.support.databases import WoundClock
+from tests.support.fleet import count_by_status
+from tests.support.registry_api import RegistryApi
+
+from agent_health.access import Role
+from agent_health.agent_record import moment
+from agent_health.registry.accept_observations import target_agent_id
+from agent_health.storage.database import Database
+
+OBSERVATIONS = "/api/v1/observations"
+CARD = "https://agent.example/.well-known/agent-card.json"
+
+
+def seen(clock: WoundClock, **members: Any) -> dict[str, Any]:
+    """What a probe saw just now: an interface that answers, unless it is said otherwise."""
+    observation = {"observed_at": moment(clock.at_s).isoformat(), "transport": {"result": "ok"}, **members}
+    if "target_url" not in members:
+        observation.setdefault("agent_id", "agent-1")
+    return observation
+
+
+def failure(clock: WoundClock, **members: Any) -> dict[str, Any]:
+    return seen(clock, transport={"result": "timeout"}, **members)
+
+
+def document(clock: WoundClock, status: str, **members: Any) -> dict[str, Any]:
+    stated = {"status": status, "timestamp": moment(clock.at_s).isoformat(), "max_age_s": 60}
+    return seen(clock, readiness={"result": "ok"}, document=stated, **members)
+
+
+async def report(api: RegistryApi, *observations: dict[str, Any], **members: Any) -> Answer:
+    body = {"observations": list(observations), **members}
+    return await api.ask("POST", OBSERVATIONS, body, key=Role.PROBER)
+
+
+async def outcomes(api: RegistryApi, *observations: dict[str, Any], **members: Any) -> list[str]:
+    answer = await report(api, *observations, **members)
+    assert answer.status == 200, answer.body
+    return [result["outcome"] for result in answer.json()["results"]]
+
+
+async def _status(api: RegistryApi, agent_id: str = "agent-1") -> str:
+    return str((await api.record(agent_id))["status"])
+
+
+async def test_what_is_seen_is_shown_beside_what_the_agent_says_and_decides_nothing(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await api.register("agent-1")
+    clock.advance(1)
+    for _ in range(5):
+        assert await outcomes(api, failure(clock)) == ["accepted"]
+        clock.advance(10)
+    await api.sweep()
+    record = await api.record("agent-1")
+    assert record["status"] == "active"
+    assert record["seen"]["failures_in_row"] == 5
+    assert record["is_unreachable"] is True
+
+
+async def test_an_observation_that_is_doubled_or_late_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
+    await api.register("agent-1")
+    first, clock.at_s = seen(clock), clock.at_s + 1
+    second = seen(clock)
+    assert await outcomes(api, second, first, second) == ["accepted", "ignored", "ignored"]
+    counts = (await report(api, seen(clock, agent_id="nobody"))).json()["counts"]
+    assert counts == {"unknown": 1}
+
+
+async def test_a_target_gets_a_record_at_its_first_sign_of_life(api: RegistryApi, clock: WoundClock) -> None:
+    silent = failure(clock, target_url=CARD)
+    assert await outcomes(api, silent) == ["no_sign_of_life_yet"]
+    assert await count_by_status(api.database) == {}
+    clock.advance(1)
+    alive = document(clock, "degraded", target_url=CARD, reported_agent_id="its-own-name")
+    answer = (await report(api, alive)).json()
+    agent_id = answer["results"][0]["agent_id"]
+    assert agent_id == target_agent_id(CARD)
+    assert agent_id.startswith("tgt_")
+    assert len(agent_id) == 36
+    record = await api.record(agent_id)
+    assert (record["status"], record["health"], record["monitoring"]) == ("active", "degraded", "probe")
+    assert record["card_url"] == CARD
+    assert record["seen"]["reported_agent_id"] == "its-own-name"
+    assert record["heartbeat_config"]["unhealthy_after_seconds"] == 900
+    assert await api.lifecycle(agent_id) == [("registering", "active", "registered")]
+    clock.advance(1)
+    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
+    assert await count_by_status(api.database) == {"active": 1}
+
+
+async def test_two_probers_that_find_a_target_at_once_find_one_agent(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    found = [outcomes(api, seen(clock, target_url=f"{CARD}?{number}")) for number in (1, 1, 1, 2)]
+    results = await asyncio.gather(*found)
+    assert sorted(results) == [["accepted"], ["accepted"], ["ignored"], ["ignored"]]
+    assert await count_by_status(api.database) == {"active": 2}
+
+
+async def _probed(api: RegistryApi) -> None:
+    await api.register("agent-1", monitoring="probe", card_url=CARD)
+
+
+async def test_a_probed_agent_is_unhealthy_dead_and_found_again(api: RegistryApi, clock: WoundClock) -> None:
+    await _probed(api)
+    await outcomes(api, seen(clock))
+    for wound_s in (300, 300, 299.9):
+        clock.advance(wound_s)
+        await outcomes(api, failure(clock))
+        await api.sweep()
+    assert await _status(api) == "active"
+    clock.advance(0.2)
+    await api.sweep()
+    assert await _status(api) == "unhealthy"
+    for _ in range(9):
+        clock.advance(300)
+        await outcomes(api, failure(clock))
+        await api.sweep()
+    assert await _status(api) == "dead"
+    clock.advance(300)
+    await outcomes(api, seen(clock))
+    assert await _status(api) == "dead"
+    clock.advance(30)
+    await outcomes(api, seen(clock))
+    record = await api.record("agent-1")
+    assert (record["status"], record["incarnation"]) == ("active", 2)
+    assert [step[1:] for step in (await api.lifecycle("agent-1"))[1:]] == [
+        ("unhealthy", "probe_silence"),
+        ("dead", "probe_silence"),
+        ("active", "probe_rediscovered"),
+    ]
+
+
+async def test_a_registered_agent_that_is_probed_needs_no_heartbeat(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await _probed(api)
+    clock.advance(10_000)
+    await api.sweep()
+    assert await _status(api) == "active"
+
+
+async def test_an_unhealthy_probed_agent_recovers_with_a_sign_of_life(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await _probed(api)
+    await outcomes(api, seen(clock))
+    for _ in range(4):
+        clock.advance(300)
+        await outcomes(api, failure(clock))
+    await api.sweep()
+    assert await _status(api) == "unhealthy"
+    await outcomes(api, seen(clock, observed_at=moment(clock.at_s + 1).isoformat()))
+    assert (await api.lifecycle("agent-1"))[-1] == ("unhealthy", "active", "probe_recovered")
+
+
+@pytest.mark.parametrize("monitoring", ["probe", "both"])
+async def test_two_documents_that_say_unhealthy_are_believed_and_one_that_does_not_ends_it(
+    api: RegistryApi, clock: WoundClock, monitoring: str
+) -> None:
+    await api.register("agent-1", monitoring=monitoring, card_url=CARD)
+    await outcomes(api, document(clock, "unhealthy"))
+    assert await _status(api) == "active"
+    clock.advance(60)
+    await outcomes(api, document(clock, "unhealthy"))
+    assert await _status(api) == "unhealthy"
+    clock.advance(20)
+    await outcomes(api, document(clock, "degraded"))
+    assert (await api.record("agent-1"))["health"] == "degraded"
+    assert [step[1:] for step in (await api.lifecycle("agent-1"))[1:]] == [
+        ("unhealthy", "health_reported_unhealthy"),
+        ("active", "health_recovered"),
+    ]
+    changes = await api.events(type="agent.health_changed")
+    assert [change["payload"]["new_health"] for change in changes] == ["unhealthy", "degraded"]
+
+
+async def test_who_calls_itself_healthy_yet_fails_is_refuted(api: RegistryApi, clock: WoundClock) -> None:
+    await _probed(api)
+    for _ in range(10):
+        clock.advance(30)
+        await outcomes(api, {**document(clock, "healthy"), "transport": {"result": "refused"}})
+    assert (await api.lifecycle("agent-1"))[-1][1:] == ("unhealthy", "observed_contradicts_report")
+    for _ in range(10):
+        clock.advance(30)
+        await outcomes(api, document(clock, "healthy"))
+    assert (await api.lifecycle("agent-1"))[-1][1:] == ("active", "probe_recovered")
+
+
+async def test_a_health_that_has_become_stale_is_unknown_after_the_next_sweep(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await api.register("agent-1", monitoring="probe", card_url=CARD)
+    await outcomes(api, document(clock, "healthy"))
+    assert (await api.record("agent-1"))["health"] == "healthy"
+    clock.advance(900.1)
+    await api.sweep()
+    assert (await api.record("agent-1"))["health"] == "unknown"
+
+
+async def test_many_probed_agents_that_fail_at_once_are_held(api: RegistryApi, clock: WoundClock) -> None:
+    urls = [f"https://agent.example/{number}" for number in range(30)]
+    await outcomes(api, *(seen(clock, target_url=url) for url in urls))
+    for _ in range(4):
+        clock.advance(300)
+        await outcomes(api, *(failure(clock, target_url=url) for url in urls))
+    await api.sweep()
+    assert await count_by_status(api.database) == {"active": 30}
+    assert len(await api.events(type="monitor.held")) == 1
+
+
+async def test_an_agent_that_is_off_the_list_is_not_watched(api: RegistryApi, clock: WoundClock) -> None:
+    await _probed(api)
+    await api.ask("DELETE", "/api/v1/agents/agent-1")
+    assert await outcomes(api, seen(clock)) == ["ignored"]
+
+
+async def _shard(api: RegistryApi, ttl_seconds: float = 60) -> dict[str, Any]:
+    body = {"resource": "shard:7", "ttl_seconds": ttl_seconds}
+    answer = await api.ask("POST", "/api/v1/leases", body, key=Role.PROBER)
+    assert answer.status == 201, answer.body
+    return dict(answer.json())
+
+
+async def test_a_shards_results_count_with_its_token_and_a_stale_one_refuses_all_of_them(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await api.register("agent-1")
+    token = (await _shard(api))["fencing_token"]
+    assert await outcomes(api, seen(clock), shard=7, fencing_token=token) == ["accepted"]
+    clock.advance(61)
+    late = await report(api, seen(clock), shard=7, fencing_token=token)
+    assert (late.status, late.json()["error"]["code"]) == (412, "lease_ended")
+    newer = (await _shard(api))["fencing_token"]
+    clock.advance(1)
+    new_target = seen(clock, target_url=CARD)
+    stale = await report(api, seen(clock), new_target, shard=7, fencing_token=token)
+    assert (stale.status, stale.json()["error"]["code"]) == (412, "stale_token")
+    assert "seen" in await api.record("agent-1")
+    assert await count_by_status(api.database) == {"active": 1}
+    assert len(await api.events(type="fenced_write_rejected")) == 2
+    assert await outcomes(api, seen(clock), shard=7, fencing_token=newer) == ["accepted"]
+    never = await report(api, seen(clock), shard=8, fencing_token=newer)
+    assert never.status == 404
+
+
+@pytest.mark.parametrize("role", [Role.READER, Role.ENROLL, Role.COORDINATOR])
+async def test_only_probers_report(api: RegistryApi, clock: WoundClock, role: Role) -> None:
+    body = {"observations": [seen(clock)]}
+    assert (await api.ask("POST", OBSERVATIONS, body, key=role)).status == 403
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"observations": []},
+        {"observations": [{}] * 1001},
+        {"observations": [{"agent_id": "a"}]},
+        {"observations": [], "prober": "me"},
+        {"shard": 7},
+    ],
+)
+async def test_what_is_no_batch_is_refused(
+    api: RegistryApi, clock: WoundClock, wrong: dict[str, Any]
+) -> None:
+    body = {"observations": [seen(clock)], **wrong}
+    assert (await api.ask("POST", OBSERVATIONS, body, key=Role.PROBER)).status == 422
+
+
+async def test_a_thousand_observations_are_one_batch(
+    api: RegistryApi, clock: WoundClock, database: Database
+) -> None:
+    found = [seen(clock, target_url=f"https://agent.example/{number}") for number in range(1000)]
+    assert await outcomes(api, *found) == ["accepted"] * 1000
+    assert await count_by_status(database) == {"active": 1000}

@@ -1,0 +1,379 @@
+"""Whatever is asked in whatever order: does the registry show what the rules say?"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from tests.support.asgi_client import Answer
+from tests.support.databases import KINDS, WoundClock, create_tables, empty_postgresql
+from tests.support.lifecycle_model import ALIVE, Agent, Lease, Model
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from agent_health.access import Role
+from agent_health.registry.verify_events import verify_log
+from agent_health.storage.database import open_database
+
+NAMES = ("agent-1", "agent-2")
+LEASES = "/api/v1/leases"
+STATE = "/api/v1/intents/i1/state/notes"
+RESOURCES = ("intent:i1/notes", "task:t1", "anything")
+
+T = TypeVar("T")
+resources = st.sampled_from(RESOURCES)
+small_steps_s = st.sampled_from([0.5, 1.0, 10.0, 29.5, 30.0])
+# Around the thresholds: 90 s, 300 s, and 120 s for drains.
+steps_s = small_steps_s | st.sampled_from([60.0, 89.5, 90.0, 90.5, 120.0, 209.5, 210.0, 300.0, 300.5, 400.0])
+durations_s = st.sampled_from([1.0, 30.0, 100.0, 1000.0, 1000.0])
+matches = st.sampled_from(["right", "right", "right", "right", "stale", "absent"])
+
+
+class ApiMachine(RuleBasedStateMachine):
+    """The registry beside the model; every rule asks both, every invariant compares them."""
+
+    kind = "sqlite"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.clock = WoundClock()
+        self.model = Model(self.clock.at_s)
+        self.told = 0
+        """The sequence of the last event that was looked at."""
+        self.last_told: dict[str, tuple[str, int, int]] = {}
+        """Where the log's events have led each agent: status, incarnation, version."""
+        self.tokens: dict[str, int] = {}
+        self.run(self._open())
+
+    def teardown(self) -> None:
+        self.run(self.api.database.close())
+        self.runner.close()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(coroutine)
+
+    async def _open(self) -> None:
+        if self.kind == "sqlite":
+            database = open_database("sqlite://", clock=self.clock.now_s)
+            await create_tables(database)
+        else:
+            database = open_database(empty_postgresql(), clock=self.clock.now_s)
+        self.api = RegistryApi(database, self.clock)
+        await self.api.add_keys()
+
+    def ask(self, method: str, path: str, body: object = None, **options: Any) -> Answer:
+        return self.run(self.api.ask(method, path, body, **options))
+
+    def expect(self, status: int, method: str, path: str, body: object = None, **options: Any) -> Answer:
+        answer = self.ask(method, path, body, **options)
+        assert answer.status == status, (answer.status, answer.body, f"expected {status}")
+        return answer
+
+    def some_agent(self, data: st.DataObject) -> Agent:
+        """Choose an agent, mostly one that is alive."""
+        agents = list(self.model.agents.values())
+        living = [agent for agent in agents if agent.status in ALIVE]
+        return data.draw(st.sampled_from(living * 3 + agents))
+
+    def if_match(self, agent: Agent, choice: str) -> tuple[str | None, dict[str, str]]:
+        """Return a tag and the headers that carry it."""
+        tag = {"right": agent.etag, "stale": '"99.99"', "absent": None}[choice]
+        return tag, {} if tag is None else {"if-match": tag}
+
+    # Agents
+
+    @initialize()
+    def begin(self) -> None:
+        for name in NAMES:
+            self.model.register(name, "", supersede=False)
+            answer = self.expect(201, "POST", AGENTS, {"agent_id": name}, key=Role.ENROLL)
+            self.model.agents[name].key = answer.json()["agent_key"]
+
+    @rule(
+        name=st.sampled_from(NAMES), supersede=st.sampled_from([False, False, True]), by_itself=st.booleans()
+    )
+    def register_again(self, name: str, *, supersede: bool, by_itself: bool) -> None:
+        key = self.model.agents[name].key
+        status = self.model.register(name, key, supersede=supersede)
+        body = {"agent_id": name, "supersede": supersede}
+        self.expect(status, "POST", AGENTS, body, key=key if by_itself else Role.COORDINATOR)
+
+    @rule(
+        data=st.data(),
+        said=st.sampled_from(["active", "active", "draining"]),
+        life=st.sampled_from([None, 0, 0, -1]),
+    )
+    def beat(self, data: st.DataObject, said: str, life: int | None) -> None:
+        agent = self.some_agent(data)
+        incarnation = None if life is None else agent.incarnation + life
+        headers = {} if incarnation is None else {"x-agent-incarnation": str(incarnation)}
+        status = self.model.beat(agent, said, incarnation)
+        body = {"status": said, "client_timestamp": self.api.time_text()}
+        path = f"{AGENTS}/{agent.agent_id}/heartbeat"
+        answer = self.expect(status, "POST", path, body, key=agent.key, headers=headers)
+        if status == 200:
+            reply = answer.json()
+            assert reply["agent_status"] == agent.status
+            assert len(reply["pending_commands"]) == len(self.model.pending(agent))
+
+    @rule(data=st.data(), choice=matches, timeout_s=st.sampled_from([None, 1.0, 30.0]))
+    def drain(self, data: st.DataObject, choice: str, timeout_s: float | None) -> None:
+        agent = self.some_agent(data)
+        tag, headers = self.if_match(agent, choice)
+        body = {"status": "draining", "drain_timeout_seconds": timeout_s}
+        status = self.model.drain(agent, tag, timeout_s)
+        self.expect(
+            status, "PATCH", f"{AGENTS}/{agent.agent_id}/status", body, key=agent.key, headers=headers
+        )
+
+    @rule(data=st.data(), choice=matches)
+    def deregister(self, data: st.DataObject, choice: str) -> None:
+        agent = self.some_agent(data)
+        tag, headers = self.if_match(agent, choice)
+        status = self.model.deregister(agent, tag)
+        self.expect(status, "DELETE", f"{AGENTS}/{agent.agent_id}", key=Role.COORDINATOR, headers=headers)
+
+    @rule(data=st.data(), choice=matches, called=st.sampled_from([None, "Ann", "Bob"]))
+    def rename(self, data: st.DataObject, choice: str, called: str | None) -> None:
+        agent = self.some_agent(data)
+        tag, headers = self.if_match(agent, choice)
+        status = self.model.update(agent, tag, name=called)
+        self.expect(
+            status, "PATCH", f"{AGENTS}/{agent.agent_id}", {"name": called}, key=agent.key, headers=headers
+        )
+
+    @rule(data=st.data(), unhealthy_s=st.sampled_from([20.0, 90.0, 200.0]))
+    def declare_other_thresholds(self, data: st.DataObject, unhealthy_s: float) -> None:
+        agent = self.some_agent(data)
+        config = {
+            "interval_seconds": 10.0,
+            "unhealthy_after_seconds": unhealthy_s,
+            "dead_after_seconds": 3 * unhealthy_s,
+        }
+        tag, headers = self.if_match(agent, "right")
+        changed = {"interval_s": 10.0, "unhealthy_after_s": unhealthy_s, "dead_after_s": 3 * unhealthy_s}
+        status = self.model.update(agent, tag, **changed)
+        self.expect(
+            status,
+            "PATCH",
+            f"{AGENTS}/{agent.agent_id}",
+            {"heartbeat_config": config},
+            key=agent.key,
+            headers=headers,
+        )
+
+    @rule(data=st.data(), timeout_s=st.sampled_from([None, 5.0]), expires_s=durations_s)
+    def command(self, data: st.DataObject, timeout_s: float | None, expires_s: float) -> None:
+        agent = self.some_agent(data)
+        body = {"command": "drain", "drain_timeout_seconds": timeout_s, "expires_in_seconds": expires_s}
+        status = self.model.command(agent, timeout_s, expires_s)
+        self.expect(status, "POST", f"{AGENTS}/{agent.agent_id}/commands", body, key=Role.COORDINATOR)
+
+    # Operators and probers
+
+    @rule(data=st.data(), seconds=st.none() | durations_s)
+    def maintain(self, data: st.DataObject, seconds: float | None) -> None:
+        agent = self.some_agent(data)
+        status = self.model.maintain(agent, seconds)
+        path = f"{AGENTS}/{agent.agent_id}/maintenance"
+        if seconds is None:
+            self.expect(status, "DELETE", path, key=Role.COORDINATOR)
+        else:
+            self.expect(status, "PUT", path, {"seconds": seconds, "reason": "test"}, key=Role.COORDINATOR)
+
+    @rule(data=st.data(), declared=st.sampled_from([None, "active", "unhealthy"]), seconds=durations_s)
+    def override(self, data: st.DataObject, declared: str | None, seconds: float) -> None:
+        agent = self.some_agent(data)
+        path = f"{AGENTS}/{agent.agent_id}/override"
+        if declared is None:
+            self.expect(self.model.take_override_back(agent), "DELETE", path)
+        else:
+            status = self.model.override(agent, declared, seconds)
+            self.expect(status, "PUT", path, {"status": declared, "seconds": seconds, "reason": "test"})
+
+    @rule(data=st.data(), result=st.sampled_from(["ok", "timeout"]))
+    def observe(self, data: st.DataObject, result: str) -> None:
+        agent = self.some_agent(data)
+        transport = {"result": result}
+        seen = {"agent_id": agent.agent_id, "observed_at": self.api.time_text(), "transport": transport}
+        body = {"observations": [seen]}
+        answer = self.expect(200, "POST", "/api/v1/observations", body, key=Role.PROBER)
+        (outcome,) = answer.json()["results"]
+        if outcome["outcome"] == "accepted":
+            self.model.observed(agent)
+
+    # Leases
+
+    @rule(data=st.data(), resource=resources, ttl_s=durations_s)
+    def acquire(self, data: st.DataObject, resource: str, ttl_s: float) -> None:
+        self.acquire_for(self.some_agent(data), resource, ttl_s)
+
+    def acquire_for(self, agent: Agent, resource: str, ttl_s: float) -> None:
+        status = self.model.acquire(agent, resource)
+        body = {"resource": resource, "ttl_seconds": ttl_s}
+        answer = self.expect(status, "POST", LEASES, body, key=agent.key)
+        if status == 201:
+            granted = answer.json()
+            lease_id, token = granted["lease_id"], granted["fencing_token"]
+            self.model.granted(Lease(resource, lease_id, agent.agent_id, token, self.clock.at_s + ttl_s))
+        elif agent.status in {"active", "unhealthy"}:
+            assert answer.json()["existing_lease"]["holder"] == self.model.leases[resource].holder
+
+    @precondition(lambda self: self.model.leases)
+    @rule(data=st.data(), added=st.sampled_from([0, 0, 0, 1, -1]), ttl_s=durations_s)
+    def renew(self, data: st.DataObject, added: int, ttl_s: float) -> None:
+        agent, lease = self.some_agent(data), self.some_lease(data)
+        if lease.token + added < 1:
+            return
+        status = self.model.renew(agent, lease, lease.token + added, ttl_s)
+        body = {"fencing_token": lease.token + added, "ttl_seconds": ttl_s}
+        self.expect(status, "POST", f"{LEASES}/{lease.lease_id}/renew", body, key=agent.key)
+
+    @precondition(lambda self: self.model.leases)
+    @rule(data=st.data(), by_operator=st.sampled_from([False, False, True]))
+    def release(self, data: st.DataObject, *, by_operator: bool) -> None:
+        agent = None if by_operator else self.some_agent(data)
+        lease = self.some_lease(data)
+        key = Role.COORDINATOR if agent is None else agent.key
+        self.expect(self.model.release(agent, lease), "DELETE", f"{LEASES}/{lease.lease_id}", key=key)
+
+    @rule(data=st.data(), added=st.sampled_from([0, 0, 0, 1, -1]))
+    def write(self, data: st.DataObject, added: int) -> None:
+        agent = self.some_agent(data)
+        lease = self.model.leases.get(RESOURCES[0])
+        token = max(0, added + (1 if lease is None else lease.token))
+        status = self.model.write(agent, RESOURCES[0], token)
+        headers = {"x-fencing-token": str(token)}
+        answer = self.expect(status, "PUT", STATE, {"by": agent.agent_id}, key=agent.key, headers=headers)
+        if status == 200:
+            assert answer.json()["version"] == self.model.versions[RESOURCES[0]]
+
+    def some_lease(self, data: st.DataObject) -> Lease:
+        """Choose a lease, mostly a current one."""
+        current = list(self.model.leases.values())
+        return data.draw(st.sampled_from(current * 2 + self.model.old_leases))
+
+    # Time
+
+    @rule(seconds=small_steps_s)
+    def let_time_pass(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.model.advance(seconds)
+
+    @rule(seconds=steps_s)
+    def live_on(self, seconds: float) -> None:
+        """Let time pass with sweeps running; at its end they have seen what there is to see."""
+        self.let_time_pass(seconds)
+        self.model.sweep(others_swept=True)
+        self.run(self.api.sweep())
+        # Whoever's lease expired is judged by the sweep that follows.
+        self.run(self.api.sweep())
+
+    @precondition(lambda self: self.model.deadlines_s())
+    @rule(data=st.data(), beyond_s=st.sampled_from([0.0, 0.5]))
+    def live_to_a_deadline(self, data: st.DataObject, beyond_s: float) -> None:
+        """Let just so much time pass that something is due, or is due after the next moment only."""
+        deadline_s = data.draw(st.sampled_from(self.model.deadlines_s()))
+        self.live_on(deadline_s - self.clock.at_s + beyond_s)
+
+    @rule(data=st.data(), resource=resources)
+    def drain_while_holding(self, data: st.DataObject, resource: str) -> None:
+        """Begin a drain that only its timeout, or the end of the lease, will end."""
+        agent = self.some_agent(data)
+        self.acquire_for(agent, resource, 1000.0)
+        headers = {"if-match": agent.etag}
+        status = self.model.drain(agent, agent.etag, None)
+        path = f"{AGENTS}/{agent.agent_id}/status"
+        self.expect(status, "PATCH", path, {"status": "draining"}, key=agent.key, headers=headers)
+
+    @rule(seconds=steps_s)
+    def be_down(self, seconds: float) -> None:
+        """Let time pass in which nobody sweeps."""
+        self.let_time_pass(seconds)
+        self.model.sweep(others_swept=False)
+        self.run(self.api.registry.sweeper.sweep_once())
+        self.run(self.api.registry.sweeper.sweep_once())
+
+    # What holds after every step
+
+    @invariant()
+    def shows_what_the_model_says(self) -> None:
+        for name, agent in self.model.agents.items():
+            shown = self.expect(200, "GET", f"{AGENTS}/{agent.agent_id}", key=Role.READER).json()
+            found = tuple(shown[key] for key in ("status", "reason", "incarnation", "version", "etag"))
+            expected = (agent.status, agent.reason, agent.incarnation, agent.version, agent.etag)
+            assert found == expected, f"{name}: {found}, expected {expected}"
+            assert shown["health"] == "unknown"
+
+    @invariant()
+    def leases_are_those_of_the_model(self) -> None:
+        listed = self.expect(200, "GET", LEASES, key=Role.READER).json()["leases"]
+        found = {lease["resource"]: (lease["holder"], lease["fencing_token"]) for lease in listed}
+        held = self.model.held()
+        assert found == {name: (lease.holder, lease.token) for name, lease in held.items()}
+        for lease in listed:
+            assert self.model.agents[lease["holder"]].status in ALIVE
+            assert lease["fencing_token"] >= self.tokens.get(lease["resource"], 0)
+            self.tokens[lease["resource"]] = lease["fencing_token"]
+
+    @invariant()
+    def each_event_goes_on_where_the_one_before_ended(self) -> None:
+        query = f"after={self.told}&limit=1000&type=agent.lifecycle,agent.updated"
+        page = self.expect(200, "GET", f"/api/v1/events?{query}", key=Role.READER).json()
+        for event in page["events"]:
+            said = event["payload"]
+            before, *_ = self.last_told.get(said["agent_id"], ("registering", 0, 0))
+            assert said.get("previous_status", before) == before, event
+            after = (said.get("new_status", before), said["incarnation"], said["version"])
+            self.last_told[said["agent_id"]] = after
+        self.told = page["next_after"]
+        expected = {
+            name: (agent.status, agent.incarnation, agent.version)
+            for name, agent in self.model.agents.items()
+        }
+        assert self.last_told == expected
+
+    @invariant()
+    def the_log_proves_what_is_stored(self) -> None:
+        report = self.run(self.api.database.read(verify_log))
+        assert report.is_good, (report.fault, report.differences)
+
+
+class PostgresqlMachine(ApiMachine):
+    kind = "postgresql"
+
+
+MACHINES = {"sqlite": ApiMachine, "postgresql": PostgresqlMachine}
+
+
+def _drive(kind: str, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        MACHINES[kind],
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 10), ("postgresql", 2)])
+def test_whatever_is_asked_the_registry_shows_what_the_rules_say(kind: str, examples: int) -> None:
+    _drive(kind, examples, 50)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_is_asked_at_length_the_registry_shows_what_the_rules_say(kind: str) -> None:
+    _drive(kind, 150, 120)

@@ -1,0 +1,100 @@
+import json
+from pathlib import Path
+
+from sqlalchemy import select
+from tests.registry.test_archive_events import archive_everything
+from tests.registry.test_verify_events import live_a_little, report
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from agent_health.access import Role
+from agent_health.storage.database import Transaction
+from agent_health.storage.tables import metadata
+
+RECORD = f"{AGENTS}/agent-1/record"
+
+
+def _words(transaction: Transaction) -> dict[str, str]:
+    """All that is stored, as text, by table."""
+    return {
+        table.name: json.dumps(
+            [[str(value) for value in row] for row in transaction.connection.execute(select(table))]
+        )
+        for table in metadata.sorted_tables
+    }
+
+
+async def test_nothing_is_left_of_an_agent_but_its_id_in_the_log(api: RegistryApi) -> None:
+    record = await api.register(
+        "agent-1", name="Mrs Secret", metadata={"x": "Mrs Secret"}, capabilities=["c1"]
+    )
+    key = record["agent_key"]
+    await api.ask("POST", "/api/v1/leases", {"resource": "r:1"}, key=key)
+    await api.ask("POST", f"{AGENTS}/agent-1/commands", {"command": "drain", "reason": "Mrs Secret"})
+    await api.beat("agent-1", key, client_timestamp="2020-01-01T00:00:00Z")
+    await api.register("agent-2")
+    answer = await api.ask("DELETE", RECORD)
+    assert answer.status == 200, answer.body
+    words = await api.database.read(_words)
+    assert {name for name, text in words.items() if "Mrs Secret" in text} == set()
+    assert {name for name, text in words.items() if "agent-1" in text} == {"events"}
+    assert (await api.ask("GET", f"{AGENTS}/agent-1")).status == 404
+    assert (await api.beat("agent-1", key)).status == 401
+    assert (await api.record("agent-2"))["status"] == "active"
+
+
+async def test_the_chain_holds_and_the_rest_is_rebuilt(api: RegistryApi) -> None:
+    await live_a_little(api)
+    of_agent = len(await api.events(agent_id="agent-1"))
+    answer = (await api.ask("DELETE", RECORD)).json()
+    assert answer["events"] >= of_agent
+    (event,) = await api.events(agent_id="agent-1")
+    assert event["type"] == "agent.erased"
+    assert event["payload"] == {"agent_id": "agent-1", "events": answer["events"]}
+    found = await report(api)
+    assert found.is_good, found
+    assert (found.agents, found.erased) == (1, answer["events"])
+
+
+async def test_a_lease_of_an_erased_agent_is_free_and_its_token_rises(api: RegistryApi) -> None:
+    first = await api.register("agent-1")
+    second = await api.register("agent-2")
+    body = {"resource": "r:1"}
+    lost = (await api.ask("POST", "/api/v1/leases", body, key=first["agent_key"])).json()
+    await api.ask("DELETE", RECORD)
+    taken = await api.ask("POST", "/api/v1/leases", body, key=second["agent_key"])
+    assert taken.status == 201, taken.body
+    assert taken.json()["fencing_token"] > lost["fencing_token"]
+    found = await report(api)
+    assert found.is_good, found
+
+
+async def test_an_id_that_was_erased_may_be_used_anew_and_erased_again(api: RegistryApi) -> None:
+    for _ in range(2):
+        record = await api.register("agent-1")
+        assert record["incarnation"] == 1
+        own = (await api.ask("GET", "/api/v1/events?type=agent.lifecycle", key=record["agent_key"])).json()
+        assert len(own["events"]) == 1
+        assert (await api.ask("DELETE", RECORD)).status == 200
+    found = await report(api)
+    assert found.is_good, found
+
+
+async def test_what_an_archive_knew_of_it_is_forgotten_too(api: RegistryApi, tmp_path: Path) -> None:
+    await live_a_little(api)
+    archived = await archive_everything(api, tmp_path)
+    assert archived is not None
+    answer = (await api.ask("DELETE", RECORD)).json()
+    assert answer["archived_sequence"] == archived.last_sequence
+    found = await report(api)
+    assert found.is_good, found
+    words = await api.database.read(_words)
+    assert "agent-1" not in words["event_log"]
+
+
+async def test_only_an_operator_erases(api: RegistryApi) -> None:
+    record = await api.register("agent-1")
+    for key in (record["agent_key"], Role.COORDINATOR, Role.READER):
+        assert (await api.ask("DELETE", RECORD, key=key)).status == 403
+    assert (await api.ask("DELETE", RECORD, headers={"if-match": '"9"'})).status == 412
+    assert (await api.ask("DELETE", f"{AGENTS}/nobody/record")).status == 404
+    assert (await api.record("agent-1"))["status"] == "active"

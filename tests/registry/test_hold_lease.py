@@ -1,0 +1,468 @@
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from tests.support.asgi_client import Answer
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from agent_health.access import Role, digest_of
+from agent_health.errors import AgentHealthError
+from agent_health.lease import Claim
+from agent_health.registry.hold_lease import Acquire, Asked, Release, Renew, hold_leases
+from agent_health.storage import keys
+
+LEASES = "/api/v1/leases"
+BEGIN = "2025-11-20T12:00:00.000Z"
+
+
+async def _agent(api: RegistryApi, agent_id: str = "agent-1", **members: object) -> str:
+    return str((await api.register(agent_id, **members))["agent_key"])
+
+
+async def _acquire(
+    api: RegistryApi, resource: str, key: str | Role, *, ttl_seconds: float = 60, incarnation: str = ""
+) -> Answer:
+    body = {"resource": resource, "ttl_seconds": ttl_seconds}
+    headers = {"x-agent-incarnation": incarnation} if incarnation else {}
+    return await api.ask("POST", LEASES, body, key=key, headers=headers)
+
+
+async def _lease(
+    api: RegistryApi, resource: str, key: str | Role, *, ttl_seconds: float = 60
+) -> dict[str, Any]:
+    answer = await _acquire(api, resource, key, ttl_seconds=ttl_seconds)
+    assert answer.status == 201, answer.body
+    return dict(answer.json())
+
+
+async def _renew(
+    api: RegistryApi,
+    lease: dict[str, Any],
+    key: str | Role,
+    *,
+    token: int | None = None,
+    ttl_seconds: float = 60,
+) -> Answer:
+    body = {"fencing_token": token or lease["fencing_token"], "ttl_seconds": ttl_seconds}
+    return await api.ask("POST", f"{LEASES}/{lease['lease_id']}/renew", body, key=key)
+
+
+async def _release(api: RegistryApi, lease: dict[str, Any], key: str | Role) -> Answer:
+    return await api.ask("DELETE", f"{LEASES}/{lease['lease_id']}", key=key)
+
+
+async def _held(api: RegistryApi, resource: str) -> list[dict[str, Any]]:
+    return list((await api.ask("GET", f"{LEASES}?resource={resource}")).json()["leases"])
+
+
+def _told(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.json()["error"]["code"]
+
+
+async def _lease_events(api: RegistryApi) -> list[tuple[str, str | None]]:
+    events = await api.events()
+    return [
+        (event["type"], event["payload"].get("reason"))
+        for event in events
+        if event["type"].startswith("lease.")
+    ]
+
+
+async def test_a_free_resource_is_granted(api: RegistryApi) -> None:
+    answer = await _acquire(api, "task:1", await _agent(api))
+    lease = answer.json()
+    assert answer.status == 201
+    assert answer.header("location") == f"{LEASES}/{lease['lease_id']}"
+    assert lease["lease_id"].startswith("lease_")
+    assert {name: value for name, value in lease.items() if name != "lease_id"} == {
+        "resource": "task:1",
+        "holder": "agent-1",
+        "fencing_token": 1,
+        "acquired_at": BEGIN,
+        "expires_at": "2025-11-20T12:01:00.000Z",
+    }
+    assert await _held(api, "task:1") == [lease]
+
+
+async def test_a_lease_lasts_five_minutes_unless_asked_otherwise(api: RegistryApi) -> None:
+    answer = await api.ask("POST", LEASES, {"resource": "task:1"}, key=await _agent(api))
+    assert answer.json()["expires_at"] == "2025-11-20T12:05:00.000Z"
+
+
+async def test_a_held_resource_is_refused_and_its_lease_is_shown(api: RegistryApi) -> None:
+    mine, other = await _agent(api), await _agent(api, "agent-2")
+    lease = await _lease(api, "task:1", mine)
+    for key in (other, mine):
+        refused = await _acquire(api, "task:1", key)
+        assert _told(refused) == (409, "lease_held")
+        assert refused.json()["existing_lease"] == lease
+    assert await _lease_events(api) == [("lease.acquired", None)]
+
+
+async def test_of_many_who_ask_at_once_one_is_granted(api: RegistryApi) -> None:
+    keys = [await _agent(api, f"agent-{number}") for number in range(8)]
+    answers = await asyncio.gather(*(_acquire(api, "task:1", key) for key in keys * 3))
+    assert sorted(answer.status for answer in answers) == [201] + [409] * 23
+
+
+async def test_each_grant_has_a_higher_token(api: RegistryApi) -> None:
+    key = await _agent(api)
+    tokens = []
+    for _ in range(3):
+        lease = await _lease(api, "task:1", key)
+        tokens.append(lease["fencing_token"])
+        assert (await _release(api, lease, key)).status == 204
+    assert tokens == [1, 2, 3]
+
+
+async def test_a_lease_is_over_at_its_deadline_and_the_next_one_is_told_so(api: RegistryApi) -> None:
+    mine, other = await _agent(api), await _agent(api, "agent-2")
+    lease = await _lease(api, "task:1", mine)
+    api.clock.advance(59.999)
+    assert _told(await _acquire(api, "task:1", other)) == (409, "lease_held")
+    api.clock.advance(0.001)
+    assert await _held(api, "task:1") == []
+    taken = await _lease(api, "task:1", other)
+    assert taken["fencing_token"] == lease["fencing_token"] + 1
+    assert await _lease_events(api) == [
+        ("lease.acquired", None),
+        ("lease.expired", "expired"),
+        ("lease.acquired", None),
+    ]
+    assert (await api.record("agent-1"))["status"] == "active"
+
+
+async def test_a_renewal_moves_the_deadline_and_keeps_the_token(api: RegistryApi) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "task:1", key)
+    api.clock.advance(59)
+    answer = await _renew(api, lease, key, ttl_seconds=100)
+    assert answer.status == 200
+    assert answer.json() == {**lease, "expires_at": "2025-11-20T12:02:39.000Z"}
+    api.clock.advance(99.5)
+    assert await _held(api, "task:1") == [answer.json()]
+    api.clock.advance(0.5)
+    assert await _held(api, "task:1") == []
+
+
+async def test_a_renewal_may_come_earlier_than_it_was(api: RegistryApi) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "task:1", key, ttl_seconds=600)
+    assert (await _renew(api, lease, key, ttl_seconds=1)).json()["expires_at"] == "2025-11-20T12:00:01.000Z"
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+async def test_a_renewal_never_brings_back_what_is_over(api: RegistryApi, *, is_swept: bool) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "task:1", key)
+    api.clock.advance(60)
+    if is_swept:
+        await api.sweep()
+    assert _told(await _renew(api, lease, key)) == (412, "lease_ended")
+    assert await _held(api, "task:1") == []
+
+
+async def test_a_renewal_never_brings_back_what_was_released(api: RegistryApi) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "task:1", key)
+    await _release(api, lease, key)
+    assert _told(await _renew(api, lease, key)) == (412, "lease_ended")
+
+
+async def test_a_replaced_lease_is_over_and_not_unknown(api: RegistryApi) -> None:
+    mine, other = await _agent(api), await _agent(api, "agent-2")
+    lease = await _lease(api, "task:1", mine)
+    api.clock.advance(60)
+    taken = await _lease(api, "task:1", other)
+    assert _told(await _renew(api, lease, mine)) == (412, "lease_ended")
+    assert _told(await _release(api, lease, mine)) == (412, "lease_ended")
+    assert await _held(api, "task:1") == [taken]
+
+
+@pytest.mark.parametrize(("added", "code"), [(1, "token_not_issued"), (-1, "stale_token")])
+async def test_a_renewal_needs_exactly_the_current_token(api: RegistryApi, added: int, code: str) -> None:
+    key = await _agent(api)
+    await _release(api, await _lease(api, "task:1", key), key)
+    lease = await _lease(api, "task:1", key)
+    refused = await _renew(api, lease, key, token=lease["fencing_token"] + added, ttl_seconds=999)
+    assert _told(refused) == (412, code)
+    assert refused.json()["error"]["details"]["current_token"] == lease["fencing_token"]
+    assert await _held(api, "task:1") == [lease]
+
+
+async def test_only_the_holder_renews_and_releases(api: RegistryApi) -> None:
+    mine, other = await _agent(api), await _agent(api, "agent-2")
+    lease = await _lease(api, "task:1", mine)
+    assert _told(await _renew(api, lease, other)) == (403, "not_holder")
+    assert _told(await _release(api, lease, other)) == (403, "not_holder")
+    assert await _held(api, "task:1") == [lease]
+
+
+@pytest.mark.parametrize("lease_id", ["lease_999_1", "nonsense", "lease_1_0"])
+async def test_an_unknown_lease_is_not_found(api: RegistryApi, lease_id: str) -> None:
+    key = await _agent(api)
+    unknown = {"lease_id": lease_id, "fencing_token": 1}
+    assert _told(await _renew(api, unknown, key)) == (404, "lease_not_found")
+    assert _told(await _release(api, unknown, key)) == (404, "lease_not_found")
+
+
+async def test_a_lease_that_was_never_granted_is_not_found_though_its_resource_is(api: RegistryApi) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "task:1", key)
+    made_up = {**lease, "lease_id": lease["lease_id"] + "0"}
+    assert _told(await _renew(api, made_up, key)) == (404, "lease_not_found")
+
+
+async def test_releasing_again_is_no_error_and_is_told_once(api: RegistryApi) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "task:1", key)
+    assert (await _release(api, lease, key)).status == 204
+    assert (await _release(api, lease, key)).status == 204
+    assert await _lease_events(api) == [("lease.acquired", None), ("lease.released", "released")]
+
+
+@pytest.mark.parametrize("role", [Role.COORDINATOR, Role.ADMIN])
+async def test_coordinators_and_admins_take_leases_from_others(api: RegistryApi, role: Role) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "task:1", key)
+    assert (await _release(api, lease, role)).status == 204
+    assert await _lease_events(api) == [("lease.acquired", None), ("lease.released", "revoked")]
+    assert _told(await _renew(api, lease, key)) == (412, "lease_ended")
+
+
+async def test_nobody_leases_or_renews_in_anothers_name(api: RegistryApi) -> None:
+    lease = await _lease(api, "task:1", await _agent(api))
+    for role in (Role.ENROLL, Role.READER, Role.PROBER, Role.COORDINATOR):
+        assert (await _acquire(api, "task:2", role)).status == 403
+    for role in (Role.ENROLL, Role.READER, Role.COORDINATOR):
+        assert (await _renew(api, lease, role)).status == 403
+    assert (await _release(api, lease, Role.READER)).status == 403
+    assert _told(await _renew(api, lease, Role.PROBER)) == (403, "not_holder")
+    assert _told(await _renew(api, lease, Role.ADMIN)) == (403, "not_holder")
+
+
+async def test_probers_hold_shards_and_agents_do_not(api: RegistryApi) -> None:
+    agent = await _agent(api)
+    assert _told(await _acquire(api, "shard:7", agent)) == (403, "not_allowed")
+    lease = await _lease(api, "shard:7", Role.PROBER)
+    assert lease["holder"] == "key:key_prober_"
+    assert (await _renew(api, lease, Role.PROBER)).status == 200
+    assert (await _release(api, lease, Role.PROBER)).status == 204
+    released = next(event for event in await api.events() if event["type"] == "lease.released")
+    assert released["actor"] == "key:key_prober_"
+
+
+async def test_a_key_that_is_nobodys_is_told_so(api: RegistryApi) -> None:
+    assert (await _acquire(api, "task:1", "ahk_" + "x" * 43)).status == 401
+    assert (await api.ask("POST", LEASES, {"resource": "task:1"}, key=None)).status == 401
+    # Nothing is left of it.
+    assert (await api.ask("GET", f"{LEASES}?include_ended=true")).json()["total"] == 0
+
+
+async def test_an_unhealthy_agent_keeps_its_leases_and_gets_new_ones(api: RegistryApi) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "task:1", key, ttl_seconds=600)
+    api.clock.advance(91)
+    await api.sweep()
+    assert (await api.record("agent-1"))["status"] == "unhealthy"
+    assert await _held(api, "task:1") == [lease]
+    await _lease(api, "task:2", key)
+
+
+async def test_a_draining_agent_gets_nothing_new_and_goes_when_it_has_given_all_back(
+    api: RegistryApi,
+) -> None:
+    key = await _agent(api)
+    leases = [await _lease(api, f"task:{number}", key) for number in range(2)]
+    await api.ask(
+        "PATCH", f"{AGENTS}/agent-1/status", {"status": "draining"}, key=key, headers={"if-match": '"1"'}
+    )
+    await api.sweep()
+    assert _told(await _acquire(api, "task:9", key)) == (409, "agent_draining")
+    assert (await _renew(api, leases[0], key)).status == 200
+    for lease in leases:
+        assert (await api.record("agent-1"))["status"] == "draining"
+        assert (await _release(api, lease, key)).status == 204
+        await api.sweep()
+    assert (await api.record("agent-1"))["status"] == "deregistered"
+    # A repeated release is answered as the first one was.
+    assert (await _release(api, leases[0], key)).status == 204
+
+
+async def test_who_is_gone_gets_nothing_and_renews_nothing(api: RegistryApi) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "task:1", key)
+    await api.ask("DELETE", f"{AGENTS}/agent-1")
+    assert await _held(api, "task:1") == []
+    assert _told(await _acquire(api, "task:2", key)) == (410, "agent_gone")
+    assert _told(await _renew(api, lease, key)) == (410, "agent_gone")
+    assert _told(await _release(api, lease, key)) == (412, "lease_ended")
+    assert await _lease_events(api) == [("lease.acquired", None), ("lease.expired", "agent_deregistered")]
+
+
+async def test_a_former_life_gets_nothing(api: RegistryApi) -> None:
+    key = await _agent(api)
+    former = await _lease(api, "task:1", key)
+    await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=key)
+    assert (await _acquire(api, "task:2", key, incarnation="1")).status == 410
+    assert _told(await _renew(api, former, key)) == (412, "lease_ended")
+    assert (await _acquire(api, "task:2", key, incarnation="2")).status == 201
+    assert (await _acquire(api, "task:3", key, incarnation="two")).status == 422
+
+
+async def test_an_agents_key_without_its_agent_holds_nothing(api: RegistryApi) -> None:
+    key = await api.add_agent_key("agent-9")
+    assert _told(await _acquire(api, "task:1", key)) == (404, "agent_not_found")
+
+
+async def test_events_of_an_intents_scope_name_the_intent(api: RegistryApi) -> None:
+    key = await _agent(api)
+    await _release(api, await _lease(api, "intent:i1/research/web", key), key)
+    await _lease(api, f"intent:{'x' * 200}/scope", key)
+    intents = [event.get("intent_id") for event in await api.events() if event["type"].startswith("lease.")]
+    assert intents == ["i1", "i1", None]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"resource": ""},
+        {"resource": "with space"},
+        {"resource": "shard:01"},
+        {"resource": "x" * 513},
+        {"resource": 7},
+        {"resource": "task:1", "ttl_seconds": 0.5},
+        {"resource": "task:1", "ttl_seconds": 86_401},
+        {"resource": "task:1", "ttl_seconds": "60"},
+        {"resource": "task:1", "unknown": 1},
+        [],
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(api: RegistryApi, body: object) -> None:
+    assert (await api.ask("POST", LEASES, body, key=await _agent(api))).status == 422
+
+
+async def test_what_is_no_json_or_too_long_is_refused(api: RegistryApi) -> None:
+    key = await _agent(api)
+    assert (await api.ask("POST", LEASES, key=key, raw=b"{")).status == 400
+    assert (await api.ask("POST", LEASES, key=key, raw=b" " * 5_000)).status == 413
+
+
+async def test_requests_of_one_group_are_judged_in_their_order(api: RegistryApi) -> None:
+    digests = [digest_of(await _agent(api, f"agent-{number}")) for number in (1, 2)]
+
+    async def hold(asked: list[Asked]) -> list[object]:
+        answers = await api.database.write(lambda transaction: hold_leases(transaction, asked))
+        return [type(answer) if isinstance(answer, AgentHealthError) else answer for answer in answers]
+
+    (first,) = await hold([Acquire(digest=digests[0], resource="task:1", ttl_s=60)])
+    assert isinstance(first, Claim)
+    lease_id = str(first.lease_id)
+    answers = await hold(
+        [
+            Renew(digest=digests[0], lease_id=lease_id, token=1, ttl_s=90),
+            Acquire(digest=digests[1], resource="task:1", ttl_s=60),
+            Release(digest=digests[0], lease_id=lease_id),
+            Acquire(digest=digests[1], resource="task:1", ttl_s=60),
+            Renew(digest=digests[0], lease_id=lease_id, token=1, ttl_s=90),
+            Acquire(digest=digests[0], resource="task:1", ttl_s=60),
+        ]
+    )
+    assert [getattr(answer, "__name__", "") for answer in answers] == [
+        "", "LeaseHeld", "", "", "LeaseOver", "LeaseHeld",
+    ]  # fmt: skip
+    (held,) = await _held(api, "task:1")
+    assert (held["holder"], held["fencing_token"]) == ("agent-2", 2)
+    assert [kind for kind, _ in await _lease_events(api)] == [
+        "lease.acquired",
+        "lease.released",
+        "lease.acquired",
+    ]
+
+
+async def test_groups_that_want_the_same_new_resources_share_them_out(api: RegistryApi) -> None:
+    digests = [digest_of(await _agent(api, f"agent-{number}")) for number in range(4)]
+    chance = random.Random(3)  # noqa: S311 - no secret
+    groups = []
+    for digest in digests:
+        asked = [Acquire(digest=digest, resource=f"task:{number}", ttl_s=60) for number in range(60)]
+        chance.shuffle(asked)
+        groups.append(asked)
+    answers = await asyncio.gather(
+        *(
+            api.database.write(lambda transaction, asked=asked: hold_leases(transaction, asked))  # type: ignore[misc]
+            for asked in groups
+        )
+    )
+    won = [answer for group in answers for answer in group if isinstance(answer, Claim)]
+    assert sorted(claim.resource for claim in won) == sorted(f"task:{number}" for number in range(60))
+    assert {claim.token for claim in won} == {1}
+
+
+async def test_whoever_is_taken_off_the_list_meanwhile_holds_nothing(api: RegistryApi) -> None:
+    for number in range(15):
+        agent_id = f"agent-{number}"
+        key = await _agent(api, agent_id)
+        acquiring = [_acquire(api, f"task:{agent_id}-{task}", key) for task in range(3)]
+        answers = await asyncio.gather(
+            *acquiring[:2], api.ask("DELETE", f"{AGENTS}/{agent_id}"), *acquiring[2:]
+        )
+        assert {answer.status for answer in answers} <= {201, 204, 410}
+    assert (await api.ask("GET", LEASES)).json()["total"] == 0
+
+
+async def test_whoever_gives_back_its_last_lease_while_it_begins_to_drain_goes_at_once(
+    api: RegistryApi,
+) -> None:
+    for number in range(15):
+        agent_id = f"agent-{number}"
+        key = await _agent(api, agent_id)
+        lease = await _lease(api, f"task:{agent_id}", key)
+        draining = api.ask(
+            "PATCH", f"{AGENTS}/{agent_id}/status", {"status": "draining"}, key=key, headers={"if-match": "*"}
+        )
+        answers = await asyncio.gather(draining, _release(api, lease, key))
+        assert [answer.status for answer in answers] == [200, 204]
+        await api.sweep()
+        assert (await api.record(agent_id))["status"] == "deregistered"
+
+
+async def test_a_key_past_its_time_is_refused_and_a_revoked_one_too(api: RegistryApi) -> None:
+    key = await _agent(api)
+    stored = (await api.database.read(lambda transaction: keys.of_agent(transaction, "agent-1")))[0]
+    lease = await _lease(api, "task:1", key)
+    for expires_at_s, revoked_at_s in ((api.clock.at_s, None), (None, api.clock.at_s)):
+        await api.database.write(
+            lambda transaction, ends=(expires_at_s, revoked_at_s): keys.end(  # type: ignore[misc]
+                transaction, stored.key_id, expires_at_s=ends[0], revoked_at_s=ends[1]
+            )
+        )
+        assert (await _acquire(api, "task:2", key)).status == 401
+        assert (await _renew(api, lease, key)).status == 401
+        assert (await _release(api, lease, key)).status == 401
+    assert await _held(api, "task:1") == [lease]
+    assert await _held(api, "task:2") == []
+
+
+async def test_an_agents_leases_are_found_among_its_events(api: RegistryApi) -> None:
+    key = await _agent(api)
+    await _release(api, await _lease(api, "task:1", key), Role.ADMIN)
+    await _lease(api, "shard:1", Role.PROBER)
+    types = [event["type"] for event in await api.events(agent_id="agent-1")]
+    assert [kind for kind in types if kind.startswith("lease.")] == ["lease.acquired", "lease.released"]
+
+
+@pytest.mark.parametrize("resource", ["INTENT:x/draft", "Task:1", "sharD:1", "task:", "a b"])
+async def test_what_is_wrong_with_a_name_is_told_once(api: RegistryApi, resource: str) -> None:
+    answer = await api.ask("POST", "/api/v1/leases", {"resource": resource})
+    assert answer.status == 422
+    assert answer.json()["message"].startswith("/resource: expected ")
+    assert "Value error" not in answer.body.decode()
+
+
+async def test_a_wrong_header_is_named_alone(api: RegistryApi) -> None:
+    headers = {"x-fencing-token": "x"}
+    answer = await api.ask("PUT", "/api/v1/intents/i/state/s", {}, headers=headers)
+    assert answer.json()["message"].startswith("X-Fencing-Token: expected a whole number")

@@ -1,0 +1,77 @@
+"""What only a database could stumble over: the same requests on both of them."""
+
+import logging
+import re
+
+import pytest
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from agent_health.registry.app import OPERATIONS
+from agent_health.registry.openapi import EXAMPLES
+
+ODD = [
+    "\x00",
+    "a\x00b",
+    "\ufffd",
+    "💩" * 50,
+    "a" * 5_000,
+    "'; DROP TABLE agents; --",
+    "%",
+    "\\",
+    "{}",
+    "-1",
+    "NaN",
+]
+PATHS = sorted({
+    (operation.method, operation.path, operation.body.__name__ if operation.body else "")
+    for operation in OPERATIONS
+    if "{" in operation.path
+})  # fmt: skip
+
+_IN_PATH = re.compile(r"{[^}]+}")
+
+
+@pytest.mark.parametrize(("method", "path", "body"), PATHS)
+async def test_a_name_that_cannot_be_is_not_found_on_either_database(
+    api: RegistryApi, caplog: pytest.LogCaptureFixture, method: str, path: str, body: str
+) -> None:
+    for odd in ODD:
+        asked = _IN_PATH.sub(odd.replace("\\", r"\\"), path)
+        headers = {"If-Match": "*", "X-Fencing-Token": "1"}
+        answer = await api.ask(method, asked, EXAMPLES.get(body), headers=headers)
+        assert answer.status in {200, 204, 404, 409, 412, 422}, (asked, answer.body)
+        if answer.status in {200, 204}:
+            assert method in {"PUT", "GET", "DELETE"}
+        else:
+            assert answer.json()["error"]["code"]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"{name}={odd}"
+        for name in ("capabilities", "role_id", "cursor", "status")
+        for odd in ("%00", "a%00b", "%ff", "'")
+    ],
+)
+async def test_an_odd_filter_matches_nothing_or_is_refused(api: RegistryApi, query: str) -> None:
+    for path in (AGENTS, "/api/v1/leases", "/api/v1/events", "/api/v1/keys"):
+        answer = await api.ask("GET", f"{path}?{query}")
+        assert answer.status in {200, 422}, (path, answer.body)
+
+
+async def test_free_members_come_back_as_they_were_sent(api: RegistryApi) -> None:
+    metadata = {
+        "": "", "\u0000": "\u0000\u2028\ufffe", "💩": [1, -0.0, 1e-320, 2**63, -(10**300), None, True],
+        "1": {"1": {"1": {}}}, "e": 1.7976931348623157e308, "f": 0.1 + 0.2,
+    }  # fmt: skip
+    await api.register("poet", metadata=metadata)
+    assert (await api.record("poet"))["metadata"] == metadata
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + "0" * 400 + ".0"])
+async def test_a_number_that_would_be_stored_as_another_is_refused(api: RegistryApi, number: str) -> None:
+    raw = b'{"metadata": {"a": [{"b": %s}]}}' % number.encode()
+    answer = await api.ask("POST", AGENTS, raw=raw)
+    assert (answer.status, answer.json()["error"]["code"]) == (400, "not_json")

@@ -1,0 +1,263 @@
+import pytest
+from sqlalchemy import select
+from tests.support.databases import WoundClock
+from tests.support.fleet import add_agents, count_by_status, give_lease
+
+from agent_health.agent_record import moment
+from agent_health.lease import Claim
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.observed import Observed, fold
+from agent_health.registry.notice_gap import move_back_some
+from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.sweep import Sweeper
+from agent_health.storage import agents, beats, event_log, leases
+from agent_health.storage.beats import Beat
+from agent_health.storage.database import Database, Transaction
+from agent_health.storage.tables import agents as agents_table
+
+HOUR_S = 3600.0
+PERIOD_S = 4.0
+
+
+class Machine:
+    """A server process with a clock on the wall that can be set, and one that cannot."""
+
+    def __init__(self, database: Database, clock: WoundClock) -> None:
+        self.database = database
+        self.clock = clock
+        self._set_by_s = 0.0
+        self.sweeper = self.new_sweeper()
+
+    def new_sweeper(self) -> Sweeper:
+        return Sweeper(
+            self.database,
+            RegistrySettings.read(sweep_seconds=PERIOD_S),
+            lambda: self.clock.at_s - self._set_by_s,
+        )
+
+    async def live(self, seconds: float, step_s: float = PERIOD_S) -> None:
+        until_s = self.clock.at_s + seconds
+        while self.clock.at_s < until_s:
+            self.clock.advance(min(step_s, until_s - self.clock.at_s))
+            await self.sweeper.sweep_once()
+
+    def set_clock(self, by_s: float) -> None:
+        self.clock.advance(by_s)
+        self._set_by_s += by_s
+
+    async def beat(self, count: int) -> None:
+        said = [
+            Beat(number, self.clock.at_s, current_load=None, tasks=None, is_drifting=False)
+            for number in range(1, count + 1)
+        ]
+        await self.database.write(lambda transaction: beats.store(transaction, said))
+
+    async def claim(self, resource: str) -> Claim:
+        found = await self.database.read(lambda transaction: leases.find(transaction, resource))
+        assert found is not None
+        return found
+
+    async def events(self) -> list[tuple[str, dict[str, object]]]:
+        found = await self.database.read(lambda transaction: event_log.after(transaction, 0, limit=1000))
+        return [(event.type.value, event.payload) for event in found]
+
+
+@pytest.fixture
+def machine(database: Database, clock: WoundClock) -> Machine:
+    return Machine(database, clock)
+
+
+async def test_our_own_downtime_kills_nobody(machine: Machine) -> None:
+    await add_agents(machine.database, 30)
+    await machine.live(5)
+    machine.clock.advance(600)
+    await machine.new_sweeper().sweep_once()
+    await machine.live(80)
+    assert await count_by_status(machine.database) == {"active": 30}
+    assert [name for name, _ in await machine.events()] == ["monitor.downtime"]
+
+
+async def test_after_a_downtime_silence_goes_on_where_it_was(machine: Machine) -> None:
+    await add_agents(machine.database, 1)
+    await machine.live(5)
+    machine.clock.advance(600)
+    await machine.sweeper.sweep_once()
+    await machine.live(84)
+    assert await count_by_status(machine.database) == {"active": 1}
+    await machine.live(2)
+    assert await count_by_status(machine.database) == {"unhealthy": 1}
+
+
+async def test_a_drain_gets_the_time_of_our_downtime_back(machine: Machine) -> None:
+    deadline_s = machine.clock.at_s + 60
+    await add_agents(
+        machine.database,
+        1,
+        status="draining",
+        reason="drain_initiated",
+        drain_deadline_s=deadline_s,
+        judge_at_s=deadline_s,
+    )
+    await give_lease(machine.database, "agent-0", "task:t1")
+    await machine.live(30)
+    machine.clock.advance(600)
+    await machine.sweeper.sweep_once()
+    await machine.live(28)
+    assert await count_by_status(machine.database) == {"draining": 1}
+    await machine.live(4)
+    assert await count_by_status(machine.database) == {"dead": 1}
+
+
+async def test_who_begins_to_drain_while_nobody_sweeps_and_holds_nothing_is_gone_at_the_next_sweep(
+    machine: Machine,
+) -> None:
+    await machine.live(5)
+    machine.clock.advance(30)
+    now_s = machine.clock.at_s
+    await add_agents(
+        machine.database,
+        1,
+        status="draining",
+        reason="drain_initiated",
+        drain_deadline_s=now_s + 60,
+        judge_at_s=now_s,
+    )
+    machine.clock.advance(30)
+    await machine.sweeper.sweep_once()
+    assert await count_by_status(machine.database) == {"deregistered": 1}
+
+
+async def test_a_slow_sweep_is_no_downtime(machine: Machine) -> None:
+    await add_agents(machine.database, 1)
+    await machine.live(60, step_s=12.0)
+    assert await machine.events() == []
+
+
+async def test_a_clock_that_jumps_ahead_kills_nobody(machine: Machine) -> None:
+    await add_agents(machine.database, 30)
+    await give_lease(machine.database, "agent-0", "task:t1", ttl_s=100)
+    await machine.live(5)
+    machine.set_clock(HOUR_S)
+    await machine.live(84)
+    assert await count_by_status(machine.database) == {"active": 30}
+    events = await machine.events()
+    assert [name for name, _ in events] == ["monitor.clock_jump"]
+    assert events[0][1] == {"jump_seconds": HOUR_S}
+    await machine.live(3)
+    assert await count_by_status(machine.database) == {"active": 30}, "thirty at once are held"
+    assert (await machine.events())[1][0] == "monitor.held"
+
+
+async def test_a_lease_keeps_its_remaining_time_when_the_clock_jumps(machine: Machine) -> None:
+    for jump_s in (HOUR_S, -HOUR_S):
+        resource = f"task:t{jump_s:g}"
+        await add_agents(machine.database, 1, prefix=f"holder{jump_s:g}")
+        await give_lease(machine.database, f"holder{jump_s:g}-0", resource, ttl_s=50)
+        await machine.live(10)
+        machine.set_clock(jump_s)
+        await machine.live(38)
+        claim = await machine.claim(resource)
+        assert claim.ended_at_s is None
+        await machine.live(3)
+        claim = await machine.claim(resource)
+        assert claim.end_reason == "expired"
+
+
+async def test_a_clock_that_is_set_back_kills_nobody_and_leaves_nobody_unwatched(machine: Machine) -> None:
+    await add_agents(machine.database, 3)
+    await machine.live(5)
+    machine.set_clock(-HOUR_S)
+    await machine.live(84)
+    assert await count_by_status(machine.database) == {"active": 3}
+    events = await machine.events()
+    assert [name for name, _ in events] == ["monitor.clock_jump"]
+    assert events[0][1] == {"jump_seconds": -HOUR_S}
+    await machine.live(3)
+    assert await count_by_status(machine.database) == {"unhealthy": 3}
+    await machine.live(210)
+    assert await count_by_status(machine.database) == {"dead": 3}
+
+
+async def test_who_beats_after_the_clock_was_set_back_is_watched_from_then_on(machine: Machine) -> None:
+    await add_agents(machine.database, 3)
+    await machine.live(5)
+    machine.set_clock(-HOUR_S)
+    await machine.beat(3)
+    await machine.live(5)
+    await machine.beat(3)
+    await machine.live(89)
+    assert await count_by_status(machine.database) == {"active": 3}
+    await machine.live(4)
+    assert await count_by_status(machine.database) == {"unhealthy": 3}
+
+
+async def test_a_server_that_starts_after_the_clock_was_set_back_watches_too(machine: Machine) -> None:
+    await add_agents(machine.database, 3)
+    await machine.live(5)
+    machine.set_clock(-HOUR_S)
+    machine.sweeper = machine.new_sweeper()
+    await machine.live(92)
+    assert await count_by_status(machine.database) == {"unhealthy": 3}
+
+
+async def test_several_processes_note_one_jump_once(machine: Machine) -> None:
+    await add_agents(machine.database, 3)
+    sweepers = [machine.new_sweeper() for _ in range(3)]
+    for jump_s in (HOUR_S, -HOUR_S):
+        for _ in range(3):
+            for sweeper in sweepers:
+                machine.clock.advance(0.2)
+                await sweeper.sweep_once()
+        machine.set_clock(jump_s)
+    for sweeper in sweepers:
+        machine.clock.advance(0.2)
+        await sweeper.sweep_once()
+    jumps = [payload["jump_seconds"] for name, payload in await machine.events()]
+    assert jumps == pytest.approx([HOUR_S, -HOUR_S], abs=0.5)
+
+
+async def test_excused_time_that_lies_ahead_is_forgotten_with_the_clock_set_back(machine: Machine) -> None:
+    await add_agents(machine.database, 1)
+    await machine.live(2)
+    machine.set_clock(HOUR_S)
+    await machine.live(2)
+    machine.set_clock(-HOUR_S)
+    await machine.live(93)
+    assert await count_by_status(machine.database) == {"unhealthy": 1}
+
+
+async def test_what_was_seen_of_an_agent_is_brought_back_too(machine: Machine) -> None:
+    await add_agents(machine.database, 1, monitoring="probe")
+    seen = Observation(
+        agent_id="agent-0",
+        observed_at=moment(machine.clock.at_s),
+        transport=LayerResult(result=ResultClass.OK),
+    )
+    facts = fold(None, seen, machine.clock.at_s)
+    await machine.database.write(lambda transaction: agents.set_observed(transaction, {1: facts.to_json()}))
+    await machine.live(5)
+    seen_at_s = machine.clock.at_s - 5
+    machine.set_clock(-HOUR_S)
+    await machine.live(1)
+    stored = await machine.database.read(lambda transaction: agents.find(transaction, "agent-0"))
+    assert stored is not None
+    assert stored.observed is not None
+    assert Observed.from_json(stored.observed).last_sign_of_life_at_s == seen_at_s - HOUR_S
+
+
+async def test_a_sweep_that_ends_in_the_middle_of_the_repair_is_finished_by_another(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.registry.sweep.CHUNK", 2)
+    await add_agents(machine.database, 5)
+    await machine.live(5)
+    machine.set_clock(-HOUR_S)
+    await machine.database.write(lambda transaction: move_back_some(transaction, -HOUR_S, after=0, limit=2))
+    machine.sweeper = machine.new_sweeper()
+    await machine.live(1)
+
+    def read(transaction: Transaction) -> list[float]:
+        return list(transaction.connection.scalars(select(agents_table.c.judge_at_s)))
+
+    expected_s = machine.clock.at_s - 6 + 90
+    assert await machine.database.read(read) == pytest.approx([expected_s] * 5, abs=1.1)

@@ -1,0 +1,348 @@
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+from tests.support.databases import WoundClock
+from tests.support.fleet import add_agents, count_by_status, give_lease
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.sweep import Sweeper
+from agent_health.storage import commands, event_log, leases, registry_row
+from agent_health.storage.commands import StoredCommand
+from agent_health.storage.database import Database, PostgresqlDatabase, Transaction, open_database
+from agent_health.storage.tables import agents as agents_table
+from agent_health.storage.tables import beats
+
+
+async def _types(database: Database) -> list[str]:
+    events = await database.read(lambda transaction: event_log.after(transaction, 0, limit=10_000))
+    return [event.type.value for event in events]
+
+
+async def _judge_times(database: Database) -> list[float | None]:
+    def read(transaction: Transaction) -> list[float | None]:
+        return list(transaction.connection.scalars(select(agents_table.c.judge_at_s)))
+
+    return await database.read(read)
+
+
+@pytest.fixture
+async def slow_api(database: Database, clock: WoundClock) -> RegistryApi:
+    """An API whose sweeps follow one another slowly enough to wind the clock for hours."""
+    api = RegistryApi(database, clock, sweep_seconds=10)
+    await api.add_keys()
+    return api
+
+
+async def _live(api: RegistryApi, seconds: float) -> None:
+    """Let time pass, with a sweep every 10 s."""
+    for _ in range(round(seconds / 10)):
+        api.clock.advance(10)
+        await api.registry.sweeper.sweep_once()
+
+
+async def test_silence_makes_unhealthy_and_then_dead_just_after_the_thresholds(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    for wound_s, status in ((90.0, "active"), (0.1, "unhealthy"), (209.9, "unhealthy"), (0.1, "dead")):
+        api.clock.advance(wound_s)
+        await api.sweep()
+        assert (await api.record("agent-1"))["status"] == status
+    assert (await api.lifecycle("agent-1"))[1:] == [
+        ("active", "unhealthy", "heartbeat_timeout"),
+        ("unhealthy", "dead", "heartbeat_timeout"),
+    ]
+
+
+async def test_who_beats_is_put_off_and_nothing_is_told(api: RegistryApi) -> None:
+    key = (await api.register("agent-1"))["agent_key"]
+    for _ in range(8):
+        api.clock.advance(30)
+        await api.beat("agent-1", key)
+        await api.sweep()
+    assert (await api.record("agent-1"))["status"] == "active"
+    assert len(await api.lifecycle("agent-1")) == 1
+    assert await _judge_times(api.database) == [api.clock.at_s - 60 + 90]
+
+
+async def test_a_long_silence_found_at_once_is_two_steps(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    api.clock.advance(301)
+    await api.sweep()
+    assert [step[1] for step in await api.lifecycle("agent-1")] == ["active", "unhealthy", "dead"]
+
+
+async def test_the_leases_of_the_dead_expire_after_the_agents_event(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    await give_lease(api.database, "agent-1", "task:t1")
+    api.clock.advance(301)
+    await api.sweep()
+    claim = await api.database.read(lambda transaction: leases.find(transaction, "task:t1"))
+    assert claim is not None
+    assert (claim.end_reason, claim.ended_at_s) == ("agent_dead", api.clock.at_s)
+    types = await _types(api.database)
+    assert types[-3:] == ["agent.lifecycle", "agent.lifecycle", "lease.expired"]
+
+
+async def test_who_drains_and_holds_nothing_is_deregistered(database: Database, clock: WoundClock) -> None:
+    now_s = clock.at_s
+    await add_agents(
+        database,
+        1,
+        status="draining",
+        reason="drain_initiated",
+        drain_deadline_s=now_s + 60,
+        judge_at_s=now_s,
+    )
+    await _sweeper(database, clock).sweep_once()
+    assert await count_by_status(database) == {"deregistered": 1}
+
+
+async def test_who_drains_too_long_is_dead_with_a_warning(database: Database, clock: WoundClock) -> None:
+    deadline_s = clock.at_s + 60
+    await add_agents(
+        database,
+        1,
+        status="draining",
+        reason="drain_initiated",
+        drain_deadline_s=deadline_s,
+        judge_at_s=deadline_s,
+    )
+    await give_lease(database, "agent-0", "task:t1")
+    clock.advance(60)
+    await _sweeper(database, clock).sweep_once()
+    assert await count_by_status(database) == {"dead": 1}
+    assert await _types(database) == ["agent.lifecycle", "agent.drain_warning", "lease.expired"]
+
+
+async def test_a_lease_whose_time_is_over_ends_and_its_holder_stays(
+    database: Database, clock: WoundClock
+) -> None:
+    await add_agents(database, 1)
+    await give_lease(database, "agent-0", "task:t1", ttl_s=10)
+
+    def name_task(transaction: Transaction) -> None:
+        transaction.connection.execute(update(beats).values(tasks='["t1"]'))
+
+    await database.write(name_task)
+    sweeper = _sweeper(database, clock)
+    clock.advance(9.9)
+    await sweeper.sweep_once()
+    assert await _types(database) == []
+    clock.advance(0.1)
+    await sweeper.sweep_once()
+    await sweeper.sweep_once()
+    assert await _types(database) == ["lease.expired"]
+    assert await count_by_status(database) == {"active": 1}
+    tasks = await database.read(lambda transaction: transaction.connection.scalar(select(beats.c.tasks)))
+    assert tasks is None
+
+
+async def test_a_command_whose_time_is_over_is_forgotten_with_an_event(
+    database: Database, clock: WoundClock
+) -> None:
+    await add_agents(database, 1)
+    now_s = clock.at_s
+    command = StoredCommand(
+        id="command_1",
+        agent=1,
+        command="drain",
+        reason=None,
+        drain_timeout_s=None,
+        created_at_s=now_s,
+        expires_at_s=now_s + 1,
+    )
+    await database.write(lambda transaction: commands.add(transaction, command))
+    sweeper = _sweeper(database, clock)
+    clock.advance(1)
+    await sweeper.sweep_once()
+    await sweeper.sweep_once()
+    assert await _types(database) == ["agent.command_expired"]
+
+
+async def test_more_than_one_transaction_takes_are_all_judged(
+    database: Database, clock: WoundClock, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("agent_health.registry.sweep.CHUNK", 3)
+    await add_agents(database, 10)
+    clock.advance(91)
+    await _sweeper(database, clock).sweep_once()
+    assert await count_by_status(database) == {"unhealthy": 10}
+    assert await _types(database) == ["agent.lifecycle"] * 10
+
+
+async def test_whoever_is_just_within_its_time_is_met_once_in_a_sweep(
+    database: Database, clock: WoundClock, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("agent_health.registry.sweep.CHUNK", 2)
+    await add_agents(database, 5)
+    clock.advance(90)
+    await _sweeper(database, clock).sweep_once()
+    due_s = [at_s for at_s in await _judge_times(database) if at_s is not None and at_s <= clock.at_s]
+    assert due_s == []
+    clock.advance(0.001)
+    await _sweeper(database, clock).sweep_once()
+    assert await count_by_status(database) == {"unhealthy": 5}
+
+
+async def test_when_all_fall_silent_at_once_nobody_goes_until_the_hold_is_over(slow_api: RegistryApi) -> None:
+    key = (await slow_api.register("survivor"))["agent_key"]
+    await add_agents(slow_api.database, 30)
+    slow_api.clock.advance(91)
+    await slow_api.sweep()
+    assert await count_by_status(slow_api.database) == {"active": 31}
+    for _ in range(29):
+        await _live(slow_api, 30)
+        await slow_api.beat("survivor", key)
+    assert await count_by_status(slow_api.database) == {"active": 31}
+    await _live(slow_api, 60)
+    await slow_api.beat("survivor", key)
+    counts = await count_by_status(slow_api.database)
+    assert counts == {"active": 1, "unhealthy": 30}
+    types = await _types(slow_api.database)
+    assert types.count("monitor.held") == types.count("monitor.recovering") == 1
+    assert "monitor.downtime" not in types
+    for _ in range(10):
+        await _live(slow_api, 30)
+        await slow_api.beat("survivor", key)
+    assert await count_by_status(slow_api.database) == {"active": 1, "dead": 30}
+    types = await _types(slow_api.database)
+    assert [name for name in types if name.startswith("monitor.")] == [
+        "monitor.held", "monitor.recovering", "monitor.normal",
+    ]  # fmt: skip
+
+
+async def test_when_those_who_are_held_are_heard_again_nobody_ever_goes(slow_api: RegistryApi) -> None:
+    names = await add_agents(slow_api.database, 30)
+    keys = [await slow_api.add_agent_key(name) for name in names]
+    slow_api.clock.advance(91)
+    await slow_api.sweep()
+    for _ in range(8):
+        for name, key in zip(names, keys, strict=True):
+            assert (await slow_api.beat(name, key)).json()["agent_status"] == "active"
+        await _live(slow_api, 30)
+    types = await _types(slow_api.database)
+    assert types == ["monitor.held", "monitor.recovering"]
+    held = (await slow_api.events(type="monitor.recovering"))[0]
+    assert held["payload"]["turn"] == "wave_over"
+
+
+async def test_while_it_is_held_drains_go_on(api: RegistryApi) -> None:
+    await add_agents(api.database, 30)
+    key = (await api.register("drainer"))["agent_key"]
+    api.clock.advance(91)
+    await api.sweep()
+    headers = {"if-match": "*"}
+    await api.ask("PATCH", f"{AGENTS}/drainer/status", {"status": "draining"}, key=key, headers=headers)
+    await api.sweep()
+    assert (await api.record("drainer"))["status"] == "deregistered"
+
+
+async def test_a_record_that_cannot_be_judged_hides_no_other(
+    database: Database, clock: WoundClock, caplog: Any
+) -> None:
+    await add_agents(database, 5)
+
+    def spoil(transaction: Transaction) -> None:
+        broken = update(agents_table).where(agents_table.c.agent_id == "agent-2")
+        transaction.connection.execute(broken.values(reason="nonsense"))
+
+    await database.write(spoil)
+    clock.advance(91)
+    sweeper = _sweeper(database, clock)
+    await sweeper.sweep_once()
+    assert await count_by_status(database) == {"active": 1, "unhealthy": 4}
+    assert "cannot be judged" in caplog.text
+
+
+async def test_a_sweep_that_fails_is_followed_by_the_next(
+    database: Database, clock: WoundClock, monkeypatch: Any, caplog: Any
+) -> None:
+    await add_agents(database, 1)
+    clock.advance(91)
+    settings = RegistrySettings.read(sweep_seconds=0.05)
+    sweeper = Sweeper(database, settings, clock.now_s)
+    whole, failures = sweeper._begin, [LookupError("on purpose"), LookupError("again")]
+
+    def fail_at_first(transaction: Transaction) -> Any:
+        if failures:
+            raise failures.pop()
+        return whole(transaction)
+
+    monkeypatch.setattr(sweeper, "_begin", fail_at_first)
+    running = asyncio.create_task(sweeper.run())
+    async with asyncio.timeout(20):
+        while await count_by_status(database) != {"unhealthy": 1}:  # noqa: ASYNC110 - the database tells nobody
+            await asyncio.sleep(0.02)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert caplog.text.count("a sweep failed") == 2
+
+
+async def test_a_sweep_that_somebody_else_has_claimed_is_left_alone_until_it_stops(
+    database: Database, clock: WoundClock
+) -> None:
+    await add_agents(database, 1)
+    clock.advance(91)
+    first, second = _sweeper(database, clock), _sweeper(database, clock)
+    assert await database.write(first._begin) is not None
+    await second.sweep_once()
+    assert await count_by_status(database) == {"active": 1}
+    clock.advance(5.1)
+    await second.sweep_once()
+    # What the first one goes on with does not count any more.
+    lost = await database.write(first._locked)
+    assert lost is None
+
+
+async def test_two_sweepers_at_once_make_one_transition_and_one_event_each(
+    database: Database, clock: WoundClock
+) -> None:
+    if not isinstance(database, PostgresqlDatabase):
+        # On SQLite there is one writer: several processes are in tests/journeys.
+        return
+    await add_agents(database, 15)
+    await give_lease(database, "agent-3", "task:t1")
+    other = open_database(
+        database.url.set(drivername="postgresql").render_as_string(hide_password=False), clock=clock.now_s
+    )
+    try:
+        clock.advance(301)
+        sweepers = [_sweeper(each, clock) for each in (database, other) for _ in range(4)]
+        await asyncio.gather(*(sweeper.sweep_once() for sweeper in sweepers))
+    finally:
+        await other.close()
+    assert await count_by_status(database) == {"dead": 15}
+    types = await _types(database)
+    assert (types.count("agent.lifecycle"), types.count("lease.expired"), len(types)) == (30, 1, 31)
+
+
+async def test_a_heartbeat_that_races_the_sweep_ends_in_one_of_two_ways(
+    database: Database, clock: WoundClock
+) -> None:
+    api = RegistryApi(database, clock)
+    await api.add_keys()
+    names = await add_agents(database, 15)
+    keys = [await api.add_agent_key(name) for name in names]
+    clock.advance(301)
+    sweeping = asyncio.create_task(api.sweep())
+    beating = [api.beat(name, key) for name, key in zip(names, keys, strict=True)]
+    answers = await asyncio.gather(*beating)
+    await sweeping
+    for name, answer in zip(names, answers, strict=True):
+        assert answer.status in {200, 410}
+        status = (await api.record(name))["status"]
+        assert status == ("active" if answer.status == 200 else "dead")
+
+
+async def test_an_idle_sweep_writes_that_it_was_there(database: Database, clock: WoundClock) -> None:
+    await _sweeper(database, clock).sweep_once()
+    row = await database.read(registry_row.find)
+    assert row is not None
+    assert row.swept_at_s == clock.at_s
+    assert await _types(database) == []
+
+
+def _sweeper(database: Database, clock: WoundClock) -> Sweeper:
+    return Sweeper(database, RegistrySettings.read(), clock.now_s)

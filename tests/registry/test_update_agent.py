@@ -1,0 +1,70 @@
+import pytest
+from tests.support.registry_api import AGENTS, RegistryApi
+
+PATH = f"{AGENTS}/agent-1"
+FIRST = {"if-match": '"1"'}
+
+
+async def test_what_is_named_changes_and_the_rest_stays(api: RegistryApi) -> None:
+    record = await api.register("agent-1", name="old", capabilities=["a", "b"], metadata={"x": 1})
+    body = {"capabilities": ["b", "c"], "max_concurrent_tasks": 9, "endpoint": "https://e.example/"}
+    answer = await api.ask("PATCH", PATH, body, key=record["agent_key"], headers=FIRST)
+    assert answer.status == 200
+    assert answer.header("etag") == '"2"'
+    changed = answer.json()
+    assert changed["capabilities"] == ["b", "c"]
+    assert changed["capacity"]["max_concurrent_tasks"] == 9
+    assert (changed["name"], changed["metadata"], changed["version"]) == ("old", {"x": 1}, 2)
+    listed = (await api.ask("GET", f"{AGENTS}?capabilities=c")).json()["agents"]
+    assert [agent["agent_id"] for agent in listed] == ["agent-1"]
+    assert (await api.ask("GET", f"{AGENTS}?capabilities=a")).json()["total"] == 0
+    event = (await api.events(type="agent.updated"))[0]["payload"]
+    assert event["changed"] == ["capabilities", "endpoint", "max_concurrent_tasks"]
+
+
+async def test_null_takes_away_what_may_be_absent(api: RegistryApi) -> None:
+    await api.register("agent-1", name="old")
+    answer = await api.ask("PATCH", PATH, {"name": None}, headers=FIRST)
+    assert "name" not in answer.json()
+    refused = await api.ask("PATCH", PATH, {"metadata": None}, headers={"if-match": "*"})
+    assert refused.status == 422
+
+
+async def test_what_changes_nothing_raises_no_version(api: RegistryApi) -> None:
+    await api.register("agent-1", name="same")
+    answer = await api.ask("PATCH", PATH, {"name": "same"}, headers=FIRST)
+    assert (answer.status, answer.header("etag")) == (200, '"1"')
+    assert await api.events(type="agent.updated") == []
+
+
+async def test_of_two_changes_of_one_version_one_wins(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    first = await api.ask("PATCH", PATH, {"name": "x"}, headers=FIRST)
+    second = await api.ask("PATCH", PATH, {"name": "y"}, headers=FIRST)
+    assert (first.status, second.status) == (200, 412)
+    assert (await api.record("agent-1"))["name"] == "x"
+
+
+async def test_shorter_thresholds_count_at_the_next_sweep(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    for _ in range(30):
+        api.clock.advance(1)
+        await api.sweep()
+    config = {"interval_seconds": 5, "unhealthy_after_seconds": 10, "dead_after_seconds": 100}
+    await api.ask("PATCH", PATH, {"heartbeat_config": config}, headers=FIRST)
+    await api.sweep()
+    assert (await api.record("agent-1"))["status"] == "unhealthy"
+
+
+@pytest.mark.parametrize(
+    "body", [{"status": "active"}, {"agent_id": "b"}, {"heartbeat_config": {"dead_after_seconds": 1}}]
+)
+async def test_what_may_not_be_changed_is_refused(api: RegistryApi, body: dict[str, object]) -> None:
+    await api.register("agent-1")
+    assert (await api.ask("PATCH", PATH, body, headers=FIRST)).status == 422
+
+
+async def test_whoever_is_gone_is_not_changed(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    await api.ask("DELETE", PATH)
+    assert (await api.ask("PATCH", PATH, {"name": "x"}, headers={"if-match": "*"})).status == 410

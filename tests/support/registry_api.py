@@ -1,0 +1,132 @@
+"""How does a test speak with the registry's API, without a network and with time standing still?"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.support.asgi_client import Answer, ask
+from tests.support.databases import WoundClock
+
+from agent_health.access import Role, StoredKey, digest_of, key_of
+from agent_health.registry.app import Registry, create_app
+from agent_health.registry.settings import RegistrySettings
+from agent_health.storage import keys, registry_row
+from agent_health.storage.database import Database, Transaction
+
+AGENTS = "/api/v1/agents"
+CLIENT_TIME = "2025-11-20T12:00:00Z"
+"""The wound clock's beginning."""
+
+
+class RegistryApi:
+    """The registry's app, its clock, and a key for each role."""
+
+    def __init__(self, database: Database, clock: WoundClock, **settings: object) -> None:
+        self.database = database
+        self.clock = clock
+        self.registry = Registry(
+            RegistrySettings.read(database="sqlite://", **settings),
+            database=database,
+            monotonic_s=clock.now_s,
+        )
+        self.app = create_app(self.registry)
+        self.keys = {role: key_of(bytes([number]) * 32) for number, role in enumerate(Role)}
+
+    async def add_keys(self) -> None:
+        """Store a key for each role but `agent`, whose keys belong to agents."""
+
+        def store(transaction: Transaction) -> None:
+            for role in Role:
+                if role is not Role.AGENT:
+                    self._store(transaction, role, self.keys[role], None)
+
+        await self.database.write(store)
+
+    async def add_agent_key(self, agent_id: str, role: Role = Role.AGENT) -> str:
+        """Store a key of an agent's own and return it."""
+        key = key_of(digest_of(f"{role} {agent_id}"))
+        await self.database.write(lambda transaction: self._store(transaction, role, key, agent_id))
+        return key
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        key: str | Role | None = Role.ADMIN,
+        headers: Mapping[str, str] | None = None,
+        raw: bytes | None = None,
+    ) -> Answer:
+        """Send one request; `key` is a key, or the role whose key is to be used."""
+        sent = {"content-type": "application/json", **(headers or {})}
+        if key is not None:
+            sent["x-api-key"] = self.keys[key] if isinstance(key, Role) else key
+        path, _, query = path.partition("?")
+        extra: dict[str, Any] = {
+            "headers": [(name.lower().encode(), value.encode()) for name, value in sent.items()],
+            "query_string": query.encode(),
+        }
+        return await ask(self.app, path, method=method, body=body, raw=raw, **extra)
+
+    async def register(self, agent_id: str = "agent-1", **members: object) -> dict[str, Any]:
+        """Register an agent and return its record; `agent_key` is its key."""
+        answer = await self.ask("POST", AGENTS, {"agent_id": agent_id, **members})
+        assert answer.status == 201, answer.body
+        return dict(answer.json())
+
+    async def beat(self, agent_id: str, key: str, **members: object) -> Answer:
+        """Send a heartbeat."""
+        body = {"status": "active", "client_timestamp": self.time_text(), **members}
+        return await self.ask("POST", f"{AGENTS}/{agent_id}/heartbeat", body, key=key)
+
+    async def record(self, agent_id: str) -> dict[str, Any]:
+        """Return an agent's record."""
+        answer = await self.ask("GET", f"{AGENTS}/{agent_id}")
+        assert answer.status == 200, answer.body
+        return dict(answer.json())
+
+    async def events(self, **query: str) -> list[dict[str, Any]]:
+        """Return the events of the log, the oldest first."""
+        text = "&".join(f"{name}={value}" for name, value in {"limit": "1000", **query}.items())
+        answer = await self.ask("GET", f"/api/v1/events?{text}")
+        assert answer.status == 200, answer.body
+        return list(answer.json()["events"])
+
+    async def lifecycle(self, agent_id: str) -> list[tuple[str, str, str]]:
+        """Return an agent's steps: from, to, why."""
+        found = await self.events(type="agent.lifecycle", agent_id=agent_id)
+        payloads = [event["payload"] for event in found]
+        return [
+            (payload["previous_status"], payload["new_status"], payload["reason"]) for payload in payloads
+        ]
+
+    async def sweep(self) -> None:
+        """Let one sweep run, as if others had run until now: winding the clock is no downtime.
+
+        While the monitor is held, sweeps must really have run: call the sweeper itself.
+        """
+
+        def seem_alive(transaction: Transaction) -> None:
+            row = registry_row.lock(transaction)
+            registry_row.store(transaction, replace(row, swept_at_s=self.clock.at_s))
+
+        await self.database.write(seem_alive)
+        await self.registry.sweeper.sweep_once()
+
+    def time_text(self) -> str:
+        """The wound clock's time, as a client writes it."""
+        from agent_health.agent_record import moment  # noqa: PLC0415
+
+        return moment(self.clock.now_s()).isoformat().replace("+00:00", "Z")
+
+    def _store(self, transaction: Transaction, role: Role, key: str, agent_id: str | None) -> None:
+        stored = StoredKey(
+            key_id=f"key_{role.value}_{agent_id or ''}",
+            name=role.value,
+            role=role,
+            agent_id=agent_id,
+            digest=digest_of(key),
+            created_at_s=self.clock.now_s(),
+        )
+        keys.add(transaction, stored)

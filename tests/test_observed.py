@@ -1,0 +1,291 @@
+"""What do many probes of one agent add up to?"""
+
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agent_health.document import HealthStatus
+from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
+from agent_health.observed import MAX_IN_ROW, MAX_INTERACTIONS, Observed, fold, health_of, moved_back
+
+NOW_S = 1_782_900_000.0
+LIFE: dict[str, Any] = {"transport": "ok"}
+FAILURE: dict[str, Any] = {"discovery": "timeout", "transport": "refused"}
+NOTHING: dict[str, Any] = {"discovery": "not_measured", "transport": "rate_limited"}
+
+
+def moment(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)
+
+
+def document(status: str, computed_at_s: float, **members: Any) -> DocumentSeen:
+    return DocumentSeen(status=HealthStatus(status), timestamp=moment(computed_at_s), **members)
+
+
+def seen(at_s: float, **members: Any) -> Observation:
+    """An observation, `at_s` seconds after NOW_S; a layer is given by its class."""
+    for layer in ("discovery", "transport", "readiness", "message"):
+        if layer in members:
+            members[layer] = LayerResult(result=ResultClass(members[layer]))
+    return Observation(agent_id="a", observed_at=moment(NOW_S + at_s), **members)
+
+
+def read(at_s: float, status: str, computed_at_s: float | None = None, **members: Any) -> Observation:
+    """An observation that read this document; it was computed when it was read if nothing is said."""
+    computed_at_s = at_s if computed_at_s is None else computed_at_s
+    held = document(status, NOW_S + computed_at_s, **members)
+    return seen(at_s, readiness="stale_document" if held.is_stale else "ok", document=held)
+
+
+def add_up(*observations: Observation) -> Observed:
+    """Each one is received when it was made."""
+    return reduce(lambda known, new: fold(known, new, new.observed_at.timestamp()), observations, Observed())
+
+
+def test_nothing_is_known_before_the_first_observation() -> None:
+    assert health_of(None, NOW_S) == health_of(Observed(), NOW_S) == (HealthStatus.UNKNOWN, None)
+
+
+def test_failures_in_a_row_are_counted_until_the_next_sign_of_life() -> None:
+    failing = [seen(at, **FAILURE) for at in (0, 300, 600)]
+    assert add_up(*failing).failures_in_row == 3
+    assert add_up(*failing).last_sign_of_life_at_s is None
+    revived = add_up(*failing, seen(900, **LIFE))
+    assert (revived.failures_in_row, revived.last_sign_of_life_at_s) == (0, NOW_S + 900)
+
+
+def test_a_run_of_life_begins_with_its_first_sign_and_ends_with_a_failure() -> None:
+    alive = [seen(0, **LIFE), seen(30, **LIFE), seen(60, **LIFE)]
+    assert add_up(*alive).life_run_began_at_s == NOW_S
+    broken = [*alive, seen(90, **FAILURE)]
+    assert add_up(*broken).life_run_began_at_s is None
+    assert add_up(*broken).last_sign_of_life_at_s == NOW_S + 60
+    assert add_up(*broken, seen(120, **LIFE)).life_run_began_at_s == NOW_S + 120
+
+
+def test_what_was_not_measured_changes_nothing_but_the_time() -> None:
+    known = add_up(seen(0, **LIFE), seen(300, **FAILURE))
+    after = fold(known, seen(600, **NOTHING), NOW_S + 600)
+    assert after == known.model_copy(update={"last_observed_at_s": NOW_S + 600})
+
+
+def test_each_layer_keeps_its_last_result_with_its_evidence() -> None:
+    known = add_up(seen(0, discovery="ok", transport="refused"), seen(300, transport="gated"))
+    assert known.discovery is not None
+    assert known.transport is not None
+    assert (known.discovery.layer.result, known.discovery.observed_at_s) == (ResultClass.OK, NOW_S)
+    assert (known.transport.layer.result, known.transport.observed_at_s) == (ResultClass.GATED, NOW_S + 300)
+    assert known.readiness is None
+
+
+@pytest.mark.parametrize("late_s", [0, -1, -300])
+@pytest.mark.parametrize("late", [LIFE, FAILURE])
+def test_an_observation_that_comes_late_or_twice_changes_nothing(late: dict[str, Any], late_s: float) -> None:
+    known = add_up(seen(-600, **LIFE), seen(0, **FAILURE))
+    assert fold(known, seen(late_s, **late), NOW_S + 60) == known
+
+
+def test_an_observation_from_far_ahead_shuts_nobody_out() -> None:
+    known = add_up(seen(0, **LIFE))
+    assert fold(known, seen(400.1, **FAILURE), NOW_S + 100) == known
+    assert fold(None, seen(400.1, **LIFE), NOW_S + 100) == Observed()
+    assert fold(known, seen(400, **FAILURE), NOW_S + 100).failures_in_row == 1
+
+
+def test_what_lies_a_little_ahead_counts_as_seen_when_it_came() -> None:
+    known = fold(None, seen(200, transport="ok"), NOW_S)
+    assert known.last_sign_of_life_at_s == NOW_S
+    assert known.transport is not None
+    assert known.transport.observed_at_s == NOW_S
+    again = fold(known, seen(200, **LIFE), NOW_S + 5)
+    assert again == known
+
+
+def test_a_clock_of_ours_that_was_set_back_moves_no_sign_of_life_back() -> None:
+    known = fold(Observed(), seen(0, **LIFE), NOW_S)
+    assert fold(known, seen(100, **LIFE), NOW_S - 150).last_sign_of_life_at_s == NOW_S
+
+
+@pytest.mark.parametrize(
+    ("layers", "remembered"),
+    [
+        ({"transport": "ok"}, "1"),
+        ({"transport": "gated"}, "1"),
+        ({"transport": "timeout"}, "0"),
+        ({"transport": "rate_limited"}, ""),
+        ({"transport": "ok", "message": "http_error"}, "0"),
+        ({"transport": "timeout", "message": "ok"}, "1"),
+        ({"transport": "ok", "message": "rate_limited"}, ""),
+        ({"discovery": "timeout"}, ""),
+        ({}, ""),
+    ],
+)
+def test_an_observation_is_one_interaction_at_most(layers: dict[str, Any], remembered: str) -> None:
+    assert add_up(seen(0, **layers)).recent_interactions == remembered
+
+
+def test_the_last_twenty_interactions_are_remembered() -> None:
+    served = [seen(at, discovery="ok", transport="refused" if at < 5 else "ok") for at in range(23)]
+    assert add_up(*served).recent_interactions == "00" + 18 * "1"
+
+
+def test_a_long_silence_is_no_long_row_of_failed_interactions() -> None:
+    away = [seen(at, **FAILURE) for at in range(9)]
+    assert add_up(*away, seen(10, **LIFE)).recent_interactions == "001"
+    flapping = [seen(at, **(LIFE if at % 3 == 2 else FAILURE)) for at in range(9)]
+    assert add_up(*flapping).recent_interactions == "001001001"
+
+
+def test_two_unhealthy_documents_are_two_only_if_computed_at_different_times() -> None:
+    same = [read(0, "unhealthy", 0), read(300, "unhealthy", 0)]
+    assert add_up(*same).unhealthy_documents_in_row == 1
+    assert add_up(*same, read(360, "unhealthy", 360)).unhealthy_documents_in_row == 2
+
+
+@pytest.mark.parametrize("status", ["healthy", "degraded", "unknown"])
+def test_any_other_document_ends_the_row(status: str) -> None:
+    known = add_up(read(0, "unhealthy"), read(300, "unhealthy"), read(600, status))
+    assert (known.unhealthy_documents_in_row, known.last_unhealthy_timestamp_s) == (0, None)
+
+
+@pytest.mark.parametrize("status", ["healthy", "unhealthy"])
+def test_a_stale_document_neither_ends_a_row_nor_adds_to_it(status: str) -> None:
+    first = read(0, "unhealthy", 0)
+    stale = read(300, status, -5000, is_stale=True)
+    assert add_up(first, stale).unhealthy_documents_in_row == 1
+    assert add_up(first, stale, read(600, "unhealthy", 0)).unhealthy_documents_in_row == 1
+
+
+def test_a_document_that_cannot_be_read_leaves_the_last_one_standing() -> None:
+    known = add_up(read(0, "unhealthy"), seen(300, readiness="timeout"))
+    assert health_of(known, NOW_S + 300) == (HealthStatus.UNHEALTHY, NOW_S + 900)
+    assert known.unhealthy_documents_in_row == 1
+
+
+def test_health_is_unknown_once_the_document_is_stale() -> None:
+    known = add_up(read(0, "degraded", -100))
+    assert health_of(known, NOW_S + 800) == (HealthStatus.DEGRADED, NOW_S + 800)
+    assert health_of(known, NOW_S + 800.1) == (HealthStatus.UNKNOWN, None)
+
+
+def test_a_document_that_promises_to_last_is_believed_for_twice_as_long() -> None:
+    known = add_up(read(0, "healthy", -100, max_age_s=1800))
+    assert health_of(known, NOW_S) == (HealthStatus.HEALTHY, NOW_S + 3500)
+
+
+@pytest.mark.parametrize("computed_at_s", [-5000, 5000])
+def test_a_document_that_was_stale_when_seen_says_nothing(computed_at_s: float) -> None:
+    known = add_up(read(0, "healthy", computed_at_s, is_stale=True))
+    assert health_of(known, NOW_S) == (HealthStatus.UNKNOWN, None)
+
+
+def test_a_clock_of_the_agent_that_is_wrong_makes_no_document_old() -> None:
+    # Ten minutes behind ours; by the answer's own `Date` the document is five seconds old.
+    known = add_up(read(0, "healthy", -605, age_s=5))
+    assert health_of(known, NOW_S) == (HealthStatus.HEALTHY, NOW_S + 895)
+
+
+def test_a_document_from_the_near_future_stays_fresh_no_longer_than_a_new_one() -> None:
+    assert health_of(add_up(read(0, "healthy", 250)), NOW_S) == (HealthStatus.HEALTHY, NOW_S + 900)
+
+
+def test_the_document_is_kept_with_what_it_claims() -> None:
+    held = add_up(read(0, "healthy", -3, response_ratio=0.97, sample_count=40, latency_p99_ms=12.5)).document
+    assert held is not None
+    assert (held.timestamp_s, held.observed_at_s) == (NOW_S - 3, NOW_S)
+    assert (held.response_ratio, held.sample_count, held.latency_p99_ms) == (0.97, 40, 12.5)
+
+
+def test_what_the_agent_calls_itself_stays_until_it_says_otherwise() -> None:
+    named = seen(0, reported_agent_id="urn:one")
+    assert add_up(named, seen(1, **LIFE)).reported_agent_id == "urn:one"
+    assert add_up(named, seen(1, reported_agent_id="urn:two")).reported_agent_id == "urn:two"
+
+
+def test_a_row_is_counted_up_to_its_limit() -> None:
+    known = Observed(failures_in_row=MAX_IN_ROW, unhealthy_documents_in_row=MAX_IN_ROW)
+    assert fold(known, seen(0, **FAILURE), NOW_S).failures_in_row == MAX_IN_ROW
+    assert fold(known, read(0, "unhealthy"), NOW_S).unhealthy_documents_in_row == MAX_IN_ROW
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"surprise": 1}',
+        '{"failures_in_row": -1}',
+        '{"recent_interactions": "012"}',
+        '{"recent_interactions": "%s"}' % ("1" * 21),
+        '{"last_observed_at_s": NaN}',
+    ],
+)
+def test_a_stored_value_that_was_not_written_here_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        Observed.from_json(text)
+
+
+results = st.none() | st.sampled_from(sorted(set(ResultClass) - {ResultClass.STALE_DOCUMENT}))
+
+
+@st.composite
+def observations(draw: st.DrawFn) -> Observation:
+    at_s = draw(st.integers(-2000, 2000))
+    layers = {name: draw(results) for name in ("discovery", "transport", "message")}
+    members: dict[str, Any] = {name: result for name, result in layers.items() if result is not None}
+    if draw(st.booleans()):
+        is_stale = draw(st.booleans())
+        members["readiness"] = "stale_document" if is_stale else "ok"
+        members["document"] = document(
+            draw(st.sampled_from(list(HealthStatus))), NOW_S + draw(st.integers(-5, 5)), is_stale=is_stale
+        )
+    return seen(at_s, **members)
+
+
+histories = st.lists(st.tuples(observations(), st.integers(-2000, 2000)), max_size=40)
+
+
+@given(histories)
+def test_whatever_comes_in_whatever_order_the_sum_agrees_with_itself(
+    history: list[tuple[Observation, int]],
+) -> None:
+    known = Observed()
+    for observation, received in history:
+        after = fold(known, observation, NOW_S + received)
+        assert fold(after, observation, NOW_S + received) == after
+        assert (after.last_observed_at_s or -1) >= (known.last_observed_at_s or -1)
+        assert (after.last_sign_of_life_at_s or -1) >= (known.last_sign_of_life_at_s or -1)
+        known = after
+        if known.life_run_began_at_s is not None:
+            assert known.last_sign_of_life_at_s is not None
+            assert known.life_run_began_at_s <= known.last_sign_of_life_at_s
+            assert known.failures_in_row == 0
+        assert (known.unhealthy_documents_in_row == 0) is (known.last_unhealthy_timestamp_s is None)
+        assert len(known.recent_interactions) <= MAX_INTERACTIONS
+        assert Observed.from_json(known.to_json()) == known
+
+
+@given(histories, st.integers(-3000, 5000))
+def test_health_holds_until_the_moment_that_is_named(
+    history: list[tuple[Observation, int]], now: int
+) -> None:
+    known = reduce(lambda known, step: fold(known, step[0], NOW_S + step[1]), history, Observed())
+    status, until_s = health_of(known, NOW_S + now)
+    if until_s is None:
+        assert health_of(known, NOW_S + now + 10**9)[0] is status
+        return
+    assert health_of(known, until_s)[0] is status
+    assert health_of(known, until_s + 0.001) == (HealthStatus.UNKNOWN, None)
+
+
+def test_what_lies_ahead_of_a_clock_that_was_set_back_is_brought_back_once() -> None:
+    known = add_up(read(0, "healthy"))
+    back = moved_back(known, -3600, NOW_S - 3600)
+    assert back.last_observed_at_s == back.last_sign_of_life_at_s == NOW_S - 3600
+    assert health_of(back, NOW_S - 3600)[0] is HealthStatus.HEALTHY
+    assert health_of(back, NOW_S - 2699)[0] is HealthStatus.UNKNOWN
+    assert moved_back(back, -3600, NOW_S - 3600) == back
