@@ -39,6 +39,8 @@ MAX_GROUP = 1_000
 """Of deeds that one SQLite transaction commits together."""
 BUSY_SECONDS = 10.0
 """How long another process may hold the SQLite file before a deed fails."""
+BUSY_RETRY_SECONDS = 0.01
+"""Between two tries where SQLite itself does not wait."""
 POOL_CONNECTIONS = 10
 """To PostgreSQL, per server process."""
 POOL_WAIT_SECONDS = 10.0
@@ -297,8 +299,9 @@ class SqliteDatabase:
 
         @event.listens_for(engine, "connect")
         def _set_up(connection: sqlite3.Connection, _record: object) -> None:
+            _enter_wal_mode(connection)
             # FULL: a commit that was answered survives a power failure, not only a crash.
-            for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
+            for pragma in ("synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
                 connection.execute(f"PRAGMA {pragma}")
 
         @event.listens_for(engine, "begin")
@@ -306,6 +309,24 @@ class SqliteDatabase:
             connection.exec_driver_sql(begin)
 
         return engine
+
+
+def _enter_wal_mode(connection: sqlite3.Connection) -> None:
+    """Have the file keep a write-ahead log; servers that start at once wait for one another.
+
+    For the lock that this takes SQLite does not wait, however long its timeout is.
+    """
+    give_up_s = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() >= give_up_s:
+                raise
+            time.sleep(BUSY_RETRY_SECONDS)
+        else:
+            return
 
 
 class PostgresqlDatabase:
