@@ -124,9 +124,7 @@ async def test_a_file_that_another_process_locks_is_unavailable(
 async def test_a_new_file_that_another_server_sets_up_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    other.execute("CREATE TABLE half_way (id INTEGER)")
-    other.execute("BEGIN")
-    other.execute("SELECT * FROM half_way").fetchall()
+    other.execute("BEGIN IMMEDIATE")
     let_go = threading.Timer(0.3, other.execute, ("ROLLBACK",))
     let_go.start()
     database = open_database(f"sqlite:///{path}")
