@@ -20,6 +20,7 @@ MAX_ETAG_CHARS: Final = 512
 AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
 """The registry's own identifiers; what an agent calls itself is `reported_agent_id`."""
 URL_PATTERN: Final = r"^https?://[!-~]+$"
+EVIDENCE_PATTERN: Final = "^[0-9a-f]{64}$"
 
 
 class ResultClass(StrEnum):
@@ -94,6 +95,21 @@ class _Wire(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class Phases(_Wire):
+    """Where the time of the last request of a layer went, in ms, 0 or more; None: that did not happen."""
+
+    dns_ms: Quantity | None = None
+    """Until the name had an address; None also where the address was known or given."""
+    connect_ms: Quantity | None = None
+    """Until the TCP connection stood; None for a connection that was there already."""
+    tls_ms: Quantity | None = None
+    """Until it was encrypted."""
+    first_byte_ms: Quantity | None = None
+    """From the request's last byte to the answer's first."""
+    last_byte_ms: Quantity | None = None
+    """From the answer's first byte to its last."""
+
+
 class LayerResult(_Wire):
     """How one layer answered, and by what this is known."""
 
@@ -105,6 +121,9 @@ class LayerResult(_Wire):
     """The HTTP status; None if none came."""
     latency_ms: Quantity | None = None
     """Time to the end of the answer, 0 or more; None if none came."""
+    phases: Phases | None = None
+    evidence: Annotated[str, Field(pattern=EVIDENCE_PATTERN)] | None = None
+    """SHA-256 of the bytes that were seen, under which the prober keeps them; None if it does not."""
 
     @property
     def is_measured(self) -> bool:
@@ -204,6 +223,20 @@ class Observation(_Wire):
     def is_measured_failure(self) -> bool:
         """Whether something was asked and failed, and nothing showed life."""
         return not self.is_sign_of_life and any(layer.has_failed for layer in self._asked())
+
+    @property
+    def result(self) -> ResultClass:
+        """What the probe came to, as one class, for counting.
+
+        `ok` or `gated` with a sign of life; else what the first layer that was measured ended with, else the
+        first that was asked; `not_measured` if none was.
+        """
+        asked = list(self._asked())
+        if self.is_sign_of_life:
+            is_ok = any(layer.result is ResultClass.OK for layer in asked)
+            return ResultClass.OK if is_ok else ResultClass.GATED
+        measured = [layer for layer in asked if layer.is_measured]
+        return next((layer.result for layer in measured or asked), ResultClass.NOT_MEASURED)
 
     def _asked(self) -> Iterator[LayerResult]:
         layers = (self.discovery, self.transport, self.readiness, self.message)

@@ -9,8 +9,8 @@ from tests.support.registry_api import RegistryApi
 
 from agent_health.access import Role
 from agent_health.agent_record import moment
-from agent_health.registry.accept_observations import target_agent_id
 from agent_health.storage.database import Database
+from agent_health.target import target_id
 
 OBSERVATIONS = "/api/v1/observations"
 CARD = "https://agent.example/.well-known/agent-card.json"
@@ -80,7 +80,7 @@ async def test_a_target_gets_a_record_at_its_first_sign_of_life(api: RegistryApi
     alive = document(clock, "degraded", target_url=CARD, reported_agent_id="its-own-name")
     answer = (await report(api, alive)).json()
     agent_id = answer["results"][0]["agent_id"]
-    assert agent_id == target_agent_id(CARD)
+    assert agent_id == target_id(CARD)
     assert agent_id.startswith("tgt_")
     assert len(agent_id) == 36
     record = await api.record(agent_id)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from hashlib import sha256
 from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -32,6 +31,7 @@ from agent_health.registry.register_agent import add_agent
 from agent_health.storage import agents, event_log, leases
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
+from agent_health.target import target_id
 from agent_health.verdict import Monitoring
 
 MAX_OBSERVATIONS = 1_000
@@ -39,7 +39,6 @@ MAX_OBSERVATIONS = 1_000
 MAX_BODY_BYTES = 8_388_608
 """A thousand observations, each with reasons in words."""
 MAX_SHARD = 999_999_999
-HASH_DIGITS = 32
 
 
 class ObservationBatch(Body):
@@ -86,11 +85,6 @@ class ObservationAnswer(BaseModel):
     counts: dict[Outcome, int]
 
 
-def target_agent_id(url: str) -> str:
-    """Return the id of the record of a directory's target."""
-    return f"tgt_{sha256(url.encode()).hexdigest()[:HASH_DIGITS]}"
-
-
 def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
     """Fold observations into what is known of their agents, and carry out what follows.
 
@@ -131,7 +125,7 @@ def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHe
 def _agent_id(observation: Observation) -> str:
     if observation.agent_id is not None:
         return observation.agent_id
-    return target_agent_id(observation.target_url or "")
+    return target_id(observation.target_url or "")
 
 
 def _refusal(transaction: Transaction, call: Call, batch: ObservationBatch) -> AgentHealthError | None:
@@ -159,9 +153,9 @@ def _add_found_targets(
     """Give each target a record that shows its first sign of life."""
     for observation in observations:
         url = observation.target_url
-        if url is None or not observation.is_sign_of_life or target_agent_id(url) in found:
+        if url is None or not observation.is_sign_of_life or target_id(url) in found:
             continue
-        agent_id = target_agent_id(url)
+        agent_id = target_id(url)
         asked = {"agent_id": agent_id, "card_url": url, "monitoring": Monitoring.PROBE}
         body = checked(Registration, asked)
         assert isinstance(body, Registration)  # noqa: S101 - it is what was asked for

@@ -1,0 +1,64 @@
+"""What is remembered of a target from one probe to the next?
+
+It travels with the target, from worker to worker, and holds what `probe_cadence` decides by and what
+spares a request: where the card, the interface and the document were found. It holds no history.
+Times are seconds since the epoch, by the clock of whoever probed.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent_health.observation import MAX_ETAG_CHARS, MAX_URL_CHARS, ResultClass
+
+MAX_IN_ROW: Final = 1000
+MAX_MEMORY_BYTES: Final = 16_384
+"""As JSON."""
+
+_Moment = Annotated[float, Field(allow_inf_nan=False)]
+_Url = Annotated[str, Field(max_length=MAX_URL_CHARS)]
+
+
+class ProbeMemory(BaseModel):
+    """What the last probes of one target left behind; `ProbeMemory()` is a target never probed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    probed_at_s: _Moment | None = None
+    """When the last probe began, whatever came of it."""
+    result: Annotated[ResultClass, Field(strict=False)] | None = None
+    """What the last measured probe came to (`Observation.result`)."""
+    failures_in_row: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
+    """Measured failures since the last sign of life."""
+    confirm_at_s: _Moment | None = None
+    """When the change that was seen last is looked at once more; None if there is nothing to confirm."""
+    not_before_s: _Moment | None = None
+    """The peer asked us not to come back earlier (Retry-After, 402, 429)."""
+    slowdowns: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
+    """How many answers in a row asked us to slow down."""
+    robots_read_at_s: _Moment | None = None
+    """When its host's robots.txt was read last."""
+    is_unwelcome: bool = False
+    """Whether that robots.txt keeps us out."""
+    card_read_at_s: _Moment | None = None
+    """When a card was read, or found unchanged."""
+    card_url: _Url | None = None
+    """Where."""
+    card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS)] | None = None
+    card_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """SHA-256 of its bytes."""
+    interface_url: _Url | None = None
+    """The card's first interface that we can ask."""
+    interface_binding: Annotated[str, Field(max_length=64)] | None = None
+    protocol_version: Annotated[str, Field(max_length=64)] | None = None
+    health_url: _Url | None = None
+    """Where a health document was read last."""
+
+    def to_json(self) -> str:
+        """Return compact JSON without what is not known."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "ProbeMemory":
+        """Read what `to_json` wrote; pydantic's ValidationError if it is something else."""
+        return cls.model_validate_json(text)

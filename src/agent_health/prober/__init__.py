@@ -1,0 +1,12 @@
+"""The prober: looks at agents from outside, safely and politely, and says what it saw.
+
+    definition      which targets, what is asked, how often, with which limits?     (probes/*.yml)
+    directories/    which targets does a directory list?
+    ledger          where do targets come from, and where do results go?
+    worker          claim a shard, probe its targets when they are due, report
+    probe           card, interface, document of one target: one observation
+    fetch           one bounded request to an address that was judged
+    census          what share of a directory is alive?
+
+It knows no database: anything with `claim` and `report` gives it work.
+"""

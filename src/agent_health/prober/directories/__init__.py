@@ -1,0 +1,1 @@
+"""Which targets does a directory list? One file per format."""

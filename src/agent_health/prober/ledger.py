@@ -1,0 +1,99 @@
+"""Where do targets come from, and where do results go?
+
+A ledger hands out shards for a while and takes results for them. One stands on a database in the same
+process, another on a registry far away; the worker cannot tell which.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent_health.observation import Observation
+from agent_health.probe_memory import ProbeMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardClaim:
+    """A shard that this worker owns for a while."""
+
+    shard: int
+    fencing_token: int
+    expires_at_s: float
+    """On this machine's monotonic clock, counted from the moment at which the claim was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetEntry:
+    """One target of a shard, as the ledger knows it."""
+
+    subject_id: str
+    """`tgt_…`, or the agent's id where a registered agent is probed by its card's URL."""
+    url: str
+    """As `read_target` spells it."""
+    memory: ProbeMemory
+    recheck_at_s: float | None = None
+    """When somebody asked for a look now, in seconds since the epoch; None if nobody did."""
+    version: int = 0
+    """Rises with every change that is not the prober's own report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetPage:
+    """What a shard holds: all of it, or what changed since a version."""
+
+    entries: Sequence[TargetEntry]
+    gone: Sequence[str] = ()
+    """Ids that are no targets any more: left their directory, or opted out."""
+    version: int = 0
+    """Ask for what comes after this one the next time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeReport:
+    """What one probe of one target leaves: what was seen, and what to remember."""
+
+    subject_id: str
+    observation: Observation
+    memory: ProbeMemory
+
+
+class ClaimLost(Exception):
+    """The shard belongs to somebody else by now: nothing of the batch was taken, and it is not ours."""
+
+
+class LedgerAway(Exception):
+    """The ledger cannot be reached or cannot store: the batch may be sent again, as it is."""
+
+
+class Ledger(Protocol):
+    """What a worker takes work from and reports to."""
+
+    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+        """Say that this worker lives; renew what it holds (shard: token), give up surplus, take its share.
+
+        Returns all that it holds from now on; a held shard that is missing is lost or surplus. LedgerAway.
+        """
+        ...
+
+    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+        """Return a shard's targets, or with a version what changed after it. LedgerAway."""
+        ...
+
+    async def report(self, claim: ShardClaim, reports: Sequence[ProbeReport]) -> None:
+        """Hand over results of one shard, all or none of them. ClaimLost, LedgerAway.
+
+        Handing over the same batch twice changes nothing: an observation counts once.
+        """
+        ...
+
+    async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:
+        """Say that this prober does not trust its own eyes for so long. LedgerAway."""
+        ...
+
+    async def say_well(self, worker: str) -> None:
+        """Take that back. LedgerAway."""
+        ...
+
+    async def leave(self, worker: str) -> None:
+        """Give all shards back, so that others take them at once. LedgerAway."""
+        ...

@@ -1,0 +1,69 @@
+"""What is a target, and in whose shard does it lie?
+
+A target is an address that somebody listed as an agent's; it becomes an agent's record at its first
+sign of life. Which worker probes it is decided by its host alone, so that one worker sees all that is
+asked of one host; when within the interval, by its id, so that load is even and survives restarts.
+"""
+
+from hashlib import sha256
+from typing import Final
+
+from agent_health.target_address import DEFAULT_PORTS, Refused, judge_url
+
+SHARDS: Final = 1024
+"""How many parts the work is cut into (protocol 8)."""
+TARGET_ID_PREFIX: Final = "tgt_"
+HASH_DIGITS: Final = 32
+_PHASE_BYTES: Final = 6
+"""A fraction of so many bytes is below 1 as a float too."""
+_DEFAULT_PORTS: Final[dict[str, str]] = {scheme: str(port) for scheme, port in DEFAULT_PORTS.items()}
+
+
+def read_target(text: str) -> str | Refused:
+    """Return the URL of a target in the one spelling that we use, or why it is none.
+
+    A host without a scheme is meant as https. Scheme and host are in lower case, the port is left out
+    where it is the scheme's own, an empty path is `/`, and a fragment goes: what differs only in these is
+    one target. Whether its addresses may be contacted is judged when it is probed; a URL with
+    placeholders (`{tenant}`) and any scheme but http and https are refused.
+    """
+    url = text.strip()
+    if "://" not in url:
+        url = f"https://{url}"
+    judged = judge_url(url)
+    # Which networks are open is the probe definition's matter: any address may be listed.
+    if isinstance(judged, Refused) and judged.name == "invalid_url":
+        return judged
+    scheme, _, rest = url.partition("#")[0].partition("://")
+    ends = [at for mark in "/?" if (at := rest.find(mark)) >= 0]
+    end = min(ends, default=len(rest))
+    authority, path = rest[:end].lower(), rest[end:]
+    host, colon, port = authority.rpartition(":")
+    if not colon or authority.endswith("]"):
+        host, port = authority, ""
+    port = "" if port in {"", _DEFAULT_PORTS[scheme.lower()]} else f":{int(port)}"
+    return f"{scheme.lower()}://{host.removesuffix('.')}{port}{path if path[:1] == '/' else '/' + path}"
+
+
+def target_id(url: str) -> str:
+    """Return the id of a target, and of its record: `tgt_` and 32 digits of its URL's SHA-256."""
+    return f"{TARGET_ID_PREFIX}{sha256(url.encode()).hexdigest()[:HASH_DIGITS]}"
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL as `read_target` spells it, in lower case, without brackets."""
+    authority = url.partition("://")[2].partition("/")[0].lower()
+    if authority.startswith("["):
+        return authority[1:].partition("]")[0]
+    return authority.partition(":")[0]
+
+
+def shard_of(host: str) -> int:
+    """Return the shard that a host's targets lie in, from 0 to SHARDS - 1."""
+    return int.from_bytes(sha256(host.encode()).digest()[:4]) % SHARDS
+
+
+def phase_of(subject_id: str) -> float:
+    """Return where in its interval a target or agent is probed, from 0 to below 1, for ever the same."""
+    digest = sha256(b"phase:" + subject_id.encode()).digest()
+    return int.from_bytes(digest[:_PHASE_BYTES]) / (1 << 8 * _PHASE_BYTES)
