@@ -1,0 +1,485 @@
+"""What does a probe definition say: whom to probe, what to ask, how often, within which limits?
+
+The names of the attributes are the keys of `probes/*.yml`; `definition_file` reads them from there, and
+`schemas/probe.schema.json` is made of them. Every setting has a default but `name` and `contact`; every
+duration is in seconds.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from importlib import metadata
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from agent_health.agent_card import MAX_CARD_BYTES
+from agent_health.document_reader import MAX_DOCUMENT_BYTES
+from agent_health.errors import InvalidSetting
+from agent_health.target import host_of, read_target
+from agent_health.target_address import MAX_HOST_CHARACTERS, MAX_NETWORKS, Network, Refused, read_networks
+
+if TYPE_CHECKING:
+    from agent_health.probe_cadence import Cadence
+
+PRODUCT: Final = "agent-health-prober"
+"""What we call ourselves: in the User-Agent, and where a robots.txt names us."""
+DEFAULT_CONTACT: Final = "https://github.com/agent-health"
+"""Of probes that no file describes."""
+
+MIN_INTERVAL_SECONDS: Final = 300
+"""Draft 7: nobody is asked more often without having agreed to it."""
+MIN_CONFIRM_SECONDS: Final = 30
+MIN_CARD_SECONDS: Final = 3600
+MAX_INTERVAL_SECONDS: Final = 86_400
+MAX_SPAN_SECONDS: Final = 30 * 86_400
+"""The longest back-off, and the longest time between two looks at a card or a directory."""
+MIN_PHASE_SECONDS: Final = 0.05
+MAX_PHASE_SECONDS: Final = 120
+MAX_DIRECTORIES: Final = 100
+MAX_INLINE_TARGETS: Final = 10_000
+"""Of those that the definition itself lists; a directory file takes more."""
+MAX_TARGETS: Final = 2_000_000
+MAX_PATHS: Final = 8
+MAX_MESSAGE_CHARS: Final = 4096
+MAX_CONCURRENCY: Final = 10_000
+MAX_OPT_OUT_HOSTS: Final = 10_000
+"""Of those that the definition itself lists; a file takes more."""
+MAX_OPT_OUT_FILES: Final = 20
+MAX_RESOLVERS: Final = 8
+MIN_CANARIES: Final = 5
+"""Fewer could all be down by chance."""
+MAX_CANARIES: Final = 100
+MAX_EVIDENCE_MEGABYTES: Final = 1_048_576
+MAX_KEEP_DAYS: Final = 3660
+MAX_PATH_CHARS: Final = 4096
+
+_DNS_PORT: Final = 53
+
+# It stands in a comment of the User-Agent, where a bracket, a backslash or a line break would end it.
+CONTACT_PATTERN: Final = (
+    r"^(mailto:[A-Za-z0-9._%+~-]+@[A-Za-z0-9.-]+|https://[A-Za-z0-9.-]+[A-Za-z0-9._~:/?#@!$&*+,=%-]*)$"
+)
+NAME_PATTERN: Final = "^[a-z0-9][a-z0-9-]{0,63}$"
+DIRECTORY_NAME_PATTERN: Final = "^[a-z0-9][a-z0-9._-]{0,127}$"
+FORMAT_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,63}$"
+PATH_PATTERN: Final = r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*$"
+HOST_PATTERN: Final = r"^\.?[A-Za-z0-9_]([A-Za-z0-9_.:-]*[A-Za-z0-9_])?$"
+
+# What stands behind the patterns, in words.
+FORMS: Final[dict[str | int, str]] = {
+    "name": "lower-case letters, digits and hyphens, 64 at most",
+    "contact": "mailto:… or https://…, where those who are probed reach you",
+    "directories": "lower-case letters, digits and . _ -",
+    "format": "the name of a format, such as plain_list, or auto",
+    "paths": "a path such as /ping",
+    "hosts": "a host name, or one with a dot before it for all below: .example.org",
+}
+
+
+def _take_target(value: str) -> str:
+    target = read_target(value)
+    if isinstance(target, Refused):
+        raise PydanticCustomError("target", "{reason}", {"reason": target.reason})
+    return target
+
+
+def _take_absolute(value: str) -> str:
+    if "://" not in value:
+        raise PydanticCustomError("absolute_url", "expected an absolute URL, such as https://agent.example/")
+    return _take_target(value)
+
+
+def _take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _take_network(value: str) -> str:
+    try:
+        read_networks([value])
+    except InvalidSetting as error:
+        raise PydanticCustomError("network", "expected {expected}", {"expected": error.expected}) from None
+    return value
+
+
+def _take_resolver(value: str) -> str:
+    if _resolver_address(value) is None:
+        raise PydanticCustomError(
+            "resolver", "expected an address, or one with a port: 192.0.2.1, 192.0.2.1:53, [2001:db8::1]:53"
+        )
+    return value
+
+
+def _resolver_address(text: str) -> tuple[str, int] | None:
+    """Return the address and the port of a DNS server, or None if it is none."""
+    host, colon, port = text.rpartition(":")
+    if not colon or "]" in port or (":" in host and not host.startswith("[")):
+        host, port = text, ""
+    try:
+        address = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    if not port:
+        return (str(address), _DNS_PORT) if not text.endswith(":") else None
+    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535):
+        return None
+    return str(address), int(port)
+
+
+def _take_printable(value: object) -> object:
+    if isinstance(value, str) and not (0 < len(value) <= MAX_PATH_CHARS and value.isprintable()):
+        raise PydanticCustomError("path", "expected the path of a file or directory")
+    return value
+
+
+def _beside_the_definition(value: Path, info: ValidationInfo) -> Path:
+    """Take a path as seen from where the definition stands; the context's `directory` says where."""
+    directory = (info.context or {}).get("directory")
+    return value if directory is None else directory / value
+
+
+_Target = Annotated[str, AfterValidator(_take_target)]
+_Url = Annotated[str, AfterValidator(_take_absolute)]
+_File = Annotated[Path, BeforeValidator(_take_printable), AfterValidator(_beside_the_definition)]
+_Switch = Annotated[bool, Field(strict=True)]
+_Phase = Annotated[float, Field(strict=True, ge=MIN_PHASE_SECONDS, le=MAX_PHASE_SECONDS, allow_inf_nan=False)]
+_Span = Annotated[float, Field(strict=True, gt=0, le=MAX_SPAN_SECONDS, allow_inf_nan=False)]
+
+
+class _Settings(BaseModel):
+    """A mapping of a definition: what is not named is refused, so that a misspelt limit is no limit lost."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+
+class DirectorySource(_Settings):
+    """A list of agents: at a URL or in a file, one of the two."""
+
+    url: _Target | None = None
+    """Where it is; a domain alone is asked for its catalogs at the well-known places."""
+    file: _File | None = None
+    """Where it is on this machine, as seen from the definition."""
+    name: Annotated[str, Field(pattern=DIRECTORY_NAME_PATTERN)] | None = None
+    """What it is called in results and reports; without one, its host or its file's name."""
+    format: Annotated[str, Field(pattern=FORMAT_PATTERN)] = "auto"
+    """How it is written; `auto` looks at what comes."""
+    refresh_seconds: Annotated[float, Field(strict=True, ge=60, le=MAX_SPAN_SECONDS)] = 86_400
+    """How often it is read again."""
+    key_file: _File | None = None
+    """Holds the key that it is asked with; a key never stands in the definition."""
+    allow_shrink: _Switch = False
+    """Whether it may lose more than half of its entries at once without anybody's confirmation."""
+
+    @model_validator(mode="after")
+    def _stand_somewhere(self) -> Self:
+        if (self.url is None) == (self.file is None):
+            raise PydanticCustomError("url_or_file", "expected exactly one of url and file")
+        if self.key_file is not None and self.url is None:
+            raise PydanticCustomError("key_for_a_file", "a key_file goes with a url: a file needs no key")
+        return self
+
+    @property
+    def label(self) -> str:
+        """What it is called in results: its name, else its host, else its file's name."""
+        if self.name is not None:
+            return self.name
+        return host_of(self.url) if self.url is not None else Path(self.file or "").name
+
+
+class AskedMessage(_Settings):
+    """A real message to every agent: it may cost its owner money. Only ask those who agreed."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MAX_MESSAGE_CHARS)]
+    """What it says."""
+
+
+class Asked(_Settings):
+    """What is asked of a target."""
+
+    card: _Switch = True
+    """Its card, at both well-known places."""
+    transport: _Switch = True
+    """Whether the interface that the card declares answers at all; nothing is sent to it."""
+    health: _Switch = True
+    """Its health document, where it is announced or at the well-known place."""
+    message: AskedMessage | None = None
+    """A real message; null sends none."""
+    paths: Annotated[
+        tuple[Annotated[str, Field(max_length=512, pattern=PATH_PATTERN)], ...],
+        Field(max_length=MAX_PATHS),
+        AfterValidator(_take_unique),
+    ] = ()
+    """More GETs, such as /ping: shown, they decide nothing."""
+
+    @model_validator(mode="after")
+    def _ask_something(self) -> Self:
+        if not (self.card or self.transport or self.health or self.message):
+            raise PydanticCustomError("nothing_asked", "nothing is asked: switch on card or health")
+        if not self.card and (self.transport or self.message):
+            raise PydanticCustomError(
+                "no_card", "transport and message need card: true, for the card says where the agent listens"
+            )
+        return self
+
+
+class CadenceSettings(_Settings):
+    """How often a target is asked."""
+
+    allow_fast_cadence: _Switch = False
+    """For agents of your own, and for tests: lifts the least values of the other settings."""
+    interval_seconds: Annotated[float, Field(strict=True, ge=0.05, le=MAX_INTERVAL_SECONDS)] = 300
+    """From one probe to the next; 300 or more."""
+    confirm_after_seconds: _Span = 30
+    """When a change is looked at once more; 30 or more."""
+    card_every_seconds: _Span = 86_400
+    """How often a card that was read is asked for again, by conditional GET; 3600 or more."""
+    max_backoff_seconds: _Span = 86_400
+    """The longest wait for a target that keeps failing or asks us to slow down."""
+
+    @field_validator("interval_seconds", "confirm_after_seconds", "card_every_seconds")
+    @classmethod
+    def _be_polite(cls, value: float, info: ValidationInfo) -> float:
+        least = _LEAST_SECONDS[info.field_name or ""]
+        if value < least and not info.data.get("allow_fast_cadence", False):
+            raise PydanticCustomError(
+                "too_fast",
+                "expected {least} or more, which is what strangers are asked at most (draft 7); "
+                "allow_fast_cadence: true lifts it for agents of your own",
+                {"least": least},
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _back_off(self) -> Self:
+        if self.max_backoff_seconds < self.interval_seconds:
+            raise PydanticCustomError(
+                "backoff_below_interval", "max_backoff_seconds must be at least interval_seconds"
+            )
+        return self
+
+    def policy(self) -> "Cadence":
+        """Return what `probe_cadence` decides by."""
+        from agent_health.probe_cadence import Cadence  # noqa: PLC0415
+
+        return Cadence(
+            interval_s=self.interval_seconds,
+            confirm_after_s=self.confirm_after_seconds,
+            card_every_s=self.card_every_seconds,
+            max_backoff_s=self.max_backoff_seconds,
+        )
+
+
+_LEAST_SECONDS: Final = {
+    "interval_seconds": MIN_INTERVAL_SECONDS,
+    "confirm_after_seconds": MIN_CONFIRM_SECONDS,
+    "card_every_seconds": MIN_CARD_SECONDS,
+}
+
+
+class Timeouts(_Settings):
+    """How long each part of one request may take; `total_seconds` ends whatever is still going on."""
+
+    dns_seconds: _Phase = 5
+    """Until the name has an address."""
+    connect_seconds: _Phase = 5
+    """Until the TCP connection stands."""
+    tls_seconds: _Phase = 5
+    """Until it is encrypted."""
+    first_byte_seconds: _Phase = 10
+    """From the request's last byte to the answer's first."""
+    total_seconds: _Phase = 20
+    """For all of it, redirects included; a whole probe takes three times as long at most."""
+
+
+class Limits(_Settings):
+    """How much is done at once, and how much is read."""
+
+    concurrency: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 500
+    """Probes at once in one process. Each takes a file descriptor, and at worst one body of memory."""
+    per_host: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 2
+    """Probes of one host at once."""
+    per_address: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 20
+    """Probes of one address at once: thousands of agents may stand behind one."""
+    host_requests_per_second: Annotated[float, Field(strict=True, ge=0.01, le=10_000)] = 5
+    """To one host, on average."""
+    max_card_bytes: Annotated[int, Field(strict=True, ge=1024, le=MAX_CARD_BYTES)] = MAX_CARD_BYTES
+    """Of a card, after decompression."""
+    max_document_bytes: Annotated[int, Field(strict=True, ge=1024, le=MAX_DOCUMENT_BYTES)] = (
+        MAX_DOCUMENT_BYTES
+    )
+    """Of a health document, after decompression."""
+    max_targets: Annotated[int, Field(strict=True, ge=1, le=MAX_TARGETS)] = MAX_TARGETS
+    """Of all directories together; a directory that lists more is refused, not cut."""
+
+
+class OptOut(_Settings):
+    """Who is not to be asked."""
+
+    hosts: Annotated[
+        tuple[Annotated[str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN)], ...],
+        Field(max_length=MAX_OPT_OUT_HOSTS),
+    ] = ()
+    """Names of hosts; with a dot before it, also of all below: .example.org."""
+    files: Annotated[tuple[_File, ...], Field(max_length=MAX_OPT_OUT_FILES)] = ()
+    """Files with one host or URL per line."""
+    robots_txt: _Switch = True
+    """Whether a host's robots.txt is read and followed."""
+
+
+class Networks(_Settings):
+    """Which networks may be contacted besides the public internet."""
+
+    allow: Annotated[
+        tuple[Annotated[str, AfterValidator(_take_network)], ...], Field(max_length=MAX_NETWORKS)
+    ] = ()
+    """Private networks by name, such as 10.1.0.0/16; metadata addresses stay shut whatever stands here."""
+
+
+class ResolverSettings(_Settings):
+    """Who says which address a name has."""
+
+    servers: Annotated[
+        tuple[Annotated[str, AfterValidator(_take_resolver)], ...], Field(max_length=MAX_RESOLVERS)
+    ] = ()
+    """Addresses of DNS servers, with a port where it is not 53; none: those of the system."""
+
+    @property
+    def endpoints(self) -> tuple[tuple[str, int], ...]:
+        """The servers as addresses and ports."""
+        return tuple(found for text in self.servers if (found := _resolver_address(text)) is not None)
+
+
+class EvidenceSettings(_Settings):
+    """Where the bytes of findings are kept, so that a finding can be shown."""
+
+    directory: _File | None = None
+    """Where; null keeps none."""
+    max_megabytes: Annotated[int, Field(strict=True, ge=1, le=MAX_EVIDENCE_MEGABYTES)] = 1024
+    """On disk, in units of 10^6 bytes; the oldest go first."""
+    keep_days: Annotated[float, Field(strict=True, gt=0, le=MAX_KEEP_DAYS)] = 30
+    """How long."""
+
+
+class ResultSettings(_Settings):
+    """Where results go, besides the local database."""
+
+    jsonl: _File | None = None
+    """A file to which every observation is appended as one line of JSON; null: none."""
+    registry: _Url | None = None
+    """A registry's URL: it takes the results, decides, and shares the work among machines."""
+    key_file: _File | None = None
+    """Holds the registry's key; without it the environment does. A key never stands in the definition."""
+
+
+class ProbeDefinition(_Settings):
+    """What `probes/*.yml` say."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """What this probe is called in results and reports."""
+    contact: Annotated[str, Field(max_length=200, pattern=CONTACT_PATTERN)]
+    """Where those who are probed reach you: mailto: or https:. It goes into the User-Agent."""
+    directories: Annotated[tuple[DirectorySource, ...], Field(max_length=MAX_DIRECTORIES)] = ()
+    """Lists of agents."""
+    targets: Annotated[
+        tuple[_Target, ...], Field(max_length=MAX_INLINE_TARGETS), AfterValidator(_take_unique)
+    ] = ()
+    """Agents by URL or domain, right here."""
+    ask: Asked = Asked()
+    cadence: CadenceSettings = CadenceSettings()
+    timeouts: Timeouts = Timeouts()
+    limits: Limits = Limits()
+    opt_out: OptOut = OptOut()
+    networks: Networks = Networks()
+    resolver: ResolverSettings = ResolverSettings()
+    canaries: Annotated[tuple[_Url, ...], Field(max_length=MAX_CANARIES), AfterValidator(_take_unique)] = ()
+    """URLs at five or more hosts that are always there: if most fail, it is us. Empty: not checked."""
+    evidence: EvidenceSettings = EvidenceSettings()
+    results: ResultSettings = ResultSettings()
+
+    @field_validator("directories")
+    @classmethod
+    def _tell_apart(cls, directories: tuple[DirectorySource, ...]) -> tuple[DirectorySource, ...]:
+        labels = [source.label for source in directories]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise PydanticCustomError(
+                    "same_name", "two directories are called {label}: give one a name", {"label": label}
+                )
+        return directories
+
+    @field_validator("canaries")
+    @classmethod
+    def _be_enough(cls, canaries: tuple[str, ...]) -> tuple[str, ...]:
+        if canaries and len({host_of(url) for url in canaries}) < MIN_CANARIES:
+            raise PydanticCustomError(
+                "too_few_canaries",
+                "expected URLs at {least} different hosts or more",
+                {"least": MIN_CANARIES},
+            )
+        return canaries
+
+    @model_validator(mode="after")
+    def _probe_somebody(self) -> Self:
+        if not (self.directories or self.targets):
+            raise PydanticCustomError("nobody", "nobody is probed: expected directories or targets")
+        return self
+
+    @property
+    def user_agent(self) -> str:
+        """Who we say that we are, with a contact."""
+        return f"{PRODUCT}/{metadata.version('agent-health')} (+{self.contact})"
+
+    @cached_property
+    def networks_allowed(self) -> tuple[Network, ...]:
+        """The private networks that may be contacted."""
+        return read_networks(self.networks.allow)
+
+    @classmethod
+    def for_urls(
+        cls,
+        urls: Iterable[str],
+        *,
+        contact: str = DEFAULT_CONTACT,
+        networks: Sequence[str] = (),
+        message: str | None = None,
+        total_seconds: float | None = None,
+    ) -> "ProbeDefinition":
+        """Return the definition of a look at these URLs that no file describes.
+
+        InvalidSetting, naming the argument, for what a definition may not say.
+        """
+        targets = []
+        for url in urls:
+            target = read_target(url)
+            if isinstance(target, Refused):
+                raise InvalidSetting("URL", url, f"an agent's URL ({target.reason})")
+            targets.append(target)
+        read_networks(networks, "network")
+        timeouts = {} if total_seconds is None else {"total_seconds": total_seconds}
+        try:
+            return cls.model_validate({
+                "name": "probe",
+                "contact": contact,
+                "targets": targets,
+                "ask": {"message": None if message is None else {"text": message}},
+                "timeouts": timeouts,
+                "networks": {"allow": networks},
+            })  # fmt: skip
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"]) or "URL"
+            raise InvalidSetting(place, None, first["msg"].removeprefix("Input should be ")) from None
