@@ -16,6 +16,7 @@ TARGET_ID_PREFIX: Final = "tgt_"
 HASH_DIGITS: Final = 32
 _PHASE_BYTES: Final = 6
 """A fraction of so many bytes is below 1 as a float too."""
+_TURN_BYTES: Final = 4
 _DEFAULT_PORTS: Final[dict[str, str]] = {scheme: str(port) for scheme, port in DEFAULT_PORTS.items()}
 
 
@@ -65,5 +66,16 @@ def shard_of(host: str) -> int:
 
 def phase_of(subject_id: str) -> float:
     """Return where in its interval a target or agent is probed, from 0 to below 1, for ever the same."""
-    digest = sha256(b"phase:" + subject_id.encode()).digest()
-    return int.from_bytes(digest[:_PHASE_BYTES]) / (1 << 8 * _PHASE_BYTES)
+    return int.from_bytes(_rhythm_of(subject_id)[:_PHASE_BYTES]) / (1 << 8 * _PHASE_BYTES)
+
+
+def turn_of(subject_id: str) -> int:
+    """Return which of n intervals is a target's own where it is not probed in each of them: this, modulo n.
+
+    From 0 to 2**32 - 1, for ever the same, and independent of its phase.
+    """
+    return int.from_bytes(_rhythm_of(subject_id)[_PHASE_BYTES : _PHASE_BYTES + _TURN_BYTES])
+
+
+def _rhythm_of(subject_id: str) -> bytes:
+    return sha256(b"phase:" + subject_id.encode()).digest()

@@ -1,0 +1,246 @@
+"""When is a target probed next?
+
+Every target has its own tick in each interval, by its hash: load is even, also after a restart or when
+targets are added, and nothing drifts, since a tick is computed and never counted from the last probe.
+A target that keeps failing is looked at in every second, fourth, eighth … interval, and which of them
+is decided by its hash too: those that died together do not come back together. An answer ends that at once.
+
+Besides ticks there are two looks that somebody has a reason for: one confirmation after a change, and
+an operator's recheck. Times are seconds since the epoch, by the clock of whoever probes.
+"""
+
+from dataclasses import dataclass
+from math import floor, inf
+from typing import Final
+
+from agent_health.errors import InvalidSetting
+from agent_health.observation import ANSWERED, LayerResult, Observation, ResultClass
+from agent_health.probe_memory import MAX_IN_ROW, ProbeMemory
+from agent_health.silence import PROBE_THRESHOLDS
+from agent_health.target import phase_of, turn_of
+
+MIN_INTERVAL_S: Final = 300.0
+"""Nobody's agent is polled more often than that (draft 7); one's own may be."""
+PATIENT_FAILURES: Final = int(PROBE_THRESHOLDS.dead_after_s / PROBE_THRESHOLDS.interval_s)
+"""An agent that once answered is looked at in every interval for so many failures.
+
+That is until it is called dead: a silence of `dead_after_s` is a silence only if somebody listened.
+"""
+MAX_RETRY_AFTER_S: Final = 86_400.0
+"""A peer that asks us to stay away for longer is asked again after a day."""
+MAX_DOUBLINGS: Final = 30
+ROBOTS_EVERY_S: Final = 82_800.0
+"""A robots.txt is not used for more than 24 h (RFC 9309 2.4); a look may come an interval late."""
+MAX_CONFIRMATION_RATIO: Final = 0.25
+"""Of the interval: no confirmation comes later, so that it stands well apart from the next tick."""
+MIN_GAP_RATIO: Final = 0.5
+"""Of the interval: a tick sooner after the last probe is left out. That one was late, or a recheck."""
+
+_SLOW_DOWN: Final = frozenset({402, 429})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cadence:
+    """How often one looks, in seconds; InvalidSetting, named as on the wire, for what makes no sense."""
+
+    interval_s: float = MIN_INTERVAL_S
+    """From one tick of a target to its next."""
+    confirm_after_s: float = 30.0
+    """A change is looked at once more after so long, or after a quarter of a short interval."""
+    card_every_s: float = 86_400.0
+    """How often a card is asked for that has no reason to have changed."""
+    max_backoff_s: float = 86_400.0
+    """However long a target fails or asks us to slow down, its ticks are no further apart."""
+    recheck_every_s: float = 60.0
+    """How soon after its last probe a target may be looked at because somebody asked."""
+
+    def __post_init__(self) -> None:
+        _refuse_unless_positive("interval_seconds", self.interval_s)
+        _refuse_unless_positive("confirm_after_seconds", self.confirm_after_s)
+        _refuse_unless_positive("card_every_seconds", self.card_every_s)
+        _refuse_unless_positive("recheck_every_seconds", self.recheck_every_s)
+        if not self.interval_s <= self.max_backoff_s < inf:
+            expected = f"at least interval_seconds, {self.interval_s:g}"
+            raise InvalidSetting("max_backoff_seconds", self.max_backoff_s, expected)
+
+    @property
+    def max_doublings(self) -> int:
+        """How often the interval may double without exceeding `max_backoff_s`, 0 to MAX_DOUBLINGS."""
+        return min(int(self.max_backoff_s / self.interval_s).bit_length() - 1, MAX_DOUBLINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class MissedTicks:
+    """How many ticks passed without a probe; however many, they are told by one entry."""
+
+    count: int
+    """0 or more."""
+    last_at_s: float | None
+    """When the last of them was due; None if there is none."""
+
+
+def next_probe_at_s(
+    subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float, recheck_at_s: float | None = None
+) -> float:
+    """Return when a target is due next: a tick after now, or a confirmation or recheck from now on.
+
+    What was missed is not caught up, neither a tick nor a confirmation: after a restart nothing is due
+    at once but what somebody asked for. A recheck (`recheck_at_s` is when it was asked for, None or
+    before the last probe if nobody did) overrides our own caution, not the peer's `Retry-After`.
+    """
+    asked_s = _not_before_s(memory, now_s)
+    due_s = _tick_after(subject_id, memory, cadence, max(now_s, asked_s, _rested_s(memory, cadence, now_s)))
+    if memory.confirm_at_s is not None and memory.confirm_at_s >= now_s:
+        due_s = min(due_s, max(memory.confirm_at_s, asked_s))
+    last_s = _last_s(memory, now_s)
+    if recheck_at_s is not None and recheck_at_s > last_s:
+        due_s = min(due_s, max(recheck_at_s, last_s + cadence.recheck_every_s, asked_s, now_s))
+    return due_s
+
+
+def after_probe(
+    memory: ProbeMemory,
+    observation: Observation,
+    cadence: Cadence,
+    began_at_s: float,
+    retry_after_s: float | None = None,
+) -> ProbeMemory:
+    """Return what is remembered after a probe that began then; what it read (card, URLs) is the prober's.
+
+    A change is one between answering and failing, and the look that it gives reason for gives reason
+    for none itself: who flaps is not looked at more often. `retry_after_s` is the longest that any
+    answer asked for; it counts only with an answer that did not give what was asked.
+    """
+    layers = [observation.discovery, observation.transport, observation.readiness, observation.message]
+    asked = [layer for layer in layers if layer is not None]
+    is_alive, has_failed = observation.is_sign_of_life, observation.is_measured_failure
+    result = observation.result
+    is_measured = is_alive or any(layer.is_measured for layer in asked)
+    ended_at_s = max(began_at_s, observation.observed_at.timestamp())
+
+    failures = 0 if is_alive else min(memory.failures_in_row + has_failed, MAX_IN_ROW)
+    slowdowns, not_before_s = memory.slowdowns, memory.not_before_s
+    if any(_asks_to_slow_down(layer) for layer in asked):
+        slowdowns, not_before_s = min(slowdowns + 1, MAX_IN_ROW), None
+    elif is_measured:
+        slowdowns, not_before_s = 0, None
+    if retry_after_s is not None and any((layer.status_code or 0) >= 300 for layer in asked):
+        not_before_s = ended_at_s + min(max(retry_after_s, 0.0), MAX_RETRY_AFTER_S)
+
+    was_failing = memory.failures_in_row > 0
+    has_changed = memory.result is not None and (is_alive if was_failing else has_failed)
+    confirm_at_s = None
+    if has_changed and memory.confirm_at_s is None and not slowdowns:
+        # From the end: a dead agent needs two signs of life that lie so far apart.
+        confirm_at_s = ended_at_s + min(cadence.confirm_after_s, cadence.interval_s * MAX_CONFIRMATION_RATIO)
+    return memory.model_copy(
+        update={
+            "probed_at_s": began_at_s,
+            "result": result if is_measured else memory.result,
+            "failures_in_row": failures,
+            "confirm_at_s": confirm_at_s,
+            "not_before_s": not_before_s,
+            "slowdowns": slowdowns,
+        }
+    )
+
+
+def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else: bool) -> bool:
+    """Whether a probe asks for the card, conditionally where there is an ETag.
+
+    It does if none is known, if the target did not answer as it should, since the card may tell that
+    it moved, if nothing else is asked of this target (`asks_else`), and once in `card_every_s`:
+    at a moment of its own, for cards that were first read together are not read together for ever.
+    """
+    if not asks_else or memory.card_read_at_s is None or memory.card_url is None:
+        return True
+    if memory.failures_in_row or memory.result not in ANSWERED:
+        return True
+    return _has_come_round(memory.card_url, memory.card_read_at_s, cadence.card_every_s, now_s)
+
+
+def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:
+    """Whether a probe asks for its host's robots.txt: if it never did, and about once a day."""
+    if memory.robots_read_at_s is None:
+        return True
+    return _has_come_round(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S, now_s)
+
+
+def missed_ticks(
+    subject_id: str, memory: ProbeMemory, cadence: Cadence, since_s: float, until_s: float
+) -> MissedTicks:
+    """Return which ticks of a target lay after `since_s`, up to `until_s`, by what was known then.
+
+    To be asked for time in which nobody probed it. Those that back-off or the peer's wish would have
+    left out are none; nor is a confirmation.
+    """
+    asked_s = max(_not_before_s(memory, since_s), _rested_s(memory, cadence, since_s))
+    first_s = _tick_after(subject_id, memory, cadence, max(since_s, asked_s))
+    if first_s > until_s:
+        return MissedTicks(0, None)
+    period_s = cadence.interval_s * (1 << _doublings(memory, cadence))
+    count = floor((until_s - first_s) / period_s) + 1
+    return MissedTicks(count, first_s + (count - 1) * period_s)
+
+
+def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s: float) -> float:
+    """Return the first tick strictly after a moment: (k + phase) intervals, k being its turn."""
+    if memory.is_unwelcome and memory.robots_read_at_s is not None:
+        # Until its robots.txt is read again there is nothing that we may ask.
+        after_s = max(after_s, _comes_round_s(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S))
+    phase, turns = phase_of(subject_id), 1 << _doublings(memory, cadence)
+    k = floor(after_s / cadence.interval_s - phase)
+    k += (turn_of(subject_id) - k) % turns
+    # Rounding may put a moment and its own tick in either order.
+    while (tick_s := (k + phase) * cadence.interval_s) <= after_s:
+        k += turns
+    return tick_s
+
+
+def _doublings(memory: ProbeMemory, cadence: Cadence) -> int:
+    """Return how often the interval is doubled for a target that fails."""
+    has_answered = memory.card_read_at_s is not None or memory.health_url is not None
+    failures = memory.failures_in_row - (PATIENT_FAILURES if has_answered else 0)
+    return min(max(failures, 0), cadence.max_doublings)
+
+
+def _last_s(memory: ProbeMemory, now_s: float) -> float:
+    """Return when the last probe began: not after now, whatever another machine's clock said; else -inf."""
+    return -inf if memory.probed_at_s is None else min(memory.probed_at_s, now_s)
+
+
+def _rested_s(memory: ProbeMemory, cadence: Cadence, now_s: float) -> float:
+    """Return from when on we ourselves would look again, for the sake of the peer.
+
+    Half an interval stands for the lateness of the last probe: its own next tick is not left out.
+    """
+    doublings = min(memory.slowdowns, cadence.max_doublings)
+    wait_s = cadence.interval_s * ((1 << doublings) - MIN_GAP_RATIO)
+    return _last_s(memory, now_s) + wait_s
+
+
+def _not_before_s(memory: ProbeMemory, now_s: float) -> float:
+    """Return from when on the peer is content to see us; never more than a day ahead."""
+    return -inf if memory.not_before_s is None else min(memory.not_before_s, now_s + MAX_RETRY_AFTER_S)
+
+
+def _asks_to_slow_down(layer: LayerResult) -> bool:
+    return layer.status_code in _SLOW_DOWN or layer.result is ResultClass.RATE_LIMITED
+
+
+def _has_come_round(key: str, last_s: float, period_s: float, now_s: float) -> bool:
+    """Whether a moment of this key's own that returns once in a period lies after `last_s`, up to now.
+
+    True also if the last time lies in the future: some clock was wrong.
+    """
+    return last_s > now_s or _comes_round_s(key, last_s, period_s) <= now_s
+
+
+def _comes_round_s(key: str, last_s: float, period_s: float) -> float:
+    phase = phase_of(f"daily:{key}")
+    return (floor(last_s / period_s - phase) + 1 + phase) * period_s
+
+
+def _refuse_unless_positive(name: str, value_s: float) -> None:
+    if not 0 < value_s < inf:
+        raise InvalidSetting(name, value_s, "a time above 0")
