@@ -19,8 +19,6 @@ from agent_health.probe_memory import MAX_IN_ROW, ProbeMemory
 from agent_health.silence import PROBE_THRESHOLDS
 from agent_health.target import phase_of, turn_of
 
-MIN_INTERVAL_S: Final = 300.0
-"""Nobody's agent is polled more often than that (draft 7); one's own may be."""
 PATIENT_FAILURES: Final = int(PROBE_THRESHOLDS.dead_after_s / PROBE_THRESHOLDS.interval_s)
 """An agent that once answered is looked at in every interval for so many failures.
 
@@ -43,7 +41,7 @@ _SLOW_DOWN: Final = frozenset({402, 429})
 class Cadence:
     """How often one looks, in seconds; InvalidSetting, named as on the wire, for what makes no sense."""
 
-    interval_s: float = MIN_INTERVAL_S
+    interval_s: float = PROBE_THRESHOLDS.interval_s
     """From one tick of a target to its next."""
     confirm_after_s: float = 30.0
     """A change is looked at once more after so long, or after a quarter of a short interval."""

@@ -5,10 +5,12 @@ sign of life. Which worker probes it is decided by its host alone, so that one w
 asked of one host; when within the interval, by its id, so that load is even and survives restarts.
 """
 
+import re
 from hashlib import sha256
+from ipaddress import IPv6Address
 from typing import Final
 
-from agent_health.target_address import DEFAULT_PORTS, Refused, judge_url
+from agent_health.target_address import DEFAULT_PORTS, MAX_URL_CHARACTERS, Refused, judge_url
 
 SHARDS: Final = 1024
 """How many parts the work is cut into (protocol 8)."""
@@ -17,33 +19,48 @@ HASH_DIGITS: Final = 32
 _PHASE_BYTES: Final = 6
 """A fraction of so many bytes is below 1 as a float too."""
 _TURN_BYTES: Final = 4
+# A URL may stand in the query of another one.
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _DEFAULT_PORTS: Final[dict[str, str]] = {scheme: str(port) for scheme, port in DEFAULT_PORTS.items()}
 
 
 def read_target(text: str) -> str | Refused:
     """Return the URL of a target in the one spelling that we use, or why it is none.
 
-    A host without a scheme is meant as https. Scheme and host are in lower case, the port is left out
-    where it is the scheme's own, an empty path is `/`, and a fragment goes: what differs only in these is
-    one target. Whether its addresses may be contacted is judged when it is probed; a URL with
-    placeholders (`{tenant}`) and any scheme but http and https are refused.
+    A host without a scheme is meant as https. Scheme and host are in lower case, an IPv6 address is in its
+    shortest form, the port is left out where it is the scheme's own, an empty path is `/`, and a fragment
+    goes: what differs only in these is one target. The result reads as itself. Whether its addresses may be
+    contacted is judged when it is probed; a URL with placeholders (`{tenant}`) and any scheme but http and
+    https are refused.
     """
     url = text.strip()
-    if "://" not in url:
+    if not _SCHEME.match(url):
         url = f"https://{url}"
     judged = judge_url(url)
     # Which networks are open is the probe definition's matter: any address may be listed.
     if isinstance(judged, Refused) and judged.name == "invalid_url":
         return judged
     scheme, _, rest = url.partition("#")[0].partition("://")
+    scheme = scheme.lower()
     ends = [at for mark in "/?" if (at := rest.find(mark)) >= 0]
     end = min(ends, default=len(rest))
-    authority, path = rest[:end].lower(), rest[end:]
+    host, port = _host_and_port(rest[:end].lower())
+    port = "" if port in {"", _DEFAULT_PORTS[scheme]} else f":{port}"
+    path = rest[end:] if rest[end : end + 1] == "/" else f"/{rest[end:]}"
+    spelled = f"{scheme}://{host}{port}{path}"
+    if len(spelled) > MAX_URL_CHARACTERS:
+        return Refused("invalid_url", f"the URL is longer than {MAX_URL_CHARACTERS} characters")
+    return spelled
+
+
+def _host_and_port(authority: str) -> tuple[str, str]:
+    """Return host and port, in the shortest spelling, of what `judge_url` found to be both."""
     host, colon, port = authority.rpartition(":")
     if not colon or authority.endswith("]"):
         host, port = authority, ""
-    port = "" if port in {"", _DEFAULT_PORTS[scheme.lower()]} else f":{int(port)}"
-    return f"{scheme.lower()}://{host.removesuffix('.')}{port}{path if path[:1] == '/' else '/' + path}"
+    if host.startswith("["):
+        host = f"[{IPv6Address(host[1:-1])}]"
+    return host.removesuffix("."), str(int(port)) if port else ""
 
 
 def target_id(url: str) -> str:
