@@ -123,6 +123,18 @@ def test_a_target_reads_as_itself_and_leads_where_its_text_led(text: str) -> Non
     assert URL(url).host == host_of(url)
 
 
+@given(st.one_of(URLS, st.from_regex(r"(?:https?://)?[a-z0-9_.-]{1,12}(?:/[!-~]{0,9})?", fullmatch=True)))
+@example(f"https://{'a' * 63}.example")
+@example(f"{'a' * 64}.example")
+@example("https://agent.example/a#b")
+@example("agent.0x1")
+@example("a" * 250)
+@example(".".join(["a"] * 126))
+def test_the_short_way_for_plain_urls_leads_where_the_long_way_does(text: str) -> None:
+    # The space keeps it off the short way.
+    assert read_target(text) == read_target(f" {text}")
+
+
 @given(URLS)
 def test_a_target_is_a_url_that_an_observation_takes(text: str) -> None:
     url = read_target(text)
