@@ -8,19 +8,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_health import workflow
+from agent_health import yaml_document
 from agent_health.agent_record import HeartbeatConfig, Registration
-from agent_health.errors import InvalidWorkflow, WorkflowFault
-from agent_health.workflow import (
-    MAX_AGENTS,
-    MAX_DEPTH,
-    MAX_FAULTS,
-    MAX_NODES,
-    MAX_WORKFLOW_BYTES,
-    AgentDeclaration,
-    PoolSize,
-    read_workflow,
-)
+from agent_health.errors import FileFault, InvalidWorkflow
+from agent_health.workflow import MAX_AGENTS, AgentDeclaration, PoolSize, read_workflow
+from agent_health.yaml_document import MAX_DEPTH, MAX_FAULTS, MAX_FILE_BYTES, MAX_NODES
 
 WHOLE = """\
 version: "1.0"
@@ -64,7 +56,7 @@ agents:
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both of PyYAML's parsers: which one is there depends on how it was built."""
     name = str(request.param)
-    monkeypatch.setattr(workflow, "_LOADER", getattr(yaml, name))
+    monkeypatch.setattr(yaml_document, "_LOADER", getattr(yaml, name))
     return name
 
 
@@ -78,7 +70,7 @@ def entry(**members: Any) -> str:
     return json.dumps({"agents": {"a": members}})
 
 
-def faults(text: str) -> tuple[WorkflowFault, ...]:
+def faults(text: str) -> tuple[FileFault, ...]:
     with pytest.raises(InvalidWorkflow) as raised:
         read_workflow(text)
     assert raised.value.faults
@@ -191,7 +183,7 @@ def test_nobody_can_change_what_was_read() -> None:
         ({"role_id": "a b"}, "/role_id", "expected 1 to 128 letters"),
         ({"name": ""}, "/name", "at least 1 character"),
         ({"name": "a\nb"}, "/name", "without control characters"),
-        ({"capabilities": "one"}, "/capabilities", "expected a valid list"),
+        ({"capabilities": "one"}, "/capabilities", "expected a list"),
         ({"capabilities": ["one", "t w o"]}, "/capabilities/1", "without spaces"),
         ({"capabilities": [True]}, "/capabilities/0", "expected a valid string"),
         ({"capabilities": ["c"] * 65}, "/capabilities", "at most 64 items"),
@@ -339,7 +331,7 @@ def test_a_few_lines_of_aliases_do_not_unfold() -> None:
 
 
 def test_a_file_is_as_large_as_it_may_be_and_no_larger() -> None:
-    text = "agents: {}\n# ".ljust(MAX_WORKFLOW_BYTES, "x")
+    text = "agents: {}\n# ".ljust(MAX_FILE_BYTES, "x")
     assert read_workflow(text).agents == {}
     assert "bytes" in faults(text + "x")[0].expected
     assert "bytes" in faults(text[:-1] + "é")[0].expected
@@ -347,7 +339,7 @@ def test_a_file_is_as_large_as_it_may_be_and_no_larger() -> None:
 
 def test_a_file_holds_as_many_values_as_it_may_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_NODES == 100_000
-    monkeypatch.setattr(workflow, "MAX_NODES", 50)
+    monkeypatch.setattr(yaml_document, "MAX_NODES", 50)
     # The document, two keys and two values of them.
     items = 50 - 5
     assert read_workflow("agents: {}\nx: [" + "a," * items + "]").agents == {}

@@ -253,8 +253,8 @@ class ForeignDatabase(AgentHealthError):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkflowFault:
-    """One place in a workflow file, and what was expected there."""
+class FileFault:
+    """One place in a YAML file that somebody wrote, and what was expected there."""
 
     line: int
     """From 1."""
@@ -266,12 +266,25 @@ class WorkflowFault:
         return f"line {self.line}: {self.path + ': ' if self.path else ''}{self.expected}"
 
 
-class InvalidWorkflow(AgentHealthError, ValueError):
-    """A workflow file does not declare agents as it should; `faults` in the order of lines, never empty."""
+class InvalidFile(AgentHealthError, ValueError):
+    """A YAML file does not say what it should; `faults` in the order of lines, never empty.
 
-    def __init__(self, faults: Sequence[WorkflowFault]) -> None:
-        super().__init__("; ".join(str(fault) for fault in faults))
+    `file` is its name, empty where a text was read.
+    """
+
+    def __init__(self, faults: Sequence[FileFault], file: str = "") -> None:
+        told = "; ".join(str(fault) for fault in faults)
+        super().__init__(f"{file}: {told}" if file else told)
         self.faults = tuple(faults)
+        self.file = file
+
+
+class InvalidWorkflow(InvalidFile):
+    """A workflow file does not declare agents as it should."""
+
+
+class InvalidDefinition(InvalidFile):
+    """A probe definition does not say what to probe as it should."""
 
 
 class LeaseHeld(AgentHealthError):

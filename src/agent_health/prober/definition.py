@@ -8,14 +8,12 @@ duration is in seconds.
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from importlib import metadata
-from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -28,11 +26,30 @@ from pydantic_core import PydanticCustomError
 from agent_health.agent_card import MAX_CARD_BYTES
 from agent_health.document_reader import MAX_DOCUMENT_BYTES
 from agent_health.errors import InvalidSetting
+from agent_health.probe_cadence import Cadence
+from agent_health.prober.definition_values import (
+    FORMS,
+    MAX_SPAN_SECONDS,
+    AskedPath,
+    CanaryUrl,
+    Contact,
+    FileName,
+    Format,
+    Host,
+    Name,
+    NetworkName,
+    PhaseSeconds,
+    RegistryUrl,
+    ResolverName,
+    SpanSeconds,
+    Switch,
+    Target,
+    name_from,
+    resolver_address,
+    take_unique,
+)
 from agent_health.target import host_of, read_target
-from agent_health.target_address import MAX_HOST_CHARACTERS, MAX_NETWORKS, Network, Refused, read_networks
-
-if TYPE_CHECKING:
-    from agent_health.probe_cadence import Cadence
+from agent_health.target_address import MAX_NETWORKS, Network, Refused, read_networks
 
 PRODUCT: Final = "agent-health-prober"
 """What we call ourselves: in the User-Agent, and where a robots.txt names us."""
@@ -44,10 +61,6 @@ MIN_INTERVAL_SECONDS: Final = 300
 MIN_CONFIRM_SECONDS: Final = 30
 MIN_CARD_SECONDS: Final = 3600
 MAX_INTERVAL_SECONDS: Final = 86_400
-MAX_SPAN_SECONDS: Final = 30 * 86_400
-"""The longest back-off, and the longest time between two looks at a card or a directory."""
-MIN_PHASE_SECONDS: Final = 0.05
-MAX_PHASE_SECONDS: Final = 120
 MAX_DIRECTORIES: Final = 100
 MAX_INLINE_TARGETS: Final = 10_000
 """Of those that the definition itself lists; a directory file takes more."""
@@ -64,98 +77,6 @@ MIN_CANARIES: Final = 5
 MAX_CANARIES: Final = 100
 MAX_EVIDENCE_MEGABYTES: Final = 1_048_576
 MAX_KEEP_DAYS: Final = 3660
-MAX_PATH_CHARS: Final = 4096
-
-_DNS_PORT: Final = 53
-
-# It stands in a comment of the User-Agent, where a bracket, a backslash or a line break would end it.
-CONTACT_PATTERN: Final = (
-    r"^(mailto:[A-Za-z0-9._%+~-]+@[A-Za-z0-9.-]+|https://[A-Za-z0-9.-]+[A-Za-z0-9._~:/?#@!$&*+,=%-]*)$"
-)
-NAME_PATTERN: Final = "^[a-z0-9][a-z0-9-]{0,63}$"
-DIRECTORY_NAME_PATTERN: Final = "^[a-z0-9][a-z0-9._-]{0,127}$"
-FORMAT_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,63}$"
-PATH_PATTERN: Final = r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*$"
-HOST_PATTERN: Final = r"^\.?[A-Za-z0-9_]([A-Za-z0-9_.:-]*[A-Za-z0-9_])?$"
-
-# What stands behind the patterns, in words.
-FORMS: Final[dict[str | int, str]] = {
-    "name": "lower-case letters, digits and hyphens, 64 at most",
-    "contact": "mailto:… or https://…, where those who are probed reach you",
-    "directories": "lower-case letters, digits and . _ -",
-    "format": "the name of a format, such as plain_list, or auto",
-    "paths": "a path such as /ping",
-    "hosts": "a host name, or one with a dot before it for all below: .example.org",
-}
-
-
-def _take_target(value: str) -> str:
-    target = read_target(value)
-    if isinstance(target, Refused):
-        raise PydanticCustomError("target", "{reason}", {"reason": target.reason})
-    return target
-
-
-def _take_absolute(value: str) -> str:
-    if "://" not in value:
-        raise PydanticCustomError("absolute_url", "expected an absolute URL, such as https://agent.example/")
-    return _take_target(value)
-
-
-def _take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values))
-
-
-def _take_network(value: str) -> str:
-    try:
-        read_networks([value])
-    except InvalidSetting as error:
-        raise PydanticCustomError("network", "expected {expected}", {"expected": error.expected}) from None
-    return value
-
-
-def _take_resolver(value: str) -> str:
-    if _resolver_address(value) is None:
-        raise PydanticCustomError(
-            "resolver", "expected an address, or one with a port: 192.0.2.1, 192.0.2.1:53, [2001:db8::1]:53"
-        )
-    return value
-
-
-def _resolver_address(text: str) -> tuple[str, int] | None:
-    """Return the address and the port of a DNS server, or None if it is none."""
-    host, colon, port = text.rpartition(":")
-    if not colon or "]" in port or (":" in host and not host.startswith("[")):
-        host, port = text, ""
-    try:
-        address = ip_address(host.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return None
-    if not port:
-        return (str(address), _DNS_PORT) if not text.endswith(":") else None
-    if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535):
-        return None
-    return str(address), int(port)
-
-
-def _take_printable(value: object) -> object:
-    if isinstance(value, str) and not (0 < len(value) <= MAX_PATH_CHARS and value.isprintable()):
-        raise PydanticCustomError("path", "expected the path of a file or directory")
-    return value
-
-
-def _beside_the_definition(value: Path, info: ValidationInfo) -> Path:
-    """Take a path as seen from where the definition stands; the context's `directory` says where."""
-    directory = (info.context or {}).get("directory")
-    return value if directory is None else directory / value
-
-
-_Target = Annotated[str, AfterValidator(_take_target)]
-_Url = Annotated[str, AfterValidator(_take_absolute)]
-_File = Annotated[Path, BeforeValidator(_take_printable), AfterValidator(_beside_the_definition)]
-_Switch = Annotated[bool, Field(strict=True)]
-_Phase = Annotated[float, Field(strict=True, ge=MIN_PHASE_SECONDS, le=MAX_PHASE_SECONDS, allow_inf_nan=False)]
-_Span = Annotated[float, Field(strict=True, gt=0, le=MAX_SPAN_SECONDS, allow_inf_nan=False)]
 
 
 class _Settings(BaseModel):
@@ -169,19 +90,19 @@ class _Settings(BaseModel):
 class DirectorySource(_Settings):
     """A list of agents: at a URL or in a file, one of the two."""
 
-    url: _Target | None = None
+    url: Target | None = None
     """Where it is; a domain alone is asked for its catalogs at the well-known places."""
-    file: _File | None = None
+    file: FileName | None = None
     """Where it is on this machine, as seen from the definition."""
-    name: Annotated[str, Field(pattern=DIRECTORY_NAME_PATTERN)] | None = None
+    name: Name | None = None
     """What it is called in results and reports; without one, its host or its file's name."""
-    format: Annotated[str, Field(pattern=FORMAT_PATTERN)] = "auto"
+    format: Format = "auto"
     """How it is written; `auto` looks at what comes."""
     refresh_seconds: Annotated[float, Field(strict=True, ge=60, le=MAX_SPAN_SECONDS)] = 86_400
     """How often it is read again."""
-    key_file: _File | None = None
+    key_file: FileName | None = None
     """Holds the key that it is asked with; a key never stands in the definition."""
-    allow_shrink: _Switch = False
+    allow_shrink: Switch = False
     """Whether it may lose more than half of its entries at once without anybody's confirmation."""
 
     @model_validator(mode="after")
@@ -197,7 +118,7 @@ class DirectorySource(_Settings):
         """What it is called in results: its name, else its host, else its file's name."""
         if self.name is not None:
             return self.name
-        return host_of(self.url) if self.url is not None else Path(self.file or "").name
+        return name_from(host_of(self.url) if self.url is not None else Path(self.file or "").name)
 
 
 class AskedMessage(_Settings):
@@ -210,18 +131,18 @@ class AskedMessage(_Settings):
 class Asked(_Settings):
     """What is asked of a target."""
 
-    card: _Switch = True
+    card: Switch = True
     """Its card, at both well-known places."""
-    transport: _Switch = True
+    transport: Switch = True
     """Whether the interface that the card declares answers at all; nothing is sent to it."""
-    health: _Switch = True
+    health: Switch = True
     """Its health document, where it is announced or at the well-known place."""
     message: AskedMessage | None = None
     """A real message; null sends none."""
     paths: Annotated[
-        tuple[Annotated[str, Field(max_length=512, pattern=PATH_PATTERN)], ...],
+        tuple[AskedPath, ...],
         Field(max_length=MAX_PATHS),
-        AfterValidator(_take_unique),
+        AfterValidator(take_unique),
     ] = ()
     """More GETs, such as /ping: shown, they decide nothing."""
 
@@ -239,15 +160,15 @@ class Asked(_Settings):
 class CadenceSettings(_Settings):
     """How often a target is asked."""
 
-    allow_fast_cadence: _Switch = False
+    allow_fast_cadence: Switch = False
     """For agents of your own, and for tests: lifts the least values of the other settings."""
     interval_seconds: Annotated[float, Field(strict=True, ge=0.05, le=MAX_INTERVAL_SECONDS)] = 300
     """From one probe to the next; 300 or more."""
-    confirm_after_seconds: _Span = 30
+    confirm_after_seconds: SpanSeconds = 30
     """When a change is looked at once more; 30 or more."""
-    card_every_seconds: _Span = 86_400
+    card_every_seconds: SpanSeconds = 86_400
     """How often a card that was read is asked for again, by conditional GET; 3600 or more."""
-    max_backoff_seconds: _Span = 86_400
+    max_backoff_seconds: SpanSeconds = 86_400
     """The longest wait for a target that keeps failing or asks us to slow down."""
 
     @field_validator("interval_seconds", "confirm_after_seconds", "card_every_seconds")
@@ -271,10 +192,8 @@ class CadenceSettings(_Settings):
             )
         return self
 
-    def policy(self) -> "Cadence":
+    def policy(self) -> Cadence:
         """Return what `probe_cadence` decides by."""
-        from agent_health.probe_cadence import Cadence  # noqa: PLC0415
-
         return Cadence(
             interval_s=self.interval_seconds,
             confirm_after_s=self.confirm_after_seconds,
@@ -293,15 +212,15 @@ _LEAST_SECONDS: Final = {
 class Timeouts(_Settings):
     """How long each part of one request may take; `total_seconds` ends whatever is still going on."""
 
-    dns_seconds: _Phase = 5
+    dns_seconds: PhaseSeconds = 5
     """Until the name has an address."""
-    connect_seconds: _Phase = 5
+    connect_seconds: PhaseSeconds = 5
     """Until the TCP connection stands."""
-    tls_seconds: _Phase = 5
+    tls_seconds: PhaseSeconds = 5
     """Until it is encrypted."""
-    first_byte_seconds: _Phase = 10
+    first_byte_seconds: PhaseSeconds = 10
     """From the request's last byte to the answer's first."""
-    total_seconds: _Phase = 20
+    total_seconds: PhaseSeconds = 20
     """For all of it, redirects included; a whole probe takes three times as long at most."""
 
 
@@ -330,43 +249,39 @@ class OptOut(_Settings):
     """Who is not to be asked."""
 
     hosts: Annotated[
-        tuple[Annotated[str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN)], ...],
+        tuple[Host, ...],
         Field(max_length=MAX_OPT_OUT_HOSTS),
     ] = ()
     """Names of hosts; with a dot before it, also of all below: .example.org."""
-    files: Annotated[tuple[_File, ...], Field(max_length=MAX_OPT_OUT_FILES)] = ()
+    files: Annotated[tuple[FileName, ...], Field(max_length=MAX_OPT_OUT_FILES)] = ()
     """Files with one host or URL per line."""
-    robots_txt: _Switch = True
+    robots_txt: Switch = True
     """Whether a host's robots.txt is read and followed."""
 
 
 class Networks(_Settings):
     """Which networks may be contacted besides the public internet."""
 
-    allow: Annotated[
-        tuple[Annotated[str, AfterValidator(_take_network)], ...], Field(max_length=MAX_NETWORKS)
-    ] = ()
+    allow: Annotated[tuple[NetworkName, ...], Field(max_length=MAX_NETWORKS)] = ()
     """Private networks by name, such as 10.1.0.0/16; metadata addresses stay shut whatever stands here."""
 
 
 class ResolverSettings(_Settings):
     """Who says which address a name has."""
 
-    servers: Annotated[
-        tuple[Annotated[str, AfterValidator(_take_resolver)], ...], Field(max_length=MAX_RESOLVERS)
-    ] = ()
+    servers: Annotated[tuple[ResolverName, ...], Field(max_length=MAX_RESOLVERS)] = ()
     """Addresses of DNS servers, with a port where it is not 53; none: those of the system."""
 
     @property
     def endpoints(self) -> tuple[tuple[str, int], ...]:
         """The servers as addresses and ports."""
-        return tuple(found for text in self.servers if (found := _resolver_address(text)) is not None)
+        return tuple(found for text in self.servers if (found := resolver_address(text)) is not None)
 
 
 class EvidenceSettings(_Settings):
     """Where the bytes of findings are kept, so that a finding can be shown."""
 
-    directory: _File | None = None
+    directory: FileName | None = None
     """Where; null keeps none."""
     max_megabytes: Annotated[int, Field(strict=True, ge=1, le=MAX_EVIDENCE_MEGABYTES)] = 1024
     """On disk, in units of 10^6 bytes; the oldest go first."""
@@ -377,25 +292,25 @@ class EvidenceSettings(_Settings):
 class ResultSettings(_Settings):
     """Where results go, besides the local database."""
 
-    jsonl: _File | None = None
+    jsonl: FileName | None = None
     """A file to which every observation is appended as one line of JSON; null: none."""
-    registry: _Url | None = None
+    registry: RegistryUrl | None = None
     """A registry's URL: it takes the results, decides, and shares the work among machines."""
-    key_file: _File | None = None
+    key_file: FileName | None = None
     """Holds the registry's key; without it the environment does. A key never stands in the definition."""
 
 
 class ProbeDefinition(_Settings):
     """What `probes/*.yml` say."""
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: Name
     """What this probe is called in results and reports."""
-    contact: Annotated[str, Field(max_length=200, pattern=CONTACT_PATTERN)]
+    contact: Contact
     """Where those who are probed reach you: mailto: or https:. It goes into the User-Agent."""
     directories: Annotated[tuple[DirectorySource, ...], Field(max_length=MAX_DIRECTORIES)] = ()
     """Lists of agents."""
     targets: Annotated[
-        tuple[_Target, ...], Field(max_length=MAX_INLINE_TARGETS), AfterValidator(_take_unique)
+        tuple[Target, ...], Field(max_length=MAX_INLINE_TARGETS), AfterValidator(take_unique)
     ] = ()
     """Agents by URL or domain, right here."""
     ask: Asked = Asked()
@@ -405,7 +320,9 @@ class ProbeDefinition(_Settings):
     opt_out: OptOut = OptOut()
     networks: Networks = Networks()
     resolver: ResolverSettings = ResolverSettings()
-    canaries: Annotated[tuple[_Url, ...], Field(max_length=MAX_CANARIES), AfterValidator(_take_unique)] = ()
+    canaries: Annotated[
+        tuple[CanaryUrl, ...], Field(max_length=MAX_CANARIES), AfterValidator(take_unique)
+    ] = ()
     """URLs at five or more hosts that are always there: if most fail, it is us. Empty: not checked."""
     evidence: EvidenceSettings = EvidenceSettings()
     results: ResultSettings = ResultSettings()
@@ -482,4 +399,5 @@ class ProbeDefinition(_Settings):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in first["loc"]) or "URL"
-            raise InvalidSetting(place, None, first["msg"].removeprefix("Input should be ")) from None
+            expected = FORMS.get(place) or first["msg"].removeprefix("Input should be ")
+            raise InvalidSetting(place, None, expected) from None

@@ -1,0 +1,134 @@
+"""Which single values may a probe definition hold, and how are they spelled?"""
+
+import re
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from agent_health.errors import InvalidSetting
+from agent_health.target import read_target
+from agent_health.target_address import MAX_HOST_CHARACTERS, Refused, judge_url, read_networks
+
+MIN_PHASE_SECONDS: Final = 0.05
+MAX_PHASE_SECONDS: Final = 120
+MAX_SPAN_SECONDS: Final = 30 * 86_400
+"""The longest back-off, and the longest time between two looks at a card or a directory."""
+MAX_NAME_CHARS: Final = 64
+MAX_FILE_NAME_CHARS: Final = 4096
+DNS_PORT: Final = 53
+
+NAME_PATTERN: Final = "^[a-z0-9][a-z0-9._-]{0,63}$"
+# It stands in a comment of the User-Agent, where a bracket, a backslash or a line break would end it.
+CONTACT_PATTERN: Final = (
+    r"^(mailto:[A-Za-z0-9._%+~-]+@[A-Za-z0-9.-]+|https://[A-Za-z0-9.-]+[A-Za-z0-9._~:/?#@!$&*+,=%-]*)$"
+)
+FORMAT_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,63}$"
+ASKED_PATH_PATTERN: Final = r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*$"
+HOST_PATTERN: Final = r"^\.?[A-Za-z0-9_:]([A-Za-z0-9_.:-]*[A-Za-z0-9_:])?$"
+
+# What stands behind the patterns, in words.
+FORMS: Final[dict[str | int, str]] = {
+    "name": "1 to 64 lower-case letters, digits and . _ -, the first a letter or a digit",
+    "contact": "where those who are probed reach you: mailto:ops@example.org or https://example.org/probe",
+    "format": "the name of a format, such as plain_list, or auto",
+    "paths": "a path such as /ping",
+    "hosts": "a host name, or one with a dot before it for it and all below: .example.org",
+}
+
+_NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9._-]+")
+
+
+def name_from(text: str) -> str:
+    """Return the name that a host or a file gives to what is read from it; `directory` if it gives none."""
+    name = _NOT_IN_A_NAME.sub("-", text.lower()).lstrip("._-")
+    return name[:MAX_NAME_CHARS] or "directory"
+
+
+def resolver_address(text: str) -> tuple[str, int] | None:
+    """Return the address and the port of a DNS server (`192.0.2.1`, `[2001:db8::1]:53`), or None."""
+    host, port = text, str(DNS_PORT)
+    if text.startswith("[") or text.count(":") == 1:
+        found = re.fullmatch(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^:]*))(?::([0-9]{1,5}))?", text)
+        if found is None:
+            return None
+        host, port = found[1] or found[2], found[3] or port
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    return (str(address), int(port)) if 1 <= int(port) <= 65_535 else None
+
+
+def _take_target(value: str) -> str:
+    target = read_target(value)
+    if isinstance(target, Refused):
+        raise PydanticCustomError("target", "{reason}", {"reason": target.reason})
+    return target
+
+
+def _take_canary(value: str) -> str:
+    return _take_target(_take_url(value))
+
+
+def _take_url(value: str) -> str:
+    judged = judge_url(value)
+    # Which networks are open is said elsewhere: any address may be named.
+    if isinstance(judged, Refused) and judged.name == "invalid_url":
+        raise PydanticCustomError("url", "{reason}", {"reason": judged.reason})
+    return value
+
+
+def _take_network(value: str) -> str:
+    try:
+        read_networks([value])
+    except InvalidSetting as error:
+        raise PydanticCustomError("network", "expected {expected}", {"expected": error.expected}) from None
+    return value
+
+
+def _take_resolver(value: str) -> str:
+    if resolver_address(value) is None:
+        raise PydanticCustomError(
+            "resolver", "expected an address, or one with a port: 192.0.2.1, 192.0.2.1:53, [2001:db8::1]:53"
+        )
+    return value
+
+
+def _take_printable(value: Any) -> Any:
+    if isinstance(value, str) and not (1 <= len(value) <= MAX_FILE_NAME_CHARS and value.isprintable()):
+        raise PydanticCustomError("file_name", "expected the path of a file or a directory")
+    return value
+
+
+def _beside_the_definition(value: Path, info: ValidationInfo) -> Path:
+    """Take a path as seen from where the definition stands; the context's `directory` says where."""
+    directory = (info.context or {}).get("directory")
+    return value if directory is None else directory / value
+
+
+def take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out what stood there already; the order stays."""
+    return tuple(dict.fromkeys(values))
+
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Contact = Annotated[str, Field(max_length=200, pattern=CONTACT_PATTERN)]
+Format = Annotated[str, Field(pattern=FORMAT_PATTERN)]
+AskedPath = Annotated[str, Field(max_length=512, pattern=ASKED_PATH_PATTERN)]
+Host = Annotated[str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN)]
+Target = Annotated[str, AfterValidator(_take_target)]
+"""A URL or a domain, in the spelling of `read_target`."""
+CanaryUrl = Annotated[str, AfterValidator(_take_canary)]
+RegistryUrl = Annotated[str, AfterValidator(_take_url)]
+NetworkName = Annotated[str, AfterValidator(_take_network)]
+ResolverName = Annotated[str, AfterValidator(_take_resolver)]
+FileName = Annotated[Path, BeforeValidator(_take_printable), AfterValidator(_beside_the_definition)]
+"""A path, which leads from the directory of the definition."""
+Switch = Annotated[bool, Field(strict=True)]
+PhaseSeconds = Annotated[
+    float, Field(strict=True, ge=MIN_PHASE_SECONDS, le=MAX_PHASE_SECONDS, allow_inf_nan=False)
+]
+SpanSeconds = Annotated[float, Field(strict=True, gt=0, le=MAX_SPAN_SECONDS, allow_inf_nan=False)]
