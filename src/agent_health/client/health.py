@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import aiohttp
 from yarl import URL
 
-from agent_health.agent_card import MAX_CARD_BYTES, AgentCard, CardKind, read_agent_card
+from agent_health.agent_card import MAX_CARD_BYTES, AgentCard
 from agent_health.card_announcement import DEFAULT_HEALTH_PATH
 from agent_health.client.bounded_get import Answer, Ask, bounded_get, new_session
 from agent_health.client.places import (
@@ -27,10 +27,11 @@ from agent_health.client.places import (
 from agent_health.client.redirects import is_same_origin
 from agent_health.decision import Decision, age_seconds, decide, duration_text, is_stale
 from agent_health.document import HealthDocument
-from agent_health.document_reader import MAX_DOCUMENT_BYTES, read_document
-from agent_health.errors import InvalidDocument, InvalidSetting
+from agent_health.document_reader import MAX_DOCUMENT_BYTES
+from agent_health.errors import InvalidSetting
 from agent_health.finding import Finding
 from agent_health.observation import ResultClass
+from agent_health.served_body import is_absent, judge_card, judge_document
 
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
@@ -41,9 +42,6 @@ MAX_CLOCK_DIFFERENCE_SECONDS = 300
 MAX_TOKEN_CHARS = 4096
 
 _TOKEN = re.compile(r"[!-~]+")
-_ALWAYS_PRESENT = frozenset({"/schema_version", "/agent_id", "/timestamp", "/health"})
-_MIN_DOCUMENT_EVIDENCE = 2
-"""So many of the four members that are always present make JSON a health document, if a broken one."""
 _NOT_HTTPS = Finding("not_https", "", "read over plain http: anybody on the way can change it", "draft 4.1")
 # Nobody is there who could answer a second question.
 _UNREACHABLE = frozenset({ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE})
@@ -198,7 +196,7 @@ async def _find_card(session: aiohttp.ClientSession, visit: _Visit) -> _CardAnsw
     for url in visit.given.card_urls:
         found = _judge_card(await bounded_get(session, url, ask))
         first = first or found
-        if not _is_absent(found.answer):
+        if not is_absent(found.answer.result, found.answer.status):
             return found
     assert first is not None  # noqa: S101 - there is always a place
     return first
@@ -217,7 +215,9 @@ async def _find_health(
         )
         found = _judge_document(place, await bounded_get(session, place.url, ask))
         first = first or found
-        if found.document is not None or not (place.is_guess or _is_absent(found.answer)):
+        if found.document is not None or not (
+            place.is_guess or is_absent(found.answer.result, found.answer.status)
+        ):
             return found
     assert first is not None  # noqa: S101 - there is always a place
     return first
@@ -228,50 +228,19 @@ def _takes_token(visit: _Visit, place: HealthPlace) -> bool:
     return is_same_origin(place.url, visit.given.url) and not place.is_root
 
 
-def _is_absent(answer: Answer) -> bool:
-    """Whether the place holds nothing that could be meant, so that the next one is worth a look."""
-    if answer.result is ResultClass.HTTP_ERROR:
-        return answer.status is not None and 400 <= answer.status < 500
-    return answer.result is ResultClass.NOT_AN_AGENT
-
-
 def _judge_card(answer: Answer) -> _CardAnswer:
-    """Read a card; a wrong content type is forgiven if it reads as one."""
     if answer.result is not ResultClass.OK:
         return _CardAnswer(answer, None)
-    card = read_agent_card(answer.body)
-    if card.kind in {CardKind.CARD, CardKind.REGISTRY_RECORD}:
-        return _CardAnswer(answer, card)
-    is_broken = card.kind is CardKind.NOT_JSON and answer.is_json
-    result = ResultClass.INVALID_DOCUMENT if is_broken else ResultClass.NOT_AN_AGENT
-    reason = "; ".join(finding.message for finding in card.findings) or "not a card"
-    return _CardAnswer(replace(answer, result=result, reason=reason), None)
+    served = judge_card(answer.body, is_json=answer.is_json)
+    return _CardAnswer(replace(answer, result=served.result, reason=served.reason), served.card)
 
 
 def _judge_document(place: HealthPlace, answer: Answer) -> _HealthAnswer:
-    """Read a health document, and tell one that is broken from what never was one."""
     if answer.result is not ResultClass.OK:
         return _HealthAnswer(answer, place)
-    if not answer.is_json:
-        reason = f"not JSON but {ascii(answer.content_type) if answer.content_type else 'of no content type'}"
-        return _HealthAnswer(replace(answer, result=ResultClass.NOT_AN_AGENT, reason=reason), place)
-    try:
-        document, findings = read_document(answer.body)
-    except InvalidDocument as error:
-        if _is_of_another_kind(error.faults):
-            reason = "JSON of another kind than a health document"
-            return _HealthAnswer(replace(answer, result=ResultClass.NOT_AN_AGENT, reason=reason), place)
-        more = f", and {len(error.faults) - 1} more" if len(error.faults) > 1 else ""
-        reason = f"the health document is invalid: {error.faults[0]}{more}"
-        broken = replace(answer, result=ResultClass.INVALID_DOCUMENT, reason=reason)
-        return _HealthAnswer(broken, place, findings=error.faults)
-    return _HealthAnswer(answer, place, document, findings)
-
-
-def _is_of_another_kind(faults: tuple[Finding, ...]) -> bool:
-    missing = {fault.pointer for fault in faults if fault.name == "missing_member"} & _ALWAYS_PRESENT
-    is_no_object = any(fault.name == "not_an_object" for fault in faults)
-    return is_no_object or len(_ALWAYS_PRESENT) - len(missing) < _MIN_DOCUMENT_EVIDENCE
+    served = judge_document(answer.body, content_type=answer.content_type, is_json=answer.is_json)
+    judged = replace(answer, result=served.result, reason=served.reason)
+    return _HealthAnswer(judged, place, served.document, served.findings)
 
 
 def _findings(
