@@ -1,0 +1,430 @@
+"""What share of a directory is alive, by platform, by generation and over time?
+
+The model is the draft's appendix B: how many were listed, how many answer, and who is behind the others.
+Two things it does not tell apart are apart here: who was asked and showed no life, and of whom nothing is
+known, because the prober held back or was never there. Nobody is down for want of a look.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cache
+from ipaddress import ip_address
+from typing import Annotated, Final, Literal
+
+from publicsuffixlist import PublicSuffixList
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent_health.document import Count, HealthStatus, Quantity, Ratio, Time
+from agent_health.observation import LayerResult, ResultClass
+
+CENSUS_VERSION: Final = "1.0"
+MAX_PLATFORMS: Final = 1_000
+"""Named one by one, those with the most targets first; the others are counted together."""
+MAX_DIRECTORIES: Final = 1_000
+MAX_RUNS: Final = 100
+MAX_NAME_CHARS: Final = 256
+ADDRESSES: Final = "(IP addresses)"
+"""The platform of all targets whose host is an address: it has no domain."""
+UNNAMED: Final = "(names no version)"
+"""The generation of cards that do not say theirs, and whose members do not tell it."""
+
+
+class Group(StrEnum):
+    """What a result class says about whether a target lives."""
+
+    ALIVE = "alive"
+    """It answered, be it to ask for credentials or money."""
+    NOT_ALIVE = "not_alive"
+    """It was asked, and nobody was there who answers as an agent does."""
+    UNKNOWN = "unknown"
+    """It was looked at, and nothing is known: the prober held back, or what it read was too old."""
+    NEVER_MEASURED = "never_measured"
+    """Nobody has looked yet."""
+
+
+def _group_of(result: ResultClass) -> Group:
+    layer = LayerResult(result=result)
+    if layer.has_answered:
+        return Group.ALIVE
+    return Group.NOT_ALIVE if layer.has_failed else Group.UNKNOWN
+
+
+GROUPS: Final[Mapping[ResultClass | None, Group]] = {
+    **{result: _group_of(result) for result in ResultClass},
+    None: Group.NEVER_MEASURED,
+}
+_Tally = list[int]
+"""How many targets there are of each group, in their order: a million platforms may need one each."""
+_PLACES: Final[Mapping[ResultClass | None, int]] = {
+    result: tuple(Group).index(group) for result, group in GROUPS.items()
+}
+
+
+# --- what is counted ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HostCount:
+    """So many targets on one host ended alike; a host may come in any number of rows."""
+
+    host: str
+    result: ResultClass | None
+    """None: never measured."""
+    generation: str | None
+    """Of the A2A protocol, by the card: `0.1`, `0.2`, `0.3`, `1.0`; None: no card, or it does not say."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCount:
+    """So many probes' layers ended alike."""
+
+    layer: str
+    result: ResultClass
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CensusFacts:
+    """All that a census is taken from: counts, no judgements."""
+
+    name: str
+    made_at_s: float
+    """In seconds since the epoch, like all times here."""
+    since_s: float | None = None
+    """The period that `layers` and `latencies` are counted over; None: there was no probe."""
+    until_s: float | None = None
+    hosts: Iterable[HostCount]
+    """Each target once, read once."""
+    directories: Iterable[tuple[str, ResultClass | None, int]] = ()
+    """Name, result, count; a target that two directories list counts in both."""
+    layers: Iterable[LayerCount] = ()
+    latencies: Mapping[str, "Latency"] = field(default_factory=dict)
+    """By layer."""
+    health: Mapping[HealthStatus, int] = field(default_factory=dict)
+    """What living agents say of themselves, in a document that is valid and fresh."""
+    gone: Mapping[str, int] = field(default_factory=dict)
+    """By reason: left the directory, opted out. They are not among the listed."""
+    runs: Sequence["RunFacts"] = ()
+    """In any order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """One pass over all targets, as it was counted at its end."""
+
+    began_at_s: float
+    ended_at_s: float | None
+    """None: it goes on, or was broken off."""
+    counts: Mapping[ResultClass | None, int]
+
+
+# --- what comes out: the JSON form, `schemas/census.schema.json` -------------------------------------
+
+
+class _Shown(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Groups(_Shown):
+    """How many targets there are of each group."""
+
+    alive: Count = 0
+    not_alive: Count = 0
+    unknown: Count = 0
+    never_measured: Count = 0
+
+    @property
+    def listed(self) -> int:
+        """All of them."""
+        return self.alive + self.not_alive + self.unknown + self.never_measured
+
+    @property
+    def measured(self) -> int:
+        """Those of whom something is known."""
+        return self.alive + self.not_alive
+
+    @property
+    def alive_ratio(self) -> float | None:
+        """The share of the measured that is alive, 0 to 1; None if none was: no evidence is not zero."""
+        return ratio(self.alive, self.measured)
+
+
+class ResultCount(_Shown):
+    """How many ended with one result class."""
+
+    result: Annotated[ResultClass, Field(strict=False)]
+    group: Annotated[Group, Field(strict=False)]
+    count: Count
+    share: Ratio | None
+    """Of all that are counted beside it, 0 to 1."""
+
+
+class Latency(_Shown):
+    """How long answers took, in ms."""
+
+    count: Count
+    """Of the answers that it is taken from."""
+    p50_ms: Quantity
+    p90_ms: Quantity
+    p99_ms: Quantity
+
+
+class LayerShares(_Shown):
+    """How one layer was answered, over all probes of the period."""
+
+    layer: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    count: Count
+    """Of probes that asked it."""
+    results: tuple[ResultCount, ...]
+    latency: Latency | None = None
+
+
+class NamedGroups(_Shown):
+    """The groups of a part: a platform or a directory."""
+
+    name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    groups: Groups
+    alive_ratio: Ratio | None
+    """Of the measured, 0 to 1; null if none was."""
+
+
+class OtherPlatforms(_Shown):
+    """Those that are not named one by one."""
+
+    platforms: Count
+    groups: Groups
+    alive_ratio: Ratio | None
+    lowest_alive_ratio: Ratio | None
+    """Of the platforms among them of which anything is known."""
+    highest_alive_ratio: Ratio | None
+
+
+class NamedCount(_Shown):
+    """How many there are of one kind, and which share of all kinds that is."""
+
+    name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    count: Count
+    share: Ratio | None
+
+
+class Run(_Shown):
+    """One pass over all targets, and how it differs from the pass before."""
+
+    began_at: Time
+    ended_at: Time | None
+    """null: it goes on, or was broken off."""
+    groups: Groups
+    alive_ratio: Ratio | None
+    change: Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)] | None
+    """Of `alive_ratio` against the pass before; null if one of them is unknown, or there was none."""
+
+
+class Census(_Shown):
+    """What is known of all targets at one moment."""
+
+    census_version: Literal["1.0"] = CENSUS_VERSION
+    name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
+    made_at: Time
+    since: Time | None
+    until: Time | None
+    listed: Count
+    groups: Groups
+    alive_ratio: Ratio | None
+    """Of the measured, 0 to 1; null if none was."""
+    results: tuple[ResultCount, ...]
+    """Shares of all that were ever measured."""
+    layers: tuple[LayerShares, ...]
+    platforms: tuple[NamedGroups, ...]
+    """By registrable domain, the one with the most targets first."""
+    other_platforms: OtherPlatforms | None
+    generations: tuple[NamedCount, ...]
+    """Of living targets, by their card's protocol version."""
+    health: tuple[NamedCount, ...]
+    """What the living say of themselves; `none`: no document that is valid and fresh."""
+    directories: tuple[NamedGroups, ...]
+    gone: tuple[NamedCount, ...]
+    runs: tuple[Run, ...]
+    """The oldest first."""
+
+
+def take_census(facts: CensusFacts) -> Census:
+    """Count shares from counts."""
+    results: Counter[ResultClass | None] = Counter()
+    generations: Counter[str | None] = Counter()
+    platforms: defaultdict[str, _Tally] = defaultdict(_no_targets)
+    for row in facts.hosts:
+        results[row.result] += row.count
+        platforms[platform_of(row.host)][_PLACES[row.result]] += row.count
+        if GROUPS[row.result] is Group.ALIVE:
+            generations[row.generation] += row.count
+    groups = _groups(results)
+    named, others = _platforms(platforms)
+    return Census(
+        name=_name(facts.name),
+        made_at=_time(facts.made_at_s),
+        since=None if facts.since_s is None else _time(facts.since_s),
+        until=None if facts.until_s is None else _time(facts.until_s),
+        listed=groups.listed,
+        groups=groups,
+        alive_ratio=groups.alive_ratio,
+        results=_results(results),
+        layers=_layers(facts),
+        platforms=named,
+        other_platforms=others,
+        generations=_named({name or UNNAMED: count for name, count in generations.items()}),
+        health=_health(facts.health, groups.alive),
+        directories=_directories(facts.directories),
+        gone=_named(facts.gone),
+        runs=_runs(facts.runs),
+    )
+
+
+@cache
+def _suffixes() -> PublicSuffixList:
+    """Return the public suffixes that registries run.
+
+    Those that companies registered for their customers (`vercel.app`) are left out: there the company's
+    domain is the platform that is looked for, and each customer's would be a platform of its own.
+    """
+    return PublicSuffixList(only_icann=True)
+
+
+def platform_of(host: str) -> str:
+    """Return the platform that a host belongs to: its registrable domain, or ADDRESSES.
+
+    A name without one, such as `localhost`, stands for itself.
+    """
+    # Every label of an IPv4 address is a number, and no domain ends with one (RFC 1123 2.1).
+    if ":" in host or host.rpartition(".")[2].isdecimal():
+        try:
+            ip_address(host)
+        except ValueError:
+            return host
+        return ADDRESSES
+    return _suffixes().privatesuffix(host) or host
+
+
+def ratio(part: int, whole: int) -> float | None:
+    """Return which share a part is of the whole, 0 to 1; None of nothing."""
+    return part / whole if whole else None
+
+
+def _no_targets() -> _Tally:
+    return [0] * len(Group)
+
+
+def _groups(counts: Mapping[ResultClass | None, int]) -> Groups:
+    tally = _no_targets()
+    for result, count in counts.items():
+        tally[_PLACES[result]] += count
+    return _of_tally(tally)
+
+
+def _of_tally(tally: _Tally) -> Groups:
+    return Groups(**{group.value: count for group, count in zip(Group, tally, strict=True)})
+
+
+def _results(counts: Mapping[ResultClass | None, int]) -> tuple[ResultCount, ...]:
+    """Return the classes that occur, the most frequent first; never measured is none of them."""
+    measured = {result: count for result, count in counts.items() if result is not None and count}
+    whole = sum(measured.values())
+    ordered = sorted(measured.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        ResultCount(result=result, group=GROUPS[result], count=count, share=ratio(count, whole))
+        for result, count in ordered
+    )
+
+
+def _platforms(
+    tallies: Mapping[str, _Tally],
+) -> tuple[tuple[NamedGroups, ...], OtherPlatforms | None]:
+    """Name the platforms with the most targets, and sum up the others."""
+    ordered = sorted(tallies, key=lambda name: (-sum(tallies[name]), name))
+    named = tuple(_named_groups(name, tallies[name]) for name in ordered[:MAX_PLATFORMS])
+    others = [tallies[name] for name in ordered[MAX_PLATFORMS:]]
+    if not others:
+        return named, None
+    ratios = [known for tally in others if (known := _of_tally(tally).alive_ratio) is not None]
+    groups = _of_tally([sum(counts) for counts in zip(*others, strict=True)])
+    return named, OtherPlatforms(
+        platforms=len(others),
+        groups=groups,
+        alive_ratio=groups.alive_ratio,
+        lowest_alive_ratio=min(ratios, default=None),
+        highest_alive_ratio=max(ratios, default=None),
+    )
+
+
+def _named_groups(name: str, tally: _Tally) -> NamedGroups:
+    groups = _of_tally(tally)
+    return NamedGroups(name=_name(name), groups=groups, alive_ratio=groups.alive_ratio)
+
+
+def _directories(rows: Iterable[tuple[str, ResultClass | None, int]]) -> tuple[NamedGroups, ...]:
+    tallies: defaultdict[str, _Tally] = defaultdict(_no_targets)
+    for name, result, count in rows:
+        tallies[name][_PLACES[result]] += count
+    return tuple(_named_groups(name, tallies[name]) for name in sorted(tallies)[:MAX_DIRECTORIES])
+
+
+def _layers(facts: CensusFacts) -> tuple[LayerShares, ...]:
+    """Return the layers in the order in which they first come."""
+    counted: defaultdict[str, Counter[ResultClass | None]] = defaultdict(Counter)
+    for row in facts.layers:
+        counted[row.layer][row.result] += row.count
+    return tuple(
+        LayerShares(
+            layer=layer,
+            count=sum(counts.values()),
+            results=_results(counts),
+            latency=facts.latencies.get(layer),
+        )
+        for layer, counts in counted.items()
+    )
+
+
+def _health(counts: Mapping[HealthStatus, int], alive: int) -> tuple[NamedCount, ...]:
+    """Return how the living call themselves, those without a document too."""
+    silent = max(0, alive - sum(counts.values()))
+    return _named({**{status.value: count for status, count in counts.items()}, "none": silent})
+
+
+def _named(counts: Mapping[str, int]) -> tuple[NamedCount, ...]:
+    """Return what occurs, the most frequent first."""
+    whole = sum(counts.values())
+    ordered = sorted((item for item in counts.items() if item[1]), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        NamedCount(name=_name(name), count=count, share=ratio(count, whole)) for name, count in ordered
+    )
+
+
+def _runs(facts: Sequence[RunFacts]) -> tuple[Run, ...]:
+    """Return the latest MAX_RUNS, the oldest of them first."""
+    runs: list[Run] = []
+    before: float | None = None
+    for run in sorted(facts, key=lambda run: run.began_at_s)[-MAX_RUNS:]:
+        groups = _groups(run.counts)
+        now = groups.alive_ratio
+        runs.append(
+            Run(
+                began_at=_time(run.began_at_s),
+                ended_at=None if run.ended_at_s is None else _time(run.ended_at_s),
+                groups=groups,
+                alive_ratio=now,
+                change=None if now is None or before is None else now - before,
+            )
+        )
+        before = now
+    return tuple(runs)
+
+
+def _name(text: str) -> str:
+    return text[:MAX_NAME_CHARS]
+
+
+def _time(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)

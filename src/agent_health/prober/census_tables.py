@@ -1,0 +1,255 @@
+"""Which tables does a census show, in which words?
+
+The Markdown report and the page show the same tables; JSON and CSV have the bare numbers.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent_health.observation import ResultClass
+from agent_health.prober.census import Census, Group, Groups, NamedCount, NamedGroups, ratio
+
+MAX_SHOWN: Final = 50
+"""Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
+NOT_KNOWN: Final = "-"
+
+GROUP_WORDS: Final = {
+    Group.ALIVE: "alive",
+    Group.NOT_ALIVE: "not alive",
+    Group.UNKNOWN: "unknown",
+    Group.NEVER_MEASURED: "never measured",
+}
+RESULT_WORDS: Final = {
+    ResultClass.OK: "answers as an agent does",
+    ResultClass.GATED: "asks for credentials or money first",
+    ResultClass.NOT_AN_AGENT: "a page for people, nothing there, or JSON of another kind",
+    ResultClass.INVALID_DOCUMENT: "a card or document that breaks its rules",
+    ResultClass.STALE_DOCUMENT: "nothing but a health document that is too old",
+    ResultClass.REFUSED: "no connection: the port is closed, or no way leads there",
+    ResultClass.TIMEOUT: "not finished before the deadline",
+    ResultClass.DNS_FAILURE: "the host name has no address",
+    ResultClass.TLS_FAILURE: "no trustworthy connection",
+    ResultClass.HTTP_ERROR: "a server's error, or no HTTP at all",
+    ResultClass.TOO_LARGE: "more than the prober reads",
+    ResultClass.REDIRECT_REFUSED: "leads to where the prober does not follow",
+    ResultClass.RATE_LIMITED: "asked too often",
+    ResultClass.BLOCKED_ADDRESS: "an address that may not be contacted",
+    ResultClass.INTERNAL: "a fault of the prober's",
+    ResultClass.NOT_MEASURED: "not asked",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table of texts; all columns but the first `words` ones are numbers."""
+
+    key: str
+    """Names it in links."""
+    title: str
+    note: str = ""
+    """What has to be known to read it."""
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: int = 1
+
+
+def headline(census: Census) -> str:
+    """Say the most important thing in one sentence."""
+    groups = census.groups
+    if not census.listed:
+        return "There are no targets."
+    if census.alive_ratio is None:
+        return f"Of {number(census.listed)} {plural(census.listed, 'target')} nothing is known yet."
+    told = f"{number(groups.alive)} of {number(groups.measured)} measured targets are alive"
+    return f"{told} ({percent(census.alive_ratio)})."
+
+
+def tables(census: Census) -> Iterator[Table]:
+    """Return the tables that have anything to show, the most important first."""
+    yield _groups(census)
+    for table in (
+        _results(census),
+        _layers(census),
+        _latencies(census),
+        _parts("platforms", "By platform", "platform", census.platforms, _platform_note(census)),
+        _parts(
+            "directories", "By directory", "directory", census.directories,
+            "A target that two directories list counts in both.",
+        ),
+        _named(
+            "generations", "Protocol generations", "A2A", census.generations, "Of the living, by their card."
+        ),
+        _named(
+            "health", "What the living say of themselves", "status", census.health,
+            "By a health document that is valid and fresh; that is no proof that they can be trusted.",
+        ),
+        _named("gone", "Targets no more", "reason", census.gone, "They are not among the listed."),
+        _runs(census),
+    ):  # fmt: skip
+        if table.rows:
+            yield table
+
+
+def _groups(census: Census) -> Table:
+    counts = of_groups(census.groups)
+    return Table(
+        key="targets",
+        title="All targets",
+        heads=("group", "targets", "of all"),
+        rows=tuple(
+            (GROUP_WORDS[group], number(count), percent(ratio(count, census.listed)))
+            for group, count in counts
+        ),
+    )
+
+
+def _results(census: Census) -> Table:
+    return Table(
+        key="results",
+        title="How they ended",
+        note="The last probe of each target that was ever measured.",
+        heads=("result", "which is", "that is", "targets", "share"),
+        rows=tuple(
+            (
+                row.result.value,
+                RESULT_WORDS[row.result],
+                GROUP_WORDS[row.group],
+                number(row.count),
+                percent(row.share),
+            )
+            for row in census.results
+        ),
+        words=3,
+    )
+
+
+def _layers(census: Census) -> Table:
+    return Table(
+        key="layers",
+        title="Layer by layer",
+        note="Of the probes that asked for it.",
+        heads=("layer", "result", "probes", "share"),
+        rows=tuple(
+            (layer.layer, row.result.value, number(row.count), percent(row.share))
+            for layer in census.layers
+            for row in layer.results
+        ),
+        words=2,
+    )
+
+
+def _latencies(census: Census) -> Table:
+    return Table(
+        key="latencies",
+        title="How long answers took",
+        heads=("layer", "answers", "p50", "p90", "p99"),
+        rows=tuple(
+            (layer.layer, number(took.count), *map(duration, (took.p50_ms, took.p90_ms, took.p99_ms)))
+            for layer in census.layers
+            if (took := layer.latency) is not None
+        ),
+    )
+
+
+def _parts(key: str, title: str, head: str, parts: Sequence[NamedGroups], note: str) -> Table:
+    return Table(
+        key=key,
+        title=title,
+        note=note,
+        heads=(head, "targets", *GROUP_WORDS.values(), "alive of measured"),
+        rows=tuple(
+            (
+                part.name,
+                number(part.groups.listed),
+                *(number(count) for _, count in of_groups(part.groups)),
+                percent(part.alive_ratio),
+            )
+            for part in parts[:MAX_SHOWN]
+        ),
+    )
+
+
+def _platform_note(census: Census) -> str:
+    """Say what stands for a platform, and what is not shown."""
+    note = "By registrable domain."
+    more = max(0, len(census.platforms) - MAX_SHOWN)
+    groups = [part.groups for part in census.platforms[MAX_SHOWN:]]
+    ratios = [part.alive_ratio for part in census.platforms[MAX_SHOWN:] if part.alive_ratio is not None]
+    others = census.other_platforms
+    if others is not None:
+        more += others.platforms
+        groups.append(others.groups)
+        ratios += [
+            known for known in (others.lowest_alive_ratio, others.highest_alive_ratio) if known is not None
+        ]
+    if not more:
+        return note
+    targets = sum(group.listed for group in groups)
+    note += f" {number(more)} more {plural(more, 'platform')}"
+    note += f" with {number(targets)} {plural(targets, 'target')}"
+    return f"{note}: {percent(min(ratios))} to {percent(max(ratios))} alive." if ratios else f"{note}."
+
+
+def _named(key: str, title: str, head: str, named: Sequence[NamedCount], note: str) -> Table:
+    return Table(
+        key=key,
+        title=title,
+        note=note,
+        heads=(head, "targets", "share"),
+        rows=tuple((row.name, number(row.count), percent(row.share)) for row in named[:MAX_SHOWN]),
+    )
+
+
+def _runs(census: Census) -> Table:
+    return Table(
+        key="runs",
+        title="From run to run",
+        heads=("began", "targets", *GROUP_WORDS.values(), "alive of measured", "change"),
+        rows=tuple(
+            (
+                f"{run.began_at:%Y-%m-%d %H:%M}" + ("" if run.ended_at is not None else " (not finished)"),
+                number(run.groups.listed),
+                *(number(count) for _, count in of_groups(run.groups)),
+                percent(run.alive_ratio),
+                NOT_KNOWN if run.change is None else f"{run.change * 100:+.1f} points",
+            )
+            for run in census.runs[-MAX_SHOWN:]
+        ),
+    )
+
+
+def of_groups(groups: Groups) -> tuple[tuple[Group, int], ...]:
+    """Return the groups and their counts, the living first."""
+    return (
+        (Group.ALIVE, groups.alive),
+        (Group.NOT_ALIVE, groups.not_alive),
+        (Group.UNKNOWN, groups.unknown),
+        (Group.NEVER_MEASURED, groups.never_measured),
+    )
+
+
+def number(count: int) -> str:
+    """Return a count with its thousands apart."""
+    return f"{count:,}"
+
+
+def percent(part: float | None) -> str:
+    """Return a share in percent with one decimal; what is not quite all or nothing never reads as such."""
+    if part is None:
+        return NOT_KNOWN
+    if 0 < part < 0.001:
+        return "<0.1 %"
+    if 0.999 < part < 1:
+        return ">99.9 %"
+    return f"{part * 100:.1f} %" if 0 < part < 1 else f"{part * 100:.0f} %"
+
+
+def duration(ms: float) -> str:
+    """Return a latency with three significant digits at most."""
+    return f"{ms:.3g} ms" if ms < 1000 else f"{ms / 1000:.3g} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return the noun, with an s unless it is one."""
+    return noun if count == 1 else noun + "s"

@@ -1,0 +1,88 @@
+"""Which tables does a census show, in which words?"""
+
+import pytest
+from tests.support.census_facts import MADE_AT_S, facts
+
+from agent_health.observation import ResultClass
+from agent_health.prober import census as census_module
+from agent_health.prober import census_tables
+from agent_health.prober.census import CensusFacts, Group, HostCount, take_census
+from agent_health.prober.census_tables import (
+    GROUP_WORDS,
+    RESULT_WORDS,
+    duration,
+    headline,
+    percent,
+    tables,
+)
+
+
+def test_every_class_and_every_group_has_words() -> None:
+    assert set(RESULT_WORDS) == set(ResultClass)
+    assert set(GROUP_WORDS) == set(Group)
+
+
+@pytest.mark.parametrize(
+    ("part", "shown"),
+    [
+        (None, "-"),
+        (0.0, "0 %"),
+        (1.0, "100 %"),
+        # 1 of 181,666 is not nothing, and 181,665 of them are not all.
+        (1 / 181_666, "<0.1 %"),
+        (1 - 1 / 181_666, ">99.9 %"),
+        (0.0121, "1.2 %"),
+        (0.988, "98.8 %"),
+    ],
+)
+def test_a_share_never_reads_as_all_or_nothing_unless_it_is(part: float | None, shown: str) -> None:
+    assert percent(part) == shown
+
+
+@pytest.mark.parametrize(("ms", "shown"), [(0.123, "0.123 ms"), (233.4, "233 ms"), (1978, "1.98 s")])
+def test_a_latency_is_short(ms: float, shown: str) -> None:
+    assert duration(ms) == shown
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told"),
+    [
+        ([], "There are no targets."),
+        ([HostCount("a.example", None, None, 1)], "Of 1 target nothing is known yet."),
+        ([HostCount("a.example", None, None, 2)], "Of 2 targets nothing is known yet."),
+        (
+            [
+                HostCount("a.example", ResultClass.OK, None, 2201),
+                HostCount("a.example", ResultClass.REFUSED, None, 179_465),
+            ],
+            "2,201 of 181,666 measured targets are alive (1.2 %).",
+        ),
+    ],
+)
+def test_the_headline_tells_the_share_of_the_measured(hosts: list[HostCount], told: str) -> None:
+    assert headline(take_census(facts(hosts=hosts))) == told
+
+
+def test_all_rows_of_a_table_have_its_columns() -> None:
+    shown = {table.key: table for table in tables(take_census(facts()))}
+    assert list(shown) == [
+        "targets", "results", "layers", "latencies", "platforms", "directories", "generations", "health",
+        "gone", "runs",
+    ]  # fmt: skip
+    for table in shown.values():
+        assert all(len(row) == len(table.heads) for row in table.rows)
+
+
+def test_a_table_without_rows_is_not_shown() -> None:
+    census = take_census(CensusFacts(name="none", made_at_s=MADE_AT_S, hosts=[]))
+    assert [table.key for table in tables(census)] == ["targets"]
+
+
+def test_platforms_that_are_not_shown_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census_module, "MAX_PLATFORMS", 2)
+    monkeypatch.setattr(census_tables, "MAX_SHOWN", 1)
+    shown = {table.key: table for table in tables(take_census(facts()))}
+    assert len(shown["platforms"].rows) == 1
+    assert shown["platforms"].note == (
+        "By registrable domain. 3 more platforms with 39 targets: 20.0 % to 20.0 % alive."
+    )

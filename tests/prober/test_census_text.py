@@ -1,0 +1,75 @@
+"""How does a census read as Markdown, JSON and CSV?"""
+
+import csv
+import io
+import json
+
+from tests.support.census_facts import EVIL, facts
+
+from agent_health.prober.census import take_census
+from agent_health.prober.census_text import CSV_HEADS, as_csv, as_json, as_markdown, plain
+
+
+def rows_of_csv(name: str = "mixed") -> list[list[str]]:
+    return list(csv.reader(io.StringIO(as_csv(take_census(facts(name=name))), newline="")))
+
+
+def test_markdown_begins_with_what_matters() -> None:
+    lines = as_markdown(take_census(facts())).splitlines()
+    assert lines[0] == "# Census: mixed"
+    assert lines[2] == "5 of 81 measured targets are alive (6.2 %)."
+    assert "| never measured |      14 | 14.0 % |" in lines
+
+
+def test_columns_of_markdown_stand_under_one_another() -> None:
+    lines = as_markdown(take_census(facts())).splitlines()
+    tables: list[list[str]] = [[]]
+    for line in lines:
+        if line.startswith("|"):
+            tables[-1].append(line)
+        elif tables[-1]:
+            tables.append([])
+    assert len(tables) == 11
+    for table in filter(None, tables):
+        assert len({len(line) for line in table}) == 1
+
+
+def test_no_name_breaks_out_of_its_cell() -> None:
+    written = as_markdown(take_census(facts(name=EVIL)))
+    assert "\\<script\\>" in written
+    assert "<script>" not in written
+    assert all(line.isprintable() for line in written.split("\n"))
+    rows = [line for line in written.splitlines() if "script" in line and line.startswith("|")]
+    assert [line.replace("\\|", "").count("|") for line in rows] == [8]
+
+
+def test_plain_text_keeps_what_harms_nobody() -> None:
+    assert plain("dns_failure a-b.example (x)") == "dns_failure a-b.example (x)"
+
+
+def test_json_is_whole_and_ends_with_a_line_break() -> None:
+    written = as_json(take_census(facts()))
+    assert written.endswith("}\n")
+    read = json.loads(written)
+    assert read["census_version"] == "1.0"
+    assert read["made_at"] == "2026-09-21T14:13:20.000Z"
+    assert read["groups"] == {"alive": 5, "not_alive": 76, "unknown": 5, "never_measured": 14}
+
+
+def test_csv_has_one_fact_per_row() -> None:
+    rows = rows_of_csv()
+    assert rows[0] == list(CSV_HEADS)
+    assert {len(row) for row in rows} == {4}
+    assert ["targets", "", "never_measured", "14"] in rows
+    assert ["platforms", "vercel.app", "alive_ratio", "0.2"] in rows
+    assert ["latencies", "discovery", "p99_ms", "1978.0"] in rows
+    # What is not known is empty, not zero.
+    assert ["platforms", "example.org", "alive_ratio", ""] in rows
+
+
+def test_no_spreadsheet_computes_a_name() -> None:
+    evil = '=HYPERLINK("http://evil.example","x")'
+    written = as_csv(take_census(facts(directories=[(evil, None, 1)])))
+    names = {row[1] for row in csv.reader(io.StringIO(written, newline=""))}
+    assert f"'{evil}" in names
+    assert evil not in names
