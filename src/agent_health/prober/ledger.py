@@ -4,7 +4,7 @@ A ledger hands out shards for a while and takes results for them. One stands on 
 process, another on a registry far away; the worker cannot tell which.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,12 +57,16 @@ class ProbeReport:
     memory: ProbeMemory
 
 
-class ClaimLost(Exception):
-    """The shard belongs to somebody else by now: nothing of the batch was taken, and it is not ours."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardBatch:
+    """Results of one shard, in the order in which they were made: all of them count, or none."""
+
+    claim: ShardClaim
+    reports: Sequence[ProbeReport]
 
 
 class LedgerAway(Exception):
-    """The ledger cannot be reached or cannot store: the batch may be sent again, as it is."""
+    """The ledger cannot be reached or cannot store: what was handed over may be handed over again."""
 
 
 class Ledger(Protocol):
@@ -79,11 +83,24 @@ class Ledger(Protocol):
         """Return a shard's targets, or with a version what changed after it. LedgerAway."""
         ...
 
-    async def report(self, claim: ShardClaim, reports: Sequence[ProbeReport]) -> None:
-        """Hand over results of one shard, all or none of them. ClaimLost, LedgerAway.
+    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
+        """Return which of these shards have changed after the version known of each. LedgerAway.
 
+        One question for all. Version 0 is that of a shard of which nothing is known: it is returned if it
+        holds anything.
+        """
+        ...
+
+    async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+        """Hand over results of several shards, each batch whole or not at all. LedgerAway.
+
+        Returns the shards whose claim is lost: nothing of theirs was taken, and nothing ever will be.
         Handing over the same batch twice changes nothing: an observation counts once.
         """
+        ...
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets, of all shards, were not probed since then (epoch). LedgerAway."""
         ...
 
     async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:

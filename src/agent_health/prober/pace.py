@@ -1,0 +1,229 @@
+"""Whose turn is it, so that no host and no address is asked too much at once?
+
+Who may not start yet waits in the line of its host or address; nobody else waits for it. A line is first
+come, first served. Which address a host has is known only once its name was looked up: whoever is about
+to connect asks `admit`, and comes back later if the address has its fill.
+"""
+
+import heapq
+from collections import OrderedDict, deque
+from contextvars import ContextVar
+from typing import Any, Final, Generic, TypeVar
+
+MAX_CROWDED_HOSTS: Final = 65_536
+"""Of how many hosts it is remembered that they stand behind an address that was busy."""
+
+T = TypeVar("T")
+
+
+class AddressBusy(Exception):
+    """As many probes as may be are under way at this address; nothing was sent."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(f"{address} is asked by as many probes as may be at once")
+        self.address = address
+
+
+class Turn(Generic[T]):
+    """The right of one item to ask its host, from `Pace.take` to `Pace.end` or `Pace.put_off`."""
+
+    __slots__ = ("addresses", "expected", "host", "item", "pace")
+
+    def __init__(self, pace: "Pace[T]", host: str, item: T) -> None:
+        self.pace = pace
+        self.host = host
+        self.item = item
+        self.addresses: list[str] = []
+        """Where it is counted."""
+        self.expected: str | None = None
+        """The one of them that was counted before the host's name was looked up, until that is done."""
+
+    def begin(self) -> None:
+        """Let `admit` know whose turn it is: in the task that calls this, and in those that it starts."""
+        _current.set(self)
+
+
+_current: ContextVar[Turn[Any] | None] = ContextVar("turn", default=None)
+
+
+def admit(address: object) -> None:
+    """Say that a connection to an address is about to be made; AddressBusy if it must not be made now.
+
+    Outside of a turn, as in a look at a single agent, every address is admitted.
+    """
+    turn = _current.get()
+    if turn is not None:
+        turn.pace.admit(turn, str(address))
+
+
+class _Host:
+    """What is going on at one host."""
+
+    __slots__ = ("free_at_s", "has_timer", "in_flight", "waiting")
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        """Turns that it has given, taken or not."""
+        self.free_at_s = 0.0
+        """When time has paid for the requests that were sent."""
+        self.has_timer = False
+        self.waiting: deque[Turn[Any]] | None = None
+        """None as long as nobody ever waited: most hosts have one target."""
+
+
+class Pace(Generic[T]):
+    """Lines of items, each to be asked at its host. Times are in seconds of a clock that never goes back."""
+
+    def __init__(
+        self, *, concurrency: int, per_host: int, per_address: int, host_requests_per_second: float
+    ) -> None:
+        self.concurrency = concurrency
+        """How many turns may be under way; may be changed at any time."""
+        self.in_flight = 0
+        """Turns taken and not ended."""
+        self.waiting = 0
+        """Items offered whose turn was not taken yet."""
+        self._per_host = per_host
+        self._per_address = per_address
+        self._spacing_s = 1 / host_requests_per_second
+        self._hosts: dict[str, _Host] = {}
+        self._in_host_lines = 0
+        self._ready: deque[Turn[T]] = deque()
+        self._timers: list[tuple[float, str]] = []
+        """When a host may be asked again, or forgotten; at most one each."""
+        self._at_address: dict[str, int] = {}
+        self._lines: dict[str, deque[Turn[T]]] = {}
+        """Who waits at addresses that have their fill; they keep the turn of their host."""
+        self._crowded: OrderedDict[str, str] = OrderedDict()
+        """Hosts and the address at which they were put off."""
+
+    @property
+    def ready(self) -> int:
+        """How many could start if there were no limit to all of them together."""
+        return len(self._ready)
+
+    def offer(self, host: str, item: T, now_s: float) -> None:
+        """Let an item join the line of its host."""
+        self.waiting += 1
+        turn = Turn(self, host, item)
+        known = self._hosts.get(host)
+        if known is None:
+            known = self._hosts[host] = _Host()
+        elif known.waiting or known.in_flight >= self._per_host or known.free_at_s > now_s:
+            if known.waiting is None:
+                known.waiting = deque()
+            known.waiting.append(turn)
+            self._in_host_lines += 1
+            self._set_timer(host, known)
+            return
+        self._give(known, turn, now_s)
+
+    def take(self, now_s: float) -> Turn[T] | None:
+        """Return whose turn it is; None if nobody may start now."""
+        while self._timers and self._timers[0][0] <= now_s:
+            _, host = heapq.heappop(self._timers)
+            known = self._hosts[host]
+            known.has_timer = False
+            self._move_up(host, known, now_s)
+        while self._ready and self.in_flight < self.concurrency:
+            turn = self._ready.popleft()
+            if turn.host in self._crowded and not turn.addresses and not self._book_expected(turn):
+                continue
+            self.in_flight += 1
+            self.waiting -= 1
+            return turn
+        return None
+
+    def next_at_s(self) -> float | None:
+        """Return when to `take` again though no turn has ended; None if time alone changes nothing."""
+        return self._timers[0][0] if self._in_host_lines and self._timers else None
+
+    def admit(self, turn: Turn[T], address: str) -> None:
+        """Count a turn at an address; AddressBusy if that has its fill."""
+        if address == turn.expected:
+            turn.expected = None
+        elif address not in turn.addresses:
+            if not self._book(address):
+                raise AddressBusy(address)
+            turn.addresses.append(address)
+
+    def end(self, turn: Turn[T], requests: int, now_s: float) -> None:
+        """Make room, after so many requests to the host; 0 if nothing was sent."""
+        self.in_flight -= 1
+        if turn.expected is not None:
+            # It stands somewhere else by now, or nobody went there.
+            self._crowded.pop(turn.host, None)
+        self._leave_addresses(turn)
+        known = self._hosts[turn.host]
+        known.in_flight -= 1
+        known.free_at_s += (requests - 1) * self._spacing_s
+        self._move_up(turn.host, known, now_s)
+
+    def put_off(self, turn: Turn[T], busy: AddressBusy) -> None:
+        """Let a turn join the line of an address; `take` returns it again. It keeps its host meanwhile."""
+        self.in_flight -= 1
+        self.waiting += 1
+        self._leave_addresses(turn)
+        self._crowded[turn.host] = busy.address
+        self._crowded.move_to_end(turn.host)
+        if len(self._crowded) > MAX_CROWDED_HOSTS:
+            self._crowded.popitem(last=False)
+        # Somebody may have left since: whether there is a line is seen when it is taken.
+        self._ready.append(turn)
+
+    def _give(self, known: _Host, turn: Turn[T], now_s: float) -> None:
+        known.in_flight += 1
+        # One request is certain; how many there were is known when the turn ends.
+        known.free_at_s = max(known.free_at_s, now_s) + self._spacing_s
+        self._ready.append(turn)
+
+    def _set_timer(self, host: str, known: _Host) -> None:
+        # While all its turns are given, it is the end of one that matters.
+        if not known.has_timer and known.in_flight < self._per_host:
+            known.has_timer = True
+            heapq.heappush(self._timers, (known.free_at_s, host))
+
+    def _move_up(self, host: str, known: _Host, now_s: float) -> None:
+        """Give turns to those who wait for a host; forget a host at which nothing is going on."""
+        while known.waiting and known.in_flight < self._per_host and known.free_at_s <= now_s:
+            self._in_host_lines -= 1
+            self._give(known, known.waiting.popleft(), now_s)
+        if known.waiting or (not known.in_flight and known.free_at_s > now_s):
+            self._set_timer(host, known)
+        elif not known.in_flight and not known.has_timer:
+            del self._hosts[host]
+
+    def _book(self, address: str) -> bool:
+        under_way = self._at_address.get(address, 0)
+        if under_way >= self._per_address:
+            return False
+        self._at_address[address] = under_way + 1
+        return True
+
+    def _book_expected(self, turn: Turn[T]) -> bool:
+        """Count a turn where its host was put off before; else let it wait there."""
+        address = self._crowded[turn.host]
+        if not self._book(address):
+            self._lines.setdefault(address, deque()).append(turn)
+            return False
+        turn.addresses.append(address)
+        turn.expected = address
+        return True
+
+    def _leave_addresses(self, turn: Turn[T]) -> None:
+        for address in turn.addresses:
+            line = self._lines.get(address)
+            if line is None:
+                self._at_address[address] -= 1
+                if not self._at_address[address]:
+                    del self._at_address[address]
+                continue
+            # The place goes to who waited for it, so that nobody can step in between.
+            first = line.popleft()
+            first.addresses.append(address)
+            first.expected = address
+            self._ready.append(first)
+            if not line:
+                del self._lines[address]
+        turn.addresses = []
+        turn.expected = None
