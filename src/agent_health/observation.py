@@ -188,6 +188,7 @@ class Observation(_Wire):
     reported_agent_id: Annotated[_Quoted, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS)] | None = None
     """What the agent calls itself in its document; a claim, never a key."""
     card_etag: Annotated[_Quoted, Field(max_length=MAX_ETAG_CHARS)] | None = None
+    """The card's entity tag, as it was sent; None if there was none."""
     certificate_expires_at: Time | None = None
     """When the certificate that was shown ends."""
 

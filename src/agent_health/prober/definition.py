@@ -82,9 +82,7 @@ MAX_KEEP_DAYS: Final = 3660
 class _Settings(BaseModel):
     """A mapping of a definition: what is not named is refused, so that a misspelt limit is no limit lost."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class DirectorySource(_Settings):

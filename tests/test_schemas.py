@@ -1,0 +1,272 @@
+"""Do the schemas of probe definitions and observations say what the models say?
+
+`python tests/test_schemas.py` writes both anew from the models, as `make schemas` does.
+"""
+
+import ast
+import copy
+import inspect
+import json
+import textwrap
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from agent_health import observation
+from agent_health.observation import Observation, ResultClass
+from agent_health.prober import definition
+from agent_health.prober.definition import ProbeDefinition
+
+REPOSITORY = Path(__file__).parents[1]
+SCHEMAS = REPOSITORY / "schemas"
+DEFINITIONS = sorted((REPOSITORY / "probes").glob("*.yml"))
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+PUBLISHED_AT = "https://agent-health.github.io/schemas/"
+
+# The rules of an observation that no single member has.
+ONE_SUBJECT = {"oneOf": [{"required": ["agent_id"]}, {"required": ["target_url"]}]}
+DOCUMENT_AND_READINESS = {
+    "if": {
+        "required": ["readiness"],
+        "properties": {"readiness": {"properties": {"result": {"enum": ["ok", "stale_document"]}}}},
+    },
+    "then": {"required": ["document"]},
+    "else": {"properties": {"document": False}},
+}
+STALE_OR_NOT = {
+    "if": {"properties": {"readiness": {"properties": {"result": {"const": "stale_document"}}}}},
+    "then": {
+        "properties": {"document": {"required": ["is_stale"], "properties": {"is_stale": {"const": True}}}}
+    },
+    "else": {"properties": {"document": {"properties": {"is_stale": {"const": False}}}}},
+}
+
+
+class FileSchema(GenerateJsonSchema):
+    """What a person writes: names of members are titles enough."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class WireSchema(FileSchema):
+    """What travels: what does not exist is left out, never null."""
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+
+def docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """What stands below each member of a model.
+
+    pydantic can do this too, but whenever the model is imported, which takes longer than all the rest.
+    """
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        member.target.id: inspect.cleandoc(below.value.value)
+        for member, below in pairwise(definition.body)
+        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(below.value.value, str)
+    }
+
+
+def schema_of(
+    models: Sequence[type[BaseModel]], generator: type[GenerateJsonSchema], **said: Any
+) -> dict[str, Any]:
+    """The schema of the first model; all others in it are named too."""
+    whole = models[0]
+    schema = whole.model_json_schema(schema_generator=generator)
+    described = {whole.__name__: schema, **schema.pop("$defs")}
+    for model in models:
+        for member, text in docstrings(model).items():
+            described[model.__name__]["properties"][member]["description"] = text
+    for rules in described.values():
+        rules.pop("title", None)
+    definitions = {name: described[name] for name in sorted(described) if name != whole.__name__}
+    return {"$schema": DIALECT, **schema, **said, "$defs": definitions}
+
+
+def models_in(module: ModuleType, whole: type[BaseModel]) -> list[type[BaseModel]]:
+    """A module's models, those that all others build on left out; the whole comes first."""
+    models = {
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
+        if not name.startswith("_")
+    }
+    return [whole, *sorted(models - {whole}, key=lambda model: model.__name__)]
+
+
+def generated() -> dict[str, dict[str, Any]]:
+    """Each schema by the name of its file."""
+    return {
+        "probe.schema.json": schema_of(
+            models_in(definition, ProbeDefinition),
+            FileSchema,
+            **{"$id": PUBLISHED_AT + "probe.schema.json"},
+            title="Probe definition",
+            description="What a file of probes/ says: whom to probe, what to ask, how often, within which "
+            "limits. Durations are in seconds; paths lead from the directory of the file.",
+        ),
+        "observation.schema.json": schema_of(
+            models_in(observation, Observation),
+            WireSchema,
+            **{"$id": PUBLISHED_AT + "observation.schema.json"},
+            title="Observation",
+            description="What one probe of one agent saw: a line of a results file, or a member of what is "
+            "sent to the registry. What does not exist is left out, never null; so is a layer that was not "
+            "asked.",
+            allOf=[ONE_SUBJECT, DOCUMENT_AND_READINESS, STALE_OR_NOT],
+        ),
+    }
+
+
+SCHEMA_FILES = sorted(generated())
+
+
+def validator(name: str) -> Draft202012Validator:
+    schema = json.loads((SCHEMAS / name).read_text())
+    return Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+
+
+PROBE = validator("probe.schema.json")
+OBSERVATION = validator("observation.schema.json")
+
+
+@pytest.mark.parametrize("name", SCHEMA_FILES)
+def test_a_schema_is_what_the_models_say_and_make_schemas_writes_it_anew(name: str) -> None:
+    assert json.loads((SCHEMAS / name).read_text()) == generated()[name]
+    Draft202012Validator.check_schema(generated()[name])
+
+
+@pytest.mark.parametrize("name", SCHEMA_FILES)
+def test_every_member_says_what_it_is(name: str) -> None:
+    schema = generated()[name]
+    silent = [
+        f"{owner}.{member}"
+        for owner, rules in [("", schema), *schema["$defs"].items()]
+        for member, rule in rules.get("properties", {}).items()
+        if "description" not in rule and "$ref" not in rule
+    ]
+    assert silent == []
+
+
+# --- probe definitions ---------------------------------------------------------------------------
+
+
+def test_there_are_definitions_to_start_with() -> None:
+    assert {"census", "demo", "directory", "one-agent", "reference"} <= {path.stem for path in DEFINITIONS}
+
+
+@pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.stem)
+def test_every_definition_in_the_repository_fits_the_schema(path: Path) -> None:
+    assert list(PROBE.iter_errors(yaml.safe_load(path.read_text()))) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": None}, {"name": "Upper"}, {"contact": "me"}, {"more": 1}, {"limits": {"per_host": "2"}},
+        {"ask": {"message": "hi"}}, {"ask": None}, {"cadence": {"interval_seconds": 0}},
+        {"targets": "https://agent.example"}, {"results": {"jsonl": 1}}, {"opt_out": {"hosts": ["a b"]}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_editor_that_knows_the_schema_sees_what_is_wrong(change: dict[str, Any]) -> None:
+    good = {"name": "a", "contact": "mailto:a@agent.example", "targets": ["https://agent.example"]}
+    assert PROBE.is_valid(good)
+    assert not PROBE.is_valid(good | change)
+
+
+# --- observations --------------------------------------------------------------------------------
+
+TIMES = st.sampled_from(["2026-07-01T12:00:00.000Z", "2026-07-01T12:00:00+02:00", "2026-07-01", "", 5])
+NUMBERS = st.sampled_from([0, 1, 41.5, 200, 599, -1, 1e300, "1", True])
+TEXTS = st.sampled_from(["", "a", "x" * 600, 7])
+RESULTS = st.sampled_from([*map(str, ResultClass), "fine", None])
+
+
+def some(**members: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=members)
+
+
+PHASES = some(dns_ms=NUMBERS, last_byte_ms=NUMBERS)
+LAYERS = some(
+    result=RESULTS, reason=TEXTS, status_code=NUMBERS, latency_ms=NUMBERS, phases=PHASES,
+    evidence=st.sampled_from(["0" * 64, "0" * 63, "G" * 64]),
+) | st.builds(lambda result: {"result": result}, RESULTS)  # fmt: skip
+DOCUMENTS = some(
+    status=st.sampled_from(["healthy", "unknown", "dead"]), timestamp=TIMES, is_stale=st.booleans(),
+    age_s=NUMBERS, response_ratio=NUMBERS, sample_count=NUMBERS,
+) | st.builds(
+    lambda is_stale: {"status": "healthy", "timestamp": "2026-07-01T12:00:00Z", "is_stale": is_stale},
+    st.booleans(),
+)  # fmt: skip
+OBSERVATIONS = st.fixed_dictionaries(
+    {"observed_at": st.just("2026-07-01T12:00:00Z") | TIMES},
+    optional={
+        "agent_id": st.sampled_from(["a", "agent_1", "a b", ""]),
+        "target_url": st.sampled_from(["https://agent.example/", "ftp://x", "https://a b"]),
+        "discovery": LAYERS,
+        "readiness": LAYERS,
+        "document": DOCUMENTS,
+        "reported_agent_id": TEXTS,
+        "certificate_expires_at": TIMES,
+        "more": st.just(1),
+    },
+)
+
+
+def model_accepts(members: dict[str, Any]) -> bool:
+    try:
+        Observation.model_validate_json(json.dumps(members))
+    except ValidationError:
+        return False
+    return True
+
+
+@given(OBSERVATIONS)
+def test_the_schema_takes_the_observations_that_the_model_takes(members: dict[str, Any]) -> None:
+    assert OBSERVATION.is_valid(members) == model_accepts(members), members
+
+
+WHOLE: dict[str, Any] = {
+    "target_url": "https://agent.example/",
+    "observed_at": "2026-07-01T12:00:00.000Z",
+    "discovery": {
+        "result": "ok",
+        "status_code": 200,
+        "latency_ms": 80,
+        "phases": {"dns_ms": 3, "tls_ms": 20},
+    },
+    "readiness": {"result": "stale_document", "reason": "an hour old", "evidence": "0" * 64},
+    "document": {"status": "healthy", "timestamp": "2026-07-01T11:00:00.000Z", "is_stale": True},
+}
+
+
+def test_what_is_written_fits_the_schema() -> None:
+    seen = Observation.model_validate_json(json.dumps(WHOLE))
+    written = json.loads(seen.model_dump_json(exclude_none=True))
+    assert written | WHOLE == written | copy.deepcopy(WHOLE)
+    assert list(OBSERVATION.iter_errors(written)) == []
+
+
+if __name__ == "__main__":
+    for file_name, schema in generated().items():
+        (SCHEMAS / file_name).write_text(json.dumps(schema, indent=2) + "\n")
