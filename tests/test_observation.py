@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent_health.document import HealthStatus
-from agent_health.observation import INCONCLUSIVE, LayerResult, Observation, ResultClass
+from agent_health.observation import (
+    INCONCLUSIVE,
+    LayerResult,
+    Observation,
+    ResultClass,
+    not_measured,
+)
 
 SEEN_AT = "2026-07-01T12:00:00Z"
 LAYERS = ("discovery", "transport", "readiness", "message")
@@ -238,3 +244,39 @@ def test_the_document_keeps_what_was_said() -> None:
     assert document.timestamp == datetime(2026, 7, 1, 12, tzinfo=UTC)
     assert (document.age_s, document.max_age_s) == (-2.5, 60)
     assert (document.response_ratio, document.sample_count, document.latency_p99_ms) == (0.9, 12, 250.5)
+
+
+@pytest.mark.parametrize("result", RESULTS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_what_a_prober_doubts_that_is_ill_is_its_failures_and_nothing_else(layer: str, result: str) -> None:
+    observation = seen(**{layer: result})
+    doubted = observation.doubted("no name can be looked up")
+    assert not doubted.is_measured_failure
+    assert doubted.is_sign_of_life == observation.is_sign_of_life
+    if observation.is_measured_failure:
+        changed = getattr(doubted, layer)
+        assert (changed.result, changed.reason) == (ResultClass.NOT_MEASURED, "no name can be looked up")
+    else:
+        assert doubted == observation
+    assert seen(**json.loads(doubted.model_dump_json(exclude_none=True))) == doubted
+
+
+def test_what_answered_a_doubted_probe_has_answered() -> None:
+    doubted = seen(discovery="ok", transport="timeout", readiness="ok").doubted("x" * 1000)
+    assert (doubted.discovery, doubted.readiness) == (
+        LayerResult(result=ResultClass.OK),
+        LayerResult(result=ResultClass.OK),
+    )
+    assert doubted.transport == LayerResult(result=ResultClass.NOT_MEASURED, reason="x" * 500)
+    assert doubted.document is not None
+
+
+def test_a_probe_that_did_not_take_place_says_so_and_why() -> None:
+    observation = not_measured(
+        datetime(2026, 7, 1, tzinfo=UTC), "the prober did not run", target_url="https://a.example/"
+    )
+    assert observation.result is ResultClass.NOT_MEASURED
+    assert not observation.is_sign_of_life
+    assert not observation.is_measured_failure
+    assert observation.discovery is not None
+    assert observation.discovery.reason == "the prober did not run"

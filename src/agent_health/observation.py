@@ -6,6 +6,7 @@ is what a prober sends to the registry; what many of them add up to stands in `o
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Self
 
@@ -167,6 +168,9 @@ class DocumentSeen(_Wire):
     """As the agent says."""
 
 
+_LAYERS: Final = ("discovery", "transport", "readiness", "message")
+
+
 class Observation(_Wire):
     """What one probe of one agent saw; a layer that was not asked is None."""
 
@@ -239,6 +243,15 @@ class Observation(_Wire):
         measured = [layer for layer in asked if layer.is_measured]
         return next((layer.result for layer in measured or asked), ResultClass.NOT_MEASURED)
 
+    def doubted(self, why: str) -> "Observation":
+        """Return it as a prober tells it that does not trust its own eyes: what failed was not measured.
+
+        What answered did answer, however ill the prober is.
+        """
+        doubt = LayerResult(result=ResultClass.NOT_MEASURED, reason=why[:MAX_REASON_CHARS])
+        failed = {name: doubt for name in _LAYERS if (layer := getattr(self, name)) and layer.has_failed}
+        return self.model_copy(update=failed) if failed else self
+
     def _asked(self) -> Iterator[LayerResult]:
         layers = (self.discovery, self.transport, self.readiness, self.message)
         return (layer for layer in layers if layer is not None)
@@ -246,3 +259,11 @@ class Observation(_Wire):
 
 def _is(layer: LayerResult | None, result: ResultClass) -> bool:
     return layer is not None and layer.result is result
+
+
+def not_measured(
+    observed_at: datetime, why: str, *, agent_id: str | None = None, target_url: str | None = None
+) -> Observation:
+    """Return the observation of a probe that was due and did not take place; `why` is for people."""
+    layer = LayerResult(result=ResultClass.NOT_MEASURED, reason=why[:MAX_REASON_CHARS])
+    return Observation(agent_id=agent_id, target_url=target_url, observed_at=observed_at, discovery=layer)

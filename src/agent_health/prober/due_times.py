@@ -1,0 +1,105 @@
+"""Which of a million things is due next?
+
+They lie in boxes of one second each, and only the box that has begun is put in order: adding one costs
+the same however many there are, and a place takes 8 bytes. Who is moved leaves its old place behind, which
+is passed over when its time comes; if too many were left behind, all of them are cleared away.
+"""
+
+import heapq
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final, Generic, Protocol, TypeVar
+
+BOX_SECONDS: Final = 1.0
+MAX_LEFT_BEHIND: Final = 10_000
+"""Beyond this, no more places may be left behind than there are things."""
+
+
+class Due(Protocol):
+    """Something that waits for its time."""
+
+    due_at_s: float | None
+    """When it is due, in seconds of any one clock; None if it does not wait. Only `DueTimes` sets it."""
+
+
+D = TypeVar("D", bound=Due)
+
+
+class DueTimes(Generic[D]):
+    """Things that wait, each of them once."""
+
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._places = 0
+        self._boxes: dict[int, list[D]] = {}
+        self._order: list[int] = []
+        """The boxes, the earliest first; a heap."""
+        self._open: list[tuple[float, int, D]] = []
+        """What was in the boxes that have begun; a heap."""
+        self._added = 0
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def add(self, thing: D, due_at_s: float) -> None:
+        """Let a thing wait for its time, in place of any other time that it waited for."""
+        if thing.due_at_s is None:
+            self._waiting += 1
+        thing.due_at_s = due_at_s
+        self._places += 1
+        number = int(due_at_s // BOX_SECONDS)
+        box = self._boxes.get(number)
+        if box is None:
+            box = self._boxes[number] = []
+            heapq.heappush(self._order, number)
+        box.append(thing)
+        if self._places > 2 * self._waiting + MAX_LEFT_BEHIND:
+            self._clear_away()
+
+    def remove(self, thing: D) -> None:
+        """Let a thing wait no more; nothing happens if it does not."""
+        if thing.due_at_s is not None:
+            thing.due_at_s = None
+            self._waiting -= 1
+
+    def next_at_s(self) -> float | None:
+        """Return when to `pop`: nothing is due sooner. None if nothing waits."""
+        first = self._open[0][0] if self._open else None
+        begins_at_s = self._order[0] * BOX_SECONDS if self._order else None
+        if first is None or (begins_at_s is not None and begins_at_s < first):
+            return begins_at_s
+        return first
+
+    def pop(self, now_s: float) -> Iterator[D]:
+        """Take what is due by now, the earliest first; it does not wait any more."""
+        self._open_boxes(now_s)
+        while self._open and self._open[0][0] <= now_s:
+            due_at_s, _, thing = heapq.heappop(self._open)
+            self._places -= 1
+            # Else it was moved or removed since; or its place is one of two for the same time.
+            if thing.due_at_s == due_at_s:
+                self.remove(thing)
+                yield thing
+            self._open_boxes(now_s)
+
+    def _open_boxes(self, now_s: float) -> None:
+        while self._order and self._order[0] * BOX_SECONDS <= now_s:
+            number = heapq.heappop(self._order)
+            for thing in self._boxes.pop(number):
+                due_at_s = thing.due_at_s
+                if due_at_s is None or int(due_at_s // BOX_SECONDS) != number:
+                    self._places -= 1
+                    continue
+                self._added += 1
+                heapq.heappush(self._open, (due_at_s, self._added, thing))
+
+    def _clear_away(self) -> None:
+        """Forget all places that were left behind."""
+        things = {id(thing): thing for thing in chain(*self._boxes.values())}
+        things |= {id(thing): thing for _, _, thing in self._open}
+        self._boxes, self._order, self._open = {}, [], []
+        self._places = self._waiting = 0
+        for thing in things.values():
+            due_at_s, thing.due_at_s = thing.due_at_s, None
+            if due_at_s is not None:
+                self.add(thing, due_at_s)
