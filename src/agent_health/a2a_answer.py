@@ -40,7 +40,7 @@ def outcome_of_json(body: bytes) -> Outcome:
         return ANSWERED
     if message.get("error") is not None and "jsonrpc" in message:
         return _outcome_of_error(message["error"], is_rpc=True)
-    return TASK_FAILED if _task_state(message) in _FAILED_STATES else ANSWERED
+    return TASK_FAILED if task_state(message) in _FAILED_STATES else ANSWERED
 
 
 def outcome_of_stream(tail: bytes, *, is_whole: bool) -> Outcome:
@@ -68,7 +68,7 @@ def outcome_of_stream(tail: bytes, *, is_whole: bool) -> Outcome:
         if isinstance(message, dict):
             if message.get("error") is not None:
                 return _outcome_of_error(message["error"], is_rpc="jsonrpc" in message)
-            state = _task_state(message)
+            state = task_state(message)
             if state is not None:
                 last = TASK_FAILED if state in _FAILED_STATES else ANSWERED
         if last is None:
@@ -139,7 +139,7 @@ def _outcome_of_error_event(data: bytes) -> Outcome:
     return _outcome_of_error(error, is_rpc=_member(message, "jsonrpc") is not None)
 
 
-def _task_state(message: object) -> str | None:
+def task_state(message: object) -> str | None:
     """The state of the task that a message reports, None if it reports none.
 
     `result.task` and `result.statusUpdate` in 1.0 (REST: without `result`), `result` in 0.x.

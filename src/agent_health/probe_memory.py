@@ -50,9 +50,12 @@ class ProbeMemory(BaseModel):
     interface_url: _Url | None = None
     """The card's first interface that we can ask."""
     interface_binding: Annotated[str, Field(max_length=64)] | None = None
+    interface_tenant: Annotated[str, Field(max_length=128)] | None = None
+    """Whom it is asked for, where it serves several."""
     protocol_version: Annotated[str, Field(max_length=64)] | None = None
+    """As the interface says; where it does not, the generation of the card."""
     health_url: _Url | None = None
-    """Where a health document was read last."""
+    """Where a health document was read last; before the first one, where the card announces it."""
 
     def to_json(self) -> str:
         """Return compact JSON without what is not known."""
