@@ -1,10 +1,9 @@
 """How does a request become a deed in one transaction, and its outcome a response?"""
 
-import asyncio
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
@@ -18,7 +17,6 @@ from agent_health.errors import (
     BodyNotJson,
     BodyNotPlain,
     BodyTooLarge,
-    BodyTooSlow,
     InvalidRequest,
     NotAllowed,
     TooManyRequests,
@@ -26,6 +24,7 @@ from agent_health.errors import (
 )
 from agent_health.finding import Finding, json_pointer
 from agent_health.rate_limit import RateLimiter
+from agent_health.registry.body_time import BodyTime
 from agent_health.registry.error_responses import error_response, problem
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.storage import keys
@@ -34,14 +33,14 @@ from agent_health.target_address import Network
 
 MAX_FAULTS = 20
 """Of those that an answer names."""
-MAX_BODY_SECONDS = 30.0
-"""For the whole of a request's body."""
 MAX_INCARNATION_DIGITS = 18
 MAX_LENGTH_DIGITS = 18
 
 _JSON = "application/json"
 
 _log = logging.getLogger("agent_health.registry")
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Door:
@@ -58,6 +57,7 @@ class Door:
         self._webhook_networks = webhook_networks
         self._limiter = limiter
         self._monotonic_s = monotonic_s
+        self._body_time = BodyTime()
 
     async def answer(self, operation: Operation, request: Request) -> Response:
         """Do what is asked, in one transaction together with the check of the key."""
@@ -78,7 +78,7 @@ class Door:
         self.check_rate(digest)
         body = None
         if operation.body is not None:
-            body = checked(operation.body, await read_json(request, operation.max_body_bytes))
+            body = checked(operation.body, await self._read_json(request, operation.max_body_bytes))
         query = checked(operation.query, query_of(request)) if operation.query is not None else None
 
         def deed(transaction: Transaction) -> Reply | AgentHealthError:
@@ -113,6 +113,53 @@ class Door:
         if wait_s > 0:
             raise TooManyRequests(wait_s)
 
+    async def read(
+        self, model: type[Model], receive: Receive, headers: Mapping[str, str], most: int
+    ) -> Model:
+        """Return a request's body as what it is read as; as `read_body`, BodyNotJson, or InvalidRequest."""
+        body = await self.read_body(receive, headers, most)
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            faults = faults_of(error)
+            if faults[0].name == "json_invalid":
+                raise BodyNotJson(faults[0].message) from None
+            raise InvalidRequest(faults) from None
+
+    async def read_body(self, receive: Receive, headers: Mapping[str, str], most_bytes: int) -> bytes:
+        """Return a request's whole body.
+
+        BodyNotPlain if it is said to be anything but JSON as it is, BodyTooLarge as soon as it is more than
+        that, BodyTooSlow if it takes too long, starlette's ClientDisconnect if the caller leaves.
+        """
+        _check_plain(headers)
+        declared = headers.get("content-length")
+        if declared is not None and declared.isdecimal() and int(declared[:MAX_LENGTH_DIGITS]) > most_bytes:
+            raise BodyTooLarge(most_bytes)
+        body = b""
+        is_more = True
+        with self._body_time:
+            while is_more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                body += message.get("body", b"")
+                is_more = message.get("more_body", False)
+                if len(body) > most_bytes:
+                    raise BodyTooLarge(most_bytes)
+        return body
+
+    async def _read_json(self, request: Request, most_bytes: int) -> object:
+        """Return a request's body, parsed; BodyNotJson for NaN, endless nesting and 1e400 too."""
+        try:
+            body = await self.read_body(request.receive, headers_in(request.scope), most_bytes)
+            parsed = from_json(body, allow_inf_nan=False, cache_strings="keys")
+        except ValueError as error:
+            raise BodyNotJson(str(error)) from None
+        if _has_infinity(parsed):
+            raise BodyNotJson("a number is larger than any that can be stored")
+        return parsed
+
 
 def authenticate(transaction: Transaction, digest: bytes) -> Principal:
     """Return whose key it is; UnknownKey if it is nobody's, revoked, or past its time."""
@@ -130,34 +177,6 @@ def _check_permission(caller: Principal, operation: Operation, path: Mapping[str
         require(caller, operation.action, agent_id)
     elif not may_at_all(caller, operation.action):
         raise NotAllowed(caller.role, operation.action, None)
-
-
-async def read_body(receive: Receive, headers: Mapping[str, str], most_bytes: int) -> bytes:
-    """Return a request's whole body.
-
-    BodyNotPlain if it is said to be anything but JSON as it is, BodyTooLarge as soon as it is more than
-    that, BodyTooSlow if it takes longer than MAX_BODY_SECONDS, starlette's ClientDisconnect if the caller
-    leaves.
-    """
-    _check_plain(headers)
-    declared = headers.get("content-length")
-    if declared is not None and declared.isdecimal() and int(declared[:MAX_LENGTH_DIGITS]) > most_bytes:
-        raise BodyTooLarge(most_bytes)
-    body = b""
-    is_more = True
-    try:
-        async with asyncio.timeout(MAX_BODY_SECONDS):
-            while is_more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                body += message.get("body", b"")
-                is_more = message.get("more_body", False)
-                if len(body) > most_bytes:
-                    raise BodyTooLarge(most_bytes)
-    except TimeoutError:
-        raise BodyTooSlow(MAX_BODY_SECONDS) from None
-    return body
 
 
 def _check_plain(headers: Mapping[str, str]) -> None:
@@ -194,18 +213,6 @@ def incarnation_in(headers: Mapping[str, str]) -> int | None:
         expected = "X-Agent-Incarnation: expected a whole number"
         raise InvalidRequest([Finding("invalid_incarnation", "", expected)])
     return int(text)
-
-
-async def read_json(request: Request, most_bytes: int) -> object:
-    """Return a request's body, parsed; BodyNotJson for NaN, endless nesting and numbers like 1e400 too."""
-    try:
-        body = await read_body(request.receive, headers_in(request.scope), most_bytes)
-        parsed = from_json(body, allow_inf_nan=False, cache_strings="keys")
-    except ValueError as error:
-        raise BodyNotJson(str(error)) from None
-    if _has_infinity(parsed):
-        raise BodyNotJson("a number is larger than any that can be stored")
-    return parsed
 
 
 def _has_infinity(parsed: object) -> bool:

@@ -7,13 +7,12 @@ what is to be done for a heartbeat.
 import logging
 import re
 
-from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from agent_health.agent_record import AGENT_ID_CHARACTERS, Heartbeat
-from agent_health.errors import AgentHealthError, AgentNotFound, BodyNotJson, InvalidRequest
-from agent_health.registry.call import Door, faults_of, headers_in, incarnation_in, read_body
+from agent_health.errors import AgentHealthError, AgentNotFound
+from agent_health.registry.call import Door, headers_in, incarnation_in
 from agent_health.registry.error_responses import error_response, problem
 from agent_health.registry.groups import Groups
 from agent_health.registry.receive_heartbeat import Answer, Arrival, receive_heartbeats
@@ -68,12 +67,5 @@ class HeartbeatEndpoint:
         headers = headers_in(scope)
         digest = self._door.digest_of_caller(headers)
         self._door.check_rate(digest)
-        body = await read_body(receive, headers, MAX_BODY_BYTES)
-        try:
-            said = Heartbeat.model_validate_json(body)
-        except ValidationError as error:
-            faults = faults_of(error)
-            if faults[0].name == "json_invalid":
-                raise BodyNotJson(faults[0].message) from None
-            raise InvalidRequest(faults) from None
+        said = await self._door.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
         return Arrival(agent_id, digest, incarnation_in(headers), said)

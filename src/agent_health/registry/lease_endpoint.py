@@ -4,16 +4,13 @@ Like heartbeats they stand before all routes; those that arrive together become 
 """
 
 import logging
-from collections.abc import Mapping
-from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from agent_health.errors import AgentHealthError, BodyNotJson, InvalidRequest
+from agent_health.errors import AgentHealthError
 from agent_health.lease import Claim
-from agent_health.registry.call import Door, faults_of, headers_in, incarnation_in, read_body
+from agent_health.registry.call import Door, headers_in, incarnation_in
 from agent_health.registry.error_responses import error_response, problem
 from agent_health.registry.groups import Groups
 from agent_health.registry.hold_lease import Acquire, Answer, Asked, Release, Renew, hold_leases
@@ -30,8 +27,6 @@ MAX_BODY_BYTES = 4_096
 _BEFORE, _, _AFTER = RENEW_PATH.partition("{lease_id}")
 _HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 _log = logging.getLogger("agent_health.registry")
-
-T = TypeVar("T", bound=BaseModel)
 
 
 class LeaseEndpoint:
@@ -78,11 +73,11 @@ class LeaseEndpoint:
             return Release(digest=digest, incarnation=incarnation, lease_id=_released(path) or "")
         lease_id = _renewed(path)
         if lease_id is None:
-            wanted = await _body(LeaseRequest, headers, receive)
+            wanted = await self._door.read(LeaseRequest, receive, headers, MAX_BODY_BYTES)
             return Acquire(
                 digest=digest, incarnation=incarnation, resource=wanted.resource, ttl_s=wanted.ttl_seconds
             )
-        renewal = await _body(LeaseRenewal, headers, receive)
+        renewal = await self._door.read(LeaseRenewal, receive, headers, MAX_BODY_BYTES)
         return Renew(
             digest=digest,
             incarnation=incarnation,
@@ -106,17 +101,6 @@ def _released(path: str) -> str | None:
 
 def _one_part(text: str) -> str | None:
     return text if text and "/" not in text else None
-
-
-async def _body(model: type[T], headers: Mapping[str, str], receive: Receive) -> T:
-    body = await read_body(receive, headers, MAX_BODY_BYTES)
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        faults = faults_of(error)
-        if faults[0].name == "json_invalid":
-            raise BodyNotJson(faults[0].message) from None
-        raise InvalidRequest(faults) from None
 
 
 async def _show(asked: Asked, claim: Claim, send: Send) -> None:
