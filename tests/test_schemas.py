@@ -1,6 +1,6 @@
-"""Do the schemas of probe definitions and observations say what the models say?
+"""Do the schemas of probe definitions, observations and censuses say what the models say?
 
-`python tests/test_schemas.py` writes both anew from the models, as `make schemas` does.
+`python tests/test_schemas.py` writes them anew from the models, as `make schemas` does.
 """
 
 import ast
@@ -25,7 +25,8 @@ from pydantic_core import core_schema
 
 from agent_health import observation
 from agent_health.observation import Observation, ResultClass
-from agent_health.prober import definition
+from agent_health.prober import census, definition
+from agent_health.prober.census import Census
 from agent_health.prober.definition import ProbeDefinition
 
 REPOSITORY = Path(__file__).parents[1]
@@ -133,6 +134,13 @@ def generated() -> dict[str, dict[str, Any]]:
             "sent to the registry. What does not exist is left out, never null; so is a layer that was not "
             "asked.",
             allOf=[ONE_SUBJECT, DOCUMENT_AND_READINESS, STALE_OR_NOT],
+        ),
+        "census.schema.json": schema_of(
+            models_in(census, Census),
+            FileSchema,
+            **{"$id": PUBLISHED_AT + "census.schema.json"},
+            title="Census",
+            description="What share of a directory is alive, as `agent-health census` writes it.",
         ),
     }
 

@@ -1,11 +1,14 @@
 """What share of a directory is alive, by platform, by generation and over time?"""
 
+import json
 from collections import Counter
+from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from tests.support.census_facts import DAY_S, MADE_AT_S, facts
 
 from agent_health.document import HealthStatus
@@ -23,6 +26,8 @@ from agent_health.prober.census import (
     platform_of,
     take_census,
 )
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "census.schema.json").read_text())
 
 HOSTS = st.builds(
     HostCount,
@@ -184,6 +189,11 @@ def test_the_order_of_rows_does_not_matter(hosts: list[HostCount], chance: Rando
     assert take_census(facts(hosts=hosts)) == take_census(facts(hosts=shuffled))
 
 
-def test_what_is_written_as_json_reads_back_the_same() -> None:
+def test_what_is_written_as_json_fits_its_schema_and_reads_back_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_PLATFORMS", 1)
     census = take_census(facts())
-    assert Census.model_validate_json(census.model_dump_json()) == census
+    written = census.model_dump_json()
+    assert list(Draft202012Validator(SCHEMA).iter_errors(json.loads(written))) == []
+    assert Census.model_validate_json(written) == census
