@@ -91,6 +91,15 @@ def test_a_stale_document_hides_no_failure() -> None:
     assert seen(readiness="stale_document", transport="refused").is_measured_failure
 
 
+def test_other_paths_decide_nothing() -> None:
+    observation = seen(paths={"/ping": {"result": "ok"}, "/live?x=1": {"result": "timeout"}})
+    assert not observation.is_sign_of_life
+    assert not observation.is_measured_failure
+    assert observation.result is ResultClass.NOT_MEASURED
+    assert observation.paths is not None
+    assert observation.paths["/ping"].result is ResultClass.OK
+
+
 def test_an_observation_of_nothing_says_nothing() -> None:
     assert not seen().is_sign_of_life
     assert not seen().is_measured_failure
@@ -199,6 +208,10 @@ def test_a_document_comes_with_the_result_that_it_proves(members: dict[str, Any]
         {"reported_agent_id": ""},
         {"reported_agent_id": "x" * 2049},
         {"card_etag": "x" * 513},
+        {"paths": {"ping": {"result": "ok"}}},
+        {"paths": {"/" + "x" * 512: {"result": "ok"}}},
+        {"paths": {f"/{number}": {"result": "ok"} for number in range(9)}},
+        {"paths": {"/ping": "ok"}},
     ],
 )
 def test_what_breaks_the_bounds_is_refused(members: dict[str, Any]) -> None:

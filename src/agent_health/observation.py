@@ -18,9 +18,12 @@ from agent_health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quant
 MAX_REASON_CHARS: Final = 500
 MAX_URL_CHARS: Final = 2048
 MAX_ETAG_CHARS: Final = 512
+MAX_PATHS: Final = 8
+MAX_PATH_CHARS: Final = 512
 AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
 """The registry's own identifiers; what an agent calls itself is `reported_agent_id`."""
 URL_PATTERN: Final = r"^https?://[!-~]+$"
+PATH_PATTERN: Final = r"^/[!-~]*$"
 EVIDENCE_PATTERN: Final = "^[0-9a-f]{64}$"
 
 
@@ -168,6 +171,7 @@ class DocumentSeen(_Wire):
     """As the agent says."""
 
 
+_Path = Annotated[str, Field(max_length=MAX_PATH_CHARS, pattern=PATH_PATTERN)]
 _LAYERS: Final = ("discovery", "transport", "readiness", "message")
 
 
@@ -195,6 +199,8 @@ class Observation(_Wire):
     """The card's entity tag, as it was sent; None if there was none."""
     certificate_expires_at: Time | None = None
     """When the certificate that was shown ends."""
+    paths: Annotated[dict[_Path, LayerResult], Field(max_length=MAX_PATHS)] | None = None
+    """By path, what else the definition asks for answered, such as /ping: shown, it decides nothing."""
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
