@@ -64,7 +64,11 @@ def show(alive: int, seconds: int) -> None:
             p99_ms: dict[int, list[float]] = {}
             for dead in (0, alive):
                 url = empty_url(kind, Path(directory))
-                fill(url, Fleet(alive, unhealthy_after_s=AT_REST_S, dead=dead), with_keys=False)
+                fill(
+                    url,
+                    Fleet(alive, interval_s=AT_REST_S / 3, unhealthy_after_s=AT_REST_S, dead=dead),
+                    with_keys=False,
+                )
                 add_reader(url)
                 with server(url, file=__file__) as where:
                     asked = [
