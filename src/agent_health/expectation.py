@@ -1,5 +1,7 @@
 """What was expected where pydantic found something else, in words for whoever gave it?"""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,12 +13,13 @@ from agent_health.errors import InvalidSetting
 MAX_SHOWN_CHARACTERS = 80
 """Of what was given."""
 
-_FORMS = {
+FORMS: Mapping[str, str] = MappingProxyType({
     AGENT_ID_PATTERN: "1 to 128 letters, digits and . _ ~ : -",
     NAME_PATTERN: "text without control characters",
     CAPABILITY_PATTERN: "1 to 128 characters without spaces and commas",
     URL_PATTERN: "an http or https URL",
-}
+})  # fmt: skip
+"""What stands behind the patterns of agent records, in words."""
 # By pydantic's name of what is wrong; in braces, what it says of it.
 _WORDS = {
     "missing": "a value",
@@ -25,31 +28,42 @@ _WORDS = {
     "literal_error": "one of {expected}",
     "string_too_short": "at least {min_length} characters",
     "string_too_long": "at most {max_length} characters",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than_equal": "at most {le:g}",
-    "greater_than": "more than {gt:g}",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+    "greater_than_equal": "at least {ge:.15g}",
+    "less_than_equal": "at most {le:.15g}",
+    "greater_than": "more than {gt:.15g}",
 }
 
 
-def invalid_setting(error: ValidationError, name: str) -> InvalidSetting:
-    """Return what is wrong first; `name` is that of the whole, for what is no single member's fault."""
+def invalid_setting(error: ValidationError, name: str, forms: Mapping[str, str] = FORMS) -> InvalidSetting:
+    """Return what is wrong first; `name` is that of the whole, for what is no single member's fault.
+
+    `forms` says what stands behind patterns.
+    """
     details = error.errors(include_url=False)[0]
     member = ".".join(map(str, details["loc"])) or name
     given = details["input"]
     shown = given[:MAX_SHOWN_CHARACTERS] if isinstance(given, str) else given
     is_plain = isinstance(given, str | int | float) and details["type"] != "missing"
-    return InvalidSetting(member, shown if is_plain else None, expectation(details))
+    return InvalidSetting(member, shown if is_plain else None, expectation(details, forms))
 
 
-def expectation(details: ErrorDetails) -> str:
-    """Return what was expected, without the word itself."""
+def expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str:
+    """Return what was expected, without the word itself; `forms` says what stands behind patterns."""
+    words = known_expectation(details, forms)
+    return f"what the rules allow ({details['msg']})" if words is None else words
+
+
+def known_expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str | None:
+    """Return what was expected, or None where pydantic's message is a rule's own sentence."""
     context: dict[str, Any] = details.get("ctx", {})
     if details["type"] == "string_pattern_mismatch":
-        return _FORMS.get(context["pattern"], f"text of the form {context['pattern']}")
+        return forms.get(context["pattern"], f"text of the form {context['pattern']}")
     if details["type"] in _WORDS:
         return _WORDS[details["type"]].format_map(context)
     message = details["msg"]
     for beginning in ("expected ", "Input should be "):
         if message.startswith(beginning):
             return message.removeprefix(beginning)
-    return f"what the rules allow ({message})"
+    return None

@@ -113,18 +113,6 @@ def _whole(seconds: Mapping[str, float | None]) -> dict[str, float | None]:
 
 _AGENTS = TypeAdapter(dict[Name, AgentDeclaration])
 
-# What stands behind the patterns, in words.
-_FORMS: Mapping[str | int, str] = MappingProxyType(
-    {
-        "[key]": "a key without control characters",
-        "role_id": "1 to 128 letters, digits and . _ ~ : -",
-        "name": "text without control characters",
-        "capabilities": "text without spaces and commas",
-        "endpoint": "an http or https URL",
-        "card_url": "an http or https URL",
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
@@ -150,5 +138,5 @@ def read_workflow(text: str) -> Workflow:
     try:
         agents = _AGENTS.validate_python(given)
     except ValidationError as error:
-        raise document.misread(error, AgentDeclaration, forms=_FORMS, at=("agents",), skipped=1) from None
+        raise document.misread(error, AgentDeclaration, at=("agents",), skipped=1) from None
     return Workflow(MappingProxyType(agents))

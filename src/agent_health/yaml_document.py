@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from yaml.constructor import SafeConstructor
 
 from agent_health.errors import FileFault, InvalidFile
+from agent_health.expectation import FORMS, known_expectation
 from agent_health.finding import json_pointer
 
 MAX_FILE_BYTES = 1_048_576
@@ -82,14 +83,14 @@ class YamlDocument:
         error: ValidationError,
         model: type[BaseModel],
         *,
-        forms: Mapping[str | int, str],
+        forms: Mapping[str, str] = FORMS,
         at: Path = (),
         skipped: int = 0,
     ) -> InvalidFile:
         """Return the error for values that are no `model`, in the words of somebody who writes YAML.
 
-        `forms` says what stands behind patterns, by the name of the field. `at` leads to what was
-        validated, and so many keys further (`skipped`) stands what `model` is the shape of.
+        `forms` says what stands behind patterns. `at` leads to what was validated, and so many keys
+        further (`skipped`) stands what `model` is the shape of.
         """
         faults = []
         for details in error.errors(include_url=False, include_input=False):
@@ -183,9 +184,7 @@ class YamlDocument:
         return self._refused_on(line, "expected YAML: no control characters")
 
 
-def _expected(
-    details: ErrorDetails, model: type[BaseModel], path: Path, forms: Mapping[str | int, str]
-) -> str:
+def _expected(details: ErrorDetails, model: type[BaseModel], path: Path, forms: Mapping[str, str]) -> str:
     """Return pydantic's complaint in the words of somebody who writes YAML."""
     match details["type"]:
         case "extra_forbidden":
@@ -196,12 +195,9 @@ def _expected(
             return "expected a mapping"
         case "tuple_type" | "list_type":
             return "expected a list"
-        case "string_pattern_mismatch":
-            fields = [part for part in details["loc"] if part in forms]
-            return f"expected {forms[fields[-1]]}"
         case _:
-            message = details["msg"].replace("Input should be ", "expected ", 1)
-            return message[:1].lower() + message[1:]
+            words = known_expectation(details, forms)
+            return details["msg"] if words is None else f"expected {words}"
 
 
 def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:

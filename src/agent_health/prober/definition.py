@@ -26,6 +26,7 @@ from pydantic_core import PydanticCustomError
 from agent_health.agent_card import MAX_CARD_BYTES
 from agent_health.document_reader import MAX_DOCUMENT_BYTES
 from agent_health.errors import InvalidSetting
+from agent_health.expectation import invalid_setting
 from agent_health.probe_cadence import Cadence
 from agent_health.prober.definition_values import (
     FORMS,
@@ -147,7 +148,7 @@ class Asked(_Settings):
     @model_validator(mode="after")
     def _ask_something(self) -> Self:
         if not (self.card or self.transport or self.health or self.message):
-            raise PydanticCustomError("nothing_asked", "nothing is asked: switch on card or health")
+            raise PydanticCustomError("nothing_asked", "expected card or health to be true: nothing is asked")
         if not self.card and (self.transport or self.message):
             raise PydanticCustomError(
                 "no_card", "transport and message need card: true, for the card says where the agent listens"
@@ -186,7 +187,7 @@ class CadenceSettings(_Settings):
     def _back_off(self) -> Self:
         if self.max_backoff_seconds < self.interval_seconds:
             raise PydanticCustomError(
-                "backoff_below_interval", "max_backoff_seconds must be at least interval_seconds"
+                "backoff_below_interval", "expected max_backoff_seconds to be at least interval_seconds"
             )
         return self
 
@@ -350,7 +351,7 @@ class ProbeDefinition(_Settings):
     @model_validator(mode="after")
     def _probe_somebody(self) -> Self:
         if not (self.directories or self.targets):
-            raise PydanticCustomError("nobody", "nobody is probed: expected directories or targets")
+            raise PydanticCustomError("nobody", "expected directories or targets: nobody is probed")
         return self
 
     @property
@@ -395,7 +396,4 @@ class ProbeDefinition(_Settings):
                 "networks": {"allow": networks},
             })  # fmt: skip
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(str(part) for part in first["loc"]) or "URL"
-            expected = FORMS.get(place) or first["msg"].removeprefix("Input should be ")
-            raise InvalidSetting(place, None, expected) from None
+            raise invalid_setting(error, "URL", FORMS) from None

@@ -1,8 +1,10 @@
 """Which single values may a probe definition hold, and how are they spelled?"""
 
 import re
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
@@ -29,14 +31,14 @@ FORMAT_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,63}$"
 ASKED_PATH_PATTERN: Final = r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*$"
 HOST_PATTERN: Final = r"^\.?[A-Za-z0-9_:]([A-Za-z0-9_.:-]*[A-Za-z0-9_:])?$"
 
-# What stands behind the patterns, in words.
-FORMS: Final[dict[str | int, str]] = {
-    "name": "1 to 64 lower-case letters, digits and . _ -, the first a letter or a digit",
-    "contact": "where those who are probed reach you: mailto:ops@example.org or https://example.org/probe",
-    "format": "the name of a format, such as plain_list, or auto",
-    "paths": "a path such as /ping",
-    "hosts": "a host name, or one with a dot before it for it and all below: .example.org",
-}
+FORMS: Final[Mapping[str, str]] = MappingProxyType({
+    NAME_PATTERN: "1 to 64 lower-case letters, digits and . _ -, the first a letter or a digit",
+    CONTACT_PATTERN: "where those who are probed reach you: mailto:ops@example.org or https://example.org/probe",
+    FORMAT_PATTERN: "the name of a format, such as plain_list, or auto",
+    ASKED_PATH_PATTERN: "a path such as /ping",
+    HOST_PATTERN: "a host name, or one with a dot before it for it and all below: .example.org",
+})  # fmt: skip
+"""What stands behind the patterns, in words."""
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9._-]+")
 
