@@ -17,9 +17,9 @@ from agent_health.client.registry_connection import (
     query_of,
     read_answer,
 )
-from agent_health.document import Time
 from agent_health.errors import InvalidSetting
 from agent_health.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS, TTL_SECONDS
+from agent_health.lease_record import LeaseList, LeaseRecord, StateRecord
 
 TOKEN_HEADER = "X-Fencing-Token"  # noqa: S105 - the name of a header
 
@@ -38,50 +38,12 @@ class _Renewal(_Ask):
     fencing_token: Annotated[int, Field(ge=1)]
 
 
-class Lease(BaseModel):
-    """A claim to a resource. Whoever writes in its name shows `fencing_token`."""
-
-    lease_id: str
-    resource: str
-    holder: str
-    fencing_token: int
-    acquired_at: Time
-    expires_at: Time
-    """By the registry's clock."""
-    ended_at: Time | None = None
-    """Absent while it is running."""
-    end_reason: str | None = None
-
-
-class HeldLease(Lease):
+class HeldLease(LeaseRecord):
     """A lease of one's own."""
 
     deadline_s: float = -math.inf
     """When to have stopped, on the event loop's clock: counted from when it was asked for, so that the
     registry never thinks it over before its holder does."""
-
-
-class LeaseList(BaseModel):
-    """One page of the leases that match."""
-
-    leases: list[Lease]
-    total: int
-    cursor: str | None = None
-    """Where the next page begins; absent on the last one."""
-
-
-class State(BaseModel):
-    """A small JSON object that only the holder of its lease may write."""
-
-    resource: str
-    state: dict[str, Any]
-    version: int
-    """From 1; rises by one with each write."""
-    fencing_token: int
-    """Of the write."""
-    holder: str
-    """Who wrote."""
-    written_at: Time
 
 
 class RegistryLeases:
@@ -160,10 +122,10 @@ class RegistryStates:
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
 
-    async def read(self, intent_id: str, scope: str) -> State:
+    async def read(self, intent_id: str, scope: str) -> StateRecord:
         """Return the state of an intent's scope; NotFound if nobody has written one."""
         question = Question(method="GET", path=_state_path(intent_id, scope), may_repeat=True)
-        return await self._connection.ask_for(State, question)
+        return await self._connection.ask_for(StateRecord, question)
 
     async def write(
         self,
@@ -173,7 +135,7 @@ class RegistryStates:
         *,
         fencing_token: int,
         incarnation: int | None = None,
-    ) -> State:
+    ) -> StateRecord:
         """Replace the state; Stale if the token is not that of the lease now, or the lease is over.
 
         Not tried again once it may have been carried out: `read` tells whether it was.
@@ -184,7 +146,7 @@ class RegistryStates:
             body=_json_of(state),
             headers={**life(incarnation), TOKEN_HEADER: str(fencing_token)},
         )
-        return await self._connection.ask_for(State, question)
+        return await self._connection.ask_for(StateRecord, question)
 
 
 def _state_path(intent_id: str, scope: str) -> str:

@@ -2,13 +2,14 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from agent_health.access import Action, may, require
 from agent_health.agent_record import Body
+from agent_health.lease_record import LeaseList
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.lease_events import MAX_INTENT_ID_CHARACTERS
-from agent_health.registry.lease_records import LeaseRecord, Resource, lease_record
+from agent_health.registry.lease_records import Resource, lease_record
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.storage import leases
 from agent_health.storage.database import Transaction
@@ -36,15 +37,6 @@ class LeaseListing(Body):
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
     """As the page before gave it, with the same query."""
-
-
-class LeaseList(BaseModel):
-    """The answer to `GET /api/v1/leases`."""
-
-    leases: list[LeaseRecord]
-    total: int
-    cursor: str | None = None
-    """Where the next page begins; absent on the last one."""
 
 
 def list_leases(transaction: Transaction, call: Call) -> Reply:

@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from agent_health.agent_record import Body, moment
-from agent_health.document import MAX_NUMBER, Time
+from agent_health.document import MAX_NUMBER
 from agent_health.errors import (
     AgentDraining,
     AgentGone,
@@ -31,6 +31,7 @@ from agent_health.lease import (
     ended,
     read_resource,
 )
+from agent_health.lease_record import LeaseRecord
 from agent_health.storage.lease_askers import Holder
 
 
@@ -65,23 +66,6 @@ class LeaseRenewal(Body):
     fencing_token: Token
     ttl_seconds: TtlSeconds = TTL_SECONDS
     """From now on, whatever was left."""
-
-
-class LeaseRecord(BaseModel):
-    """One lease. None of its members is a secret: what protects it is its holder's key."""
-
-    model_config = ConfigDict(frozen=True)
-
-    lease_id: str
-    resource: str
-    holder: str
-    """Agent id; `key:` and the key's id where no agent is behind it."""
-    fencing_token: int
-    acquired_at: Time
-    expires_at: Time
-    ended_at: Time | None = None
-    """Absent while it is running."""
-    end_reason: EndReason | None = None
 
 
 def lease_record(claim: Claim, now_s: float) -> LeaseRecord:

@@ -20,8 +20,9 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from agent_health.access import PERMISSIONS, Action, Role
 from agent_health.agent_record import AGENT_ID_CHARACTERS, AgentRecord, Heartbeat, HeartbeatReply
 from agent_health.document import MAX_NUMBER
+from agent_health.lease_record import LeaseRecord
 from agent_health.registry.error_responses import STATUS_AND_CODE
-from agent_health.registry.lease_records import LeaseRecord, LeaseRenewal, LeaseRequest
+from agent_health.registry.lease_records import LeaseRenewal, LeaseRequest
 from agent_health.registry.openapi_schemas import WireSchemas
 from agent_health.registry.operations import Operation
 from agent_health.registry.stream_events import STREAM_PATH, StreamQuery

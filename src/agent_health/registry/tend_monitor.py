@@ -2,21 +2,19 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field, StrictBool
+from pydantic import Field, StrictBool
 
 from agent_health import monitor_health
 from agent_health.access import Action
 from agent_health.agent_record import Body, moment
-from agent_health.document import Time
 from agent_health.monitor_health import (
     MAX_ILLNESS_SECONDS,
     MAX_WHY_CHARACTERS,
-    HoldCause,
     Monitor,
-    MonitorState,
     baseline_exits,
     exit_limit,
 )
+from agent_health.monitor_record import MonitorRecord, ShownIllness, ShownSpan
 from agent_health.registry.monitor_row import (
     ExcusedTime,
     excused_in,
@@ -42,40 +40,6 @@ class IllnessReport(Body):
     """For people."""
     seconds: Annotated[float, Field(gt=0, le=MAX_ILLNESS_SECONDS, allow_inf_nan=False, strict=True)] = 60.0
     """How long it counts; a prober repeats itself while it is ill."""
-
-
-class ShownIllness(BaseModel):
-    """A prober that calls itself ill."""
-
-    prober: str
-    until: Time
-    why: str
-
-
-class ShownSpan(BaseModel):
-    """Time that is nobody's silence."""
-
-    begin: Time
-    end: Time
-
-
-class MonitorRecord(BaseModel):
-    """What is known of the monitor."""
-
-    state: MonitorState
-    since: Time
-    held_because: HoldCause | None = None
-    exits: int
-    """How many silence took down in this cadence; while held, how many wait."""
-    limit: int
-    """How many in one cadence are believed."""
-    baseline: float
-    """The mean number per cadence when all is well."""
-    illnesses: list[ShownIllness]
-    excused: list[ShownSpan]
-    """Our own downtime, jumps of the clock, and holds that are over: the latest of each."""
-    swept_at: Time | None = None
-    """When a sweep last ran; absent before the first one."""
 
 
 def show_monitor(transaction: Transaction, _call: Call) -> Reply:

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, RootModel
+from pydantic import AfterValidator, RootModel
 from pydantic_core import PydanticCustomError
 
 from agent_health.access import Action, may, require
 from agent_health.agent_record import moment
-from agent_health.document import MAX_NUMBER, Time
+from agent_health.document import MAX_NUMBER
 from agent_health.errors import (
     AgentHealthError,
     InvalidRequest,
@@ -20,6 +20,7 @@ from agent_health.errors import (
 from agent_health.event import EventDraft, EventType, StateWritten
 from agent_health.finding import Finding
 from agent_health.lease import intent_scope_resource, is_unexpired, judge_write
+from agent_health.lease_record import StateRecord
 from agent_health.registry.hold_lease import holder_of
 from agent_health.registry.lease_events import MAX_INTENT_ID_CHARACTERS, intent_of, write_rejected
 from agent_health.registry.lease_records import refused
@@ -51,20 +52,6 @@ def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 class State(RootModel[Annotated[dict[str, Any], AfterValidator(_take_shallow)]]):
     """The body of `PUT …/state/{scope}`: any JSON object."""
-
-
-class StateRecord(BaseModel):
-    """The state of an intent's scope as it is stored."""
-
-    resource: str
-    state: dict[str, Any]
-    version: int
-    """From 1; rises by one with each write."""
-    fencing_token: int
-    """Of the write."""
-    holder: str
-    """Who wrote."""
-    written_at: Time
 
 
 def write_state(transaction: Transaction, call: Call) -> Reply | AgentHealthError:

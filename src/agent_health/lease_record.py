@@ -1,0 +1,53 @@
+"""How is a lease shown, and the state that one guards? (protocol 6)
+
+What the registry answers and its client reads. None of it is a secret: what protects a lease is its
+holder's key.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_health.document import Time
+from agent_health.lease import EndReason
+
+
+class LeaseRecord(BaseModel):
+    """One lease. Whoever writes in its name shows `fencing_token`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    lease_id: str
+    resource: str
+    holder: str
+    """Agent id; `key:` and the key's id where no agent is behind it."""
+    fencing_token: int
+    acquired_at: Time
+    expires_at: Time
+    """By the registry's clock."""
+    ended_at: Time | None = None
+    """Absent while it is running."""
+    end_reason: EndReason | None = None
+
+
+class LeaseList(BaseModel):
+    """The answer to `GET /api/v1/leases`."""
+
+    leases: list[LeaseRecord]
+    total: int
+    cursor: str | None = None
+    """Where the next page begins; absent on the last one."""
+
+
+class StateRecord(BaseModel):
+    """The state of an intent's scope: a small JSON object that only the holder of its lease may write."""
+
+    resource: str
+    state: dict[str, Any]
+    version: int
+    """From 1; rises by one with each write."""
+    fencing_token: int
+    """Of the write."""
+    holder: str
+    """Who wrote."""
+    written_at: Time
