@@ -55,6 +55,8 @@ class ProbeReport:
     subject_id: str
     observation: Observation
     memory: ProbeMemory
+    requests: int = 1
+    """How many it took: its host is left alone for so much longer. Not reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
