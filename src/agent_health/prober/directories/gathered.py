@@ -1,0 +1,170 @@
+"""Which entries of a directory are targets, what was left out, and what came twice?
+
+Whatever its format, a directory's URLs are judged here alone. What an address is good for is judged when it
+is probed: an entry on `localhost` is a target, and its probe will say that it was not contacted.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Final
+from urllib.parse import urljoin
+
+from agent_health.finding import Finding
+from agent_health.prober.directories.page import (
+    MAX_ENTRIES,
+    MAX_ITEMS,
+    MAX_NAME_CHARS,
+    Entry,
+    Kind,
+    Listed,
+    Skipped,
+    SkipReason,
+)
+from agent_health.target import read_target
+from agent_health.target_address import MAX_URL_CHARACTERS
+
+MAX_EXAMPLES: Final = 5
+"""Of what was left out for one reason."""
+MAX_EXAMPLE_CHARS: Final = 120
+PROBED_KINDS: Final = frozenset({Kind.A2A_CARD, Kind.A2A_ENDPOINT, Kind.UNKNOWN})
+"""What is probed unless somebody asks for more."""
+
+_CHUNK: Final = 10_000
+# `<YOUR_TOKEN>`, `${HOST}`, `{tenant}` and `{{tenant}}`.
+_PLACEHOLDER: Final = re.compile(r"[{}]|<[^<>]*>")
+_RELATIVE: Final = ("/", "./", "../", "?")
+_SCHEME: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.?.?)")
+_LOCAL: Final = tuple(
+    f"{scheme}://{host}{end}"
+    for scheme in ("https", "http")
+    for host, ends in (("localhost", "/:"), ("127.", ("",)), ("[::1]", "/:"), ("0.0.0.0", "/:"))  # noqa: S104
+    for end in ends
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """How much was left out for one reason, and the first examples."""
+
+    count: int = 0
+    examples: tuple[str, ...] = ()
+    """At most MAX_EXAMPLES, each cut to MAX_EXAMPLE_CHARS, printable."""
+
+
+class TooMany(Exception):
+    """A directory lists more than is read; the message says how much that is."""
+
+
+class Gathered:
+    """What the documents of one directory come to, one after the other."""
+
+    def __init__(self, kinds: frozenset[Kind] = PROBED_KINDS, max_entries: int = MAX_ENTRIES) -> None:
+        self.kinds = kinds
+        self.max_entries = max_entries
+        self.items = 0
+        """What was listed in all: targets, the same ones again, and what was left out."""
+        self.duplicates = 0
+        self._found: dict[str, Listed] = {}
+        self._left_out: dict[SkipReason, LeftOut] = {}
+        self._local = LeftOut()
+
+    @property
+    def entries(self) -> tuple[Listed, ...]:
+        """The targets in the order of listing, each URL once, as `read_target` spells it."""
+        return tuple(self._found.values())
+
+    @property
+    def left_out(self) -> Mapping[SkipReason, LeftOut]:
+        """What was left out, by reason."""
+        return dict(self._left_out)
+
+    def add(self, entries: Iterable[Entry], base: str = "") -> None:
+        """Take the entries of one document; `base` is its URL. TooMany beyond the bounds."""
+        found = self._found
+        for entry in entries:
+            self.items += 1
+            if self.items > MAX_ITEMS:
+                raise TooMany(f"more than {MAX_ITEMS} items")
+            if isinstance(entry, Skipped):
+                self._leave_out(entry.reason, entry.what)
+                continue
+            url = _read(entry.url, base)
+            if url is None:
+                self._leave_out(_why(entry.url), entry.url)
+            elif entry.kind not in self.kinds:
+                self._leave_out("not_a2a", url)
+            elif url in found:
+                self.duplicates += 1
+            elif len(found) == self.max_entries:
+                raise TooMany(f"more than {self.max_entries} targets")
+            else:
+                if url.startswith(_LOCAL):
+                    self._local = _one_more(self._local, url)
+                if url != entry.url or entry.name is not None:
+                    entry = Listed(url, _name(entry.name), entry.kind)  # noqa: PLW2901 - a million times
+                found[url] = entry
+
+    def findings(self) -> list[Finding]:
+        """What is odd about the whole."""
+        findings = []
+        if self._local.count:
+            message = (
+                f"{self._local.count} lead back to whoever reads them: {', '.join(self._local.examples)}"
+            )
+            findings.append(Finding("entries_on_localhost", "", message))
+        if not self._found and self.items:
+            findings.append(Finding("nothing_to_probe", "", f"none of {self.items} items is a target"))
+        return findings
+
+    def digest(self) -> str:
+        """SHA-256 of the targets' URLs, in whatever order they were listed: 64 hexadecimal digits."""
+        urls = sorted(self._found)
+        digest = sha256()
+        for start in range(0, len(urls), _CHUNK):
+            digest.update("".join(f"{url}\n" for url in urls[start : start + _CHUNK]).encode())
+        return digest.hexdigest()
+
+    def _leave_out(self, reason: SkipReason, what: str) -> None:
+        self._left_out[reason] = _one_more(self._left_out.get(reason, LeftOut()), what)
+
+
+def _read(text: str, base: str) -> str | None:
+    """Return the URL of what is listed, None if it is none."""
+    if base and text.startswith(_RELATIVE) and len(text) <= MAX_URL_CHARACTERS:
+        try:
+            text = urljoin(base, text)
+        except ValueError:
+            return None
+    # A word alone could be a host. In a list it is a word.
+    url = read_target(text) if "." in text or ":" in text else None
+    return url if isinstance(url, str) else None
+
+
+def _why(text: str) -> SkipReason:
+    """Say why a text is no target."""
+    if _PLACEHOLDER.search(text):
+        return "template_url"
+    scheme = _SCHEME.match(text.strip())
+    if scheme is None or scheme["name"].lower() in {"http", "https"}:
+        return "invalid_url"
+    # A host and a port look like a scheme and what follows it.
+    return "invalid_url" if scheme["rest"][:1].isdecimal() else "foreign_scheme"
+
+
+def _one_more(left_out: LeftOut, what: str) -> LeftOut:
+    if len(left_out.examples) == MAX_EXAMPLES or not what:
+        return replace(left_out, count=left_out.count + 1)
+    return LeftOut(left_out.count + 1, (*left_out.examples, _printable(what, MAX_EXAMPLE_CHARS)))
+
+
+def _name(name: str | None) -> str | None:
+    return None if name is None else _printable(name, MAX_NAME_CHARS)
+
+
+def _printable(text: str, most: int) -> str:
+    text = text[:most]
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)

@@ -1,0 +1,271 @@
+"""What does a plain list of URLs or domains say?
+
+Text with one per line, `#` before a comment; CSV; JSON: texts, or objects with a URL; JSONL, one of these per
+line. Which of them it is is told by its suffix or media type, else by its first lines. The columns of CSV
+are told by their names, else the first column that holds URLs or domains counts.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Final, Literal
+
+from agent_health.prober.directories.page import (
+    Document,
+    Entry,
+    Kind,
+    Listed,
+    NotReadable,
+    Page,
+    Skipped,
+    first_text,
+    is_object,
+)
+from agent_health.target import read_target
+
+SAMPLE_LINES: Final = 20
+"""The first lines that say something tell how a text is written."""
+SAMPLE_BYTES: Final = 65_536
+MAX_LINE_CHARS: Final = 65_536
+"""Of one line of JSONL."""
+MAX_COLUMNS: Final = 256
+"""Further columns of CSV are not looked at."""
+
+Way = Literal["json", "jsonl", "csv", "lines"]
+
+# What leads straight to a card comes first; a website is the last resort.
+CARD_KEYS: Final = (
+    "card_url", "agent_card_url", "agentCardUrl", "cardUrl", "wellKnownURI", "wellKnownUri", "well_known_uri",
+)  # fmt: skip
+URL_KEYS: Final = (
+    "url",
+    "target",
+    "endpoint",
+    "agent_url",
+    "uri",
+    "href",
+    "link",
+    "domain",
+    "host",
+    "hostname",
+)
+NAME_KEYS: Final = ("name", "displayName", "display_name", "title", "agent", "id")
+LIST_KEYS: Final = ("urls", "targets", "domains", "hosts", "agents")
+"""Where an object may hold the list."""
+DELIMITERS: Final = "\t;,|"
+
+_CARD_KEYS: Final = frozenset(CARD_KEYS)
+_CARD_COLUMNS: Final = tuple(dict.fromkeys(key.lower() for key in CARD_KEYS))
+_URL_COLUMNS: Final = (*_CARD_COLUMNS, *URL_KEYS, "website", "site", "address")
+_NAME_COLUMNS: Final = tuple(dict.fromkeys(key.lower() for key in NAME_KEYS))
+_WAYS: Final[dict[str, Way]] = {
+    "text/csv": "csv",
+    "text/tab-separated-values": "csv",
+    "application/jsonl": "jsonl",
+    "application/x-jsonl": "jsonl",
+    "application/jsonlines": "jsonl",
+    "application/x-ndjson": "jsonl",
+    "application/ndjson": "jsonl",
+}
+_UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+
+
+class PlainList:
+    """A list of URLs or domains, in text, CSV, JSON or JSONL."""
+
+    name = "plain_list"
+    place = ""
+
+    def recognises(self, document: Document) -> bool:
+        """Whether most of its first entries are URLs or domains."""
+        if document.value is not None:
+            items = _json_items(document.value)
+            return items is not None and (not items or _is_mostly_listed(_json_entries(items[:SAMPLE_LINES])))
+        way = _way_of(document)
+        if way is None:
+            return False
+        return _is_mostly_listed(_sampled(document, way))
+
+    def read(self, document: Document) -> Page:
+        """Take a list apart; NotReadable if not one of its first entries is a URL or a domain."""
+        if document.value is not None:
+            items = _json_items(document.value)
+            if items is None or (items and not _has_place(_json_entries(items[:SAMPLE_LINES]))):
+                raise NotReadable("expected a JSON list of URLs, or of objects with a URL")
+            return Page(entries=map(_json_entry, items), items=len(items))
+        way = _way_of(document)
+        # A page that says that a service is out of order is text too.
+        if way is None or not _has_place(_sampled(document, way)):
+            raise NotReadable("expected text with one URL or domain per line, CSV, JSON or JSONL")
+        return Page(entries=_text_entries(document, way))
+
+
+def is_place(text: str) -> bool:
+    """Whether a text is a URL, or a domain with a dot or a port: a single word is a word."""
+    return ("." in text or ":" in text) and isinstance(read_target(text), str)
+
+
+def _json_items(value: object) -> list[Any] | None:
+    if isinstance(value, list):
+        return value
+    if is_object(value):
+        lists = (value.get(key) for key in LIST_KEYS)
+        return next((items for items in lists if isinstance(items, list)), None)
+    return None
+
+
+def _json_entry(item: object) -> Entry:
+    if isinstance(item, str):
+        return Listed(item)
+    if not is_object(item):
+        return Skipped("", "unreadable")
+    name = first_text(item, NAME_KEYS)
+    if not _CARD_KEYS.isdisjoint(item) and (card_url := first_text(item, CARD_KEYS)):
+        return Listed(card_url, name, Kind.A2A_CARD)
+    url = first_text(item, URL_KEYS)
+    return Listed(url, name) if url else Skipped(name or "", "no_url")
+
+
+def _json_entries(items: Sequence[object]) -> list[Entry]:
+    return [_json_entry(item) for item in items]
+
+
+def _sampled(document: Document, way: Way) -> list[Entry]:
+    """Return the first entries of a text; none if it cannot be read so."""
+    try:
+        return list(islice(_text_entries(_sample(document), way), SAMPLE_LINES))
+    except NotReadable:
+        return []
+
+
+def _places(entries: Sequence[Entry]) -> int:
+    return sum(isinstance(entry, Listed) and is_place(entry.url) for entry in entries)
+
+
+def _has_place(entries: Sequence[Entry]) -> bool:
+    return _places(entries) > 0
+
+
+def _is_mostly_listed(entries: Sequence[Entry]) -> bool:
+    return _has_place(entries) and _places(entries) * 2 >= len(entries)
+
+
+def _way_of(document: Document) -> Way | None:
+    """Return how a text is written; None if it is none, or a page."""
+    if document.body.startswith(_UTF16_MARKS) or document.content_type == "text/html":
+        return None
+    if way := _WAYS.get(document.content_type):
+        return way
+    first = next(_said(_lines(_sample(document))), "")
+    if not first or first[0] == "<" or "\0" in first:
+        return None
+    if first[0] in '{["':
+        return "jsonl" if _json_line(first) is not None else ("csv" if first[0] == '"' else None)
+    # A comma may stand in a URL: what is a URL as a whole has no columns.
+    return "csv" if not is_place(first) and _delimiter_of(first) is not None else "lines"
+
+
+def _sample(document: Document) -> Document:
+    body = document.body[:SAMPLE_BYTES]
+    if len(body) < len(document.body):
+        # The last line is cut.
+        body = body[: body.rfind(b"\n") + 1] or body
+    return Document(body, document.content_type)
+
+
+def _lines(document: Document) -> Iterator[str]:
+    # Not split at once: a list of a million lines would be in memory three times.
+    return io.TextIOWrapper(io.BytesIO(document.body), encoding="utf-8-sig", errors="replace")
+
+
+def _said(lines: Iterator[str]) -> Iterator[str]:
+    """Yield the lines that say something, without comments and white space."""
+    for line in lines:
+        text = line.strip()
+        if text and text[0] != "#":
+            if " #" in text:
+                text = text.partition(" #")[0].rstrip()
+            yield text
+
+
+def _text_entries(document: Document, way: Way) -> Iterator[Entry]:
+    lines = _lines(document)
+    if way == "csv":
+        return _csv_entries(lines)
+    if way == "jsonl":
+        return map(_line_entry, _said(lines))
+    return map(Listed, _said(lines))
+
+
+def _json_line(line: str) -> Any:
+    """Return the text or object of a line of JSONL, None if it is neither."""
+    if len(line) > MAX_LINE_CHARS:
+        return None
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, str | dict) else None
+
+
+def _line_entry(line: str) -> Entry:
+    value = _json_line(line)
+    return Skipped(line, "unreadable") if value is None else _json_entry(value)
+
+
+def _delimiter_of(line: str) -> str | None:
+    """Return what parts a line into the most columns, None if nothing does."""
+    found = max(DELIMITERS, key=line.count)
+    return found if found in line else None
+
+
+def _csv_entries(lines: Iterator[str]) -> Iterator[Entry]:
+    said = (line for line in lines if line.strip() and line[0] != "#")
+    head = list(islice(said, SAMPLE_LINES))
+    if not head:
+        return
+    delimiter = _delimiter_of(head[0]) or ","
+    rows = csv.reader(chain(head, said), delimiter=delimiter)
+    try:
+        columns = _columns(list(csv.reader(head, delimiter=delimiter)))
+        if columns.has_header:
+            next(rows)
+        for row in rows:
+            url = _cell(row, columns.url).strip()
+            name = _cell(row, columns.name)
+            yield Listed(url, name or None, columns.kind) if url else Skipped(name, "no_url")
+    except csv.Error as error:
+        raise NotReadable(f"expected CSV: line {rows.line_num}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which columns of CSV are read."""
+
+    url: int
+    name: int | None = None
+    has_header: bool = False
+    kind: Kind = Kind.UNKNOWN
+
+
+def _columns(rows: list[list[str]]) -> _Columns:
+    """Tell the columns by their names, else by what stands in them."""
+    header = [cell.strip().lower() for cell in rows[0][:MAX_COLUMNS]]
+    named = next((column for column in _URL_COLUMNS if column in header), None)
+    if named is not None:
+        name = next((header.index(column) for column in _NAME_COLUMNS if column in header), None)
+        kind = Kind.A2A_CARD if named in _CARD_COLUMNS else Kind.UNKNOWN
+        return _Columns(header.index(named), name, has_header=True, kind=kind)
+    width = max(len(row) for row in rows)
+    for column in range(min(width, MAX_COLUMNS)):
+        cells = [row[column].strip() for row in rows if column < len(row)]
+        if sum(map(is_place, cells)) * 2 >= len(cells):
+            return _Columns(column)
+    raise NotReadable("expected a column of URLs or domains")
+
+
+def _cell(row: list[str], column: int | None) -> str:
+    return row[column] if column is not None and column < len(row) else ""

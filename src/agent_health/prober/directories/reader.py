@@ -1,0 +1,304 @@
+"""How is a whole directory read: to its end, politely, or not at all?
+
+One document at a time, each within its bounds; whoever asks us to wait is waited for. A page that fails
+means that there is no snapshot: half a directory would look like one whose other half has left. Only a
+catalog that another one names, and that is definitely not there, is left out, and told of.
+"""
+
+import asyncio
+import stat
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from agent_health.errors import InvalidSetting
+from agent_health.observation import ResultClass
+from agent_health.prober.directories.formats import AUTO, BrokenPlugIn, format_called, format_of, told
+from agent_health.prober.directories.gathered import Gathered, TooMany
+from agent_health.prober.directories.page import Document, Format, NotReadable, Page
+from agent_health.prober.directories.snapshot import (
+    Fault,
+    NotRead,
+    Snapshot,
+    Unchanged,
+    Version,
+    read_version,
+)
+from agent_health.prober.directories.source import MAX_DOCUMENT_BYTES, SUFFIX_TYPES, Get, Got, Source
+from agent_health.prober.directories.walk import Endless, Step, TooManyDocuments, Walk
+
+MAX_BYTES: Final = 2 * 1024 * 1024 * 1024
+"""Of all documents of a directory."""
+MAX_READING_S: Final = 3600.0
+"""For all documents and waits of a directory."""
+MAX_TRIES: Final = 4
+"""Of each request."""
+FIRST_WAIT_S: Final = 2.0
+"""Before the second try; doubled with each further one."""
+MAX_WAIT_S: Final = 120.0
+"""Who asks to be left alone for longer is read another time."""
+THREAD_BYTES: Final = 65_536
+"""What has more takes longer than some milliseconds, and is taken apart beside the event loop."""
+
+ACCEPTED: Final = (
+    "application/json, application/ai-catalog+json, application/linkset+json, "
+    "text/csv, text/plain;q=0.9, */*;q=0.1"
+)
+
+_NONE: Final = "no directory that we can read"
+T = TypeVar("T")
+
+# What may go better in a moment; whatever else went wrong will go wrong again.
+_PASSING: Final = frozenset({
+    ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.HTTP_ERROR,
+    ResultClass.RATE_LIMITED, ResultClass.INTERNAL, ResultClass.NOT_MEASURED,
+})  # fmt: skip
+
+
+async def read_directory(
+    source: Source,
+    get: Get | None = None,
+    *,
+    known: str | None = None,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    now_s: Callable[[], float] = time.monotonic,
+) -> Snapshot | Unchanged | NotRead:
+    """Read a directory to its end.
+
+    `known` is the version of the last snapshot. Without `get` only a file is read, and not what it names.
+    InvalidSetting for a format that nobody knows, and for a URL without `get`.
+    """
+    place = source.url or str(source.file)
+    try:
+        chosen = None if source.format == AUTO else format_called(source.format)
+        return await _Reading(source, chosen, get, known, sleep=sleep, now_s=now_s).run()
+    except _NoReading as stopped:
+        return stopped.outcome
+    except BrokenPlugIn as error:
+        return NotRead(fault="broken_plug_in", message=str(error), url=place)
+
+
+class _NoReading(Exception):
+    """There will be no snapshot of this reading, with what there is instead."""
+
+    def __init__(self, outcome: NotRead | Unchanged) -> None:
+        self.outcome = outcome
+
+
+class _Reading:
+    """One reading of one directory."""
+
+    def __init__(
+        self,
+        source: Source,
+        chosen: Format | None,
+        get: Get | None,
+        known: str | None,
+        *,
+        sleep: Callable[[float], Awaitable[object]],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._source = source
+        self._format = chosen
+        self._get = get
+        self._known = known
+        self._sleep = sleep
+        self._now_s = now_s
+        self._ends_at_s = now_s() + MAX_READING_S
+        self._bytes = 0
+        self._validators: tuple[str | None, str | None] = (None, None)
+        """Entity tag and `Last-Modified` of the document that came last."""
+        self._walk = Walk()
+        self._gathered = Gathered(source.kinds, source.max_entries)
+
+    async def run(self) -> Snapshot | Unchanged:
+        """Read all of it. _NoReading, BrokenPlugIn."""
+        document = first = await self._first()
+        step = Step(first.url, 0)
+        while True:
+            await self._take(document, step.depth)
+            following = await self._next_document()
+            if following is None:
+                return self._outcome(first)
+            document, step = following
+
+    async def _first(self) -> Document:
+        """Return the document that the directory begins with, and choose the format if that is left to us."""
+        if self._source.file is not None:
+            return await self._from_file(self._source.file)
+        tried: list[str] = []
+        places = self._source.places(self._format)
+        for place in places:
+            got = await self._fetch(place, self._conditions(place))
+            if got.result is ResultClass.OK:
+                document = self._document(place, got)
+                if await self._is_recognised(document):
+                    return document
+                tried.append(f"{place}: this is {told(document)}")
+            elif place == places[-1] or _is_passing(got):
+                # Whoever is away for a moment is not somebody who has no directory there.
+                raise self._not_fetched(place, got, tried)
+            else:
+                tried.append(f"{place}: {got.reason}")
+        raise self._failed("not_a_directory", f"{_NONE}: {'; '.join(tried)}", places[-1])
+
+    async def _next_document(self) -> tuple[Document, Step] | None:
+        """Return what is read next; None at the end."""
+        while (step := self._walk.next_step()) is not None:
+            if self._get is None:
+                self._walk.note("nested_not_read", f"named by a file, and not asked for: {step.url}")
+                continue
+            got = await self._fetch(step.url, self._source.headers(step.url))
+            if got.result is ResultClass.OK:
+                return self._document(step.url, got), step
+            if step.depth == 0 or _is_passing(got):
+                raise self._not_fetched(step.url, got)
+            self._walk.note("nested_not_read", f"{step.url}: {got.reason}")
+        return None
+
+    async def _take(self, document: Document, depth: int) -> None:
+        """Take one document apart, and note where it leads."""
+        try:
+            if self._walk.take(document, depth):
+                page = await _beside(document, lambda: self._taken_apart(document))
+                self._walk.follow(document, page, depth)
+        except NotReadable as error:
+            message = f"{error}; this is {told(document)}"
+            if depth == 0:
+                raise self._failed("not_a_directory", message, document.url) from error
+            self._walk.note("nested_not_read", f"{document.url}: {message}")
+        except Endless as error:
+            raise self._failed("endless", str(error), document.url) from error
+        except (TooMany, TooManyDocuments) as error:
+            raise self._failed("too_large", str(error), document.url) from error
+
+    def _taken_apart(self, document: Document) -> Page:
+        assert self._format is not None  # noqa: S101 - chosen with the first document
+        page = self._format.read(document)
+        self._gathered.add(page.entries, document.url)
+        return page
+
+    async def _is_recognised(self, document: Document) -> bool:
+        """Whether a format is chosen, or chooses itself by this document."""
+        if self._format is None:
+            self._format, complaints = await _beside(document, lambda: format_of(document))
+            for complaint in complaints:
+                self._walk.note("broken_plug_in", complaint)
+        return self._format is not None
+
+    def _outcome(self, first: Document) -> Snapshot | Unchanged:
+        place = first.url or str(self._source.file)
+        version = Version(
+            settings=self._source.settings(place),
+            digest=self._gathered.digest(),
+            # Of several documents one alone says nothing of the rest.
+            etag=self._validators[0] if self._walk.documents == 1 else None,
+            modified=self._validators[1] if self._walk.documents == 1 else None,
+        )
+        before = read_version(self._known)
+        if before is not None and (before.settings, before.digest) == (version.settings, version.digest):
+            return Unchanged(version=str(version))
+        assert self._format is not None  # noqa: S101 - chosen with the first document
+        return Snapshot(
+            format=self._format.name,
+            url=place,
+            entries=self._gathered.entries,
+            left_out=self._gathered.left_out,
+            duplicates=self._gathered.duplicates,
+            items=self._walk.items,
+            documents=self._walk.documents,
+            findings=(*self._walk.findings(), *self._gathered.findings()),
+            version=str(version),
+        )
+
+    def _conditions(self, place: str) -> dict[str, str]:
+        """Return the headers of the first request: credentials, and what we have already."""
+        headers = self._source.headers(place)
+        before = read_version(self._known)
+        if before is not None and before.settings == self._source.settings(place):
+            if before.etag:
+                headers["If-None-Match"] = before.etag
+            elif before.modified:
+                headers["If-Modified-Since"] = before.modified
+        return headers
+
+    async def _fetch(self, url: str, headers: dict[str, str]) -> Got:
+        """Ask until there is an answer that stays: as often as is polite, as long as we are given."""
+        if self._get is None:
+            raise InvalidSetting("get", None, "a way to fetch a directory at a URL")
+        for tries in range(1, MAX_TRIES + 1):
+            if self._now_s() >= self._ends_at_s:
+                raise self._failed("too_slow", f"not read within {MAX_READING_S:g} s", url)
+            got = await self._get(url, {"Accept": ACCEPTED, **headers})
+            if got.is_unchanged:
+                if {"If-None-Match", "If-Modified-Since"}.isdisjoint(headers):
+                    raise self._failed(
+                        "not_fetched", "it answers that nothing changed, which was not asked", url
+                    )
+                raise _NoReading(Unchanged(version=self._known or ""))
+            wait_s = max(float(got.retry_after_seconds or 0), FIRST_WAIT_S * 2 ** (tries - 1))
+            is_over = wait_s > MAX_WAIT_S or self._now_s() + wait_s >= self._ends_at_s
+            if tries == MAX_TRIES or not _is_passing(got) or is_over:
+                return got
+            await self._sleep(wait_s)
+        raise AssertionError("the last try returns")  # pragma: no cover
+
+    def _document(self, url: str, got: Got) -> Document:
+        self._count(len(got.body), url)
+        self._validators = (got.etag, got.last_modified)
+        return Document(got.body, got.content_type, url)
+
+    async def _from_file(self, file: Path) -> Document:
+        try:
+            body = await asyncio.to_thread(_file_bytes, file)
+        except OSError as error:
+            why = f"cannot be read: {error.strerror or error}"
+            raise self._failed("file_unreadable", why, str(file)) from error
+        if body is None:
+            raise self._failed("file_unreadable", "expected a regular file", str(file))
+        if len(body) > MAX_DOCUMENT_BYTES:
+            raise self._failed("too_large", f"more than {MAX_DOCUMENT_BYTES} bytes", str(file))
+        document = Document(body, SUFFIX_TYPES.get(file.suffix.lower(), ""))
+        if not await self._is_recognised(document):
+            raise self._failed("not_a_directory", f"{_NONE}: this is {told(document)}", str(file))
+        return document
+
+    def _count(self, size_bytes: int, url: str) -> None:
+        self._bytes += size_bytes
+        if self._bytes > MAX_BYTES:
+            raise self._failed("too_large", f"more than {MAX_BYTES} bytes in all", url)
+
+    def _failed(self, fault: Fault, message: str, url: str) -> _NoReading:
+        return _NoReading(NotRead(fault=fault, message=message, url=url or str(self._source.file)))
+
+    def _not_fetched(self, url: str, got: Got, tried: Sequence[str] = ()) -> _NoReading:
+        return _NoReading(
+            NotRead(
+                fault="not_fetched",
+                message="; ".join((*tried, f"{url}: {got.reason}")),
+                url=url,
+                result=got.result,
+                retry_after_s=got.retry_after_seconds,
+            )
+        )
+
+
+async def _beside(document: Document, work: Callable[[], T]) -> T:
+    """Do what takes long for a large document without keeping the event loop from its work."""
+    return work() if len(document.body) <= THREAD_BYTES else await asyncio.to_thread(work)
+
+
+def _is_passing(got: Got) -> bool:
+    """Whether asking again may help."""
+    if got.result is ResultClass.HTTP_ERROR and got.status is not None:
+        return got.status in {408, 425} or got.status >= 500
+    return got.result in _PASSING
+
+
+def _file_bytes(file: Path) -> bytes | None:
+    """Return a file's bytes, one more than are read at most; None for what is no file."""
+    if not stat.S_ISREG(file.stat().st_mode):
+        return None
+    with file.open("rb") as opened:
+        return opened.read(MAX_DOCUMENT_BYTES + 1)

@@ -1,0 +1,139 @@
+"""Which directory is read, how is it fetched, and where may it stand?"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urljoin, urlsplit
+
+from agent_health.errors import InvalidSetting
+from agent_health.observation import ResultClass
+from agent_health.prober.directories.formats import AUTO, WELL_KNOWN
+from agent_health.prober.directories.gathered import PROBED_KINDS
+from agent_health.prober.directories.page import MAX_ENTRIES, Format, Kind
+from agent_health.target import read_target
+from agent_health.target_address import Refused
+
+MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
+"""Of one document, after decompression: a list of MAX_ENTRIES URLs of 64 characters."""
+SUFFIX_TYPES: Final[Mapping[str, str]] = {
+    ".csv": "text/csv",
+    ".json": "application/json",
+    ".jsonl": "application/jsonl",
+    ".ndjson": "application/x-ndjson",
+    ".tsv": "text/tab-separated-values",
+}
+
+
+class Got(Protocol):
+    """What came back from one GET: what `client.bounded_get.Answer` says, and what may be remembered."""
+
+    @property
+    def result(self) -> ResultClass:
+        """`ok` for a body that was read whole, and for an answer that nothing changed."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """What went wrong, for people, in ASCII."""
+        ...
+
+    @property
+    def status(self) -> int | None:
+        """The HTTP status; None if none came."""
+        ...
+
+    @property
+    def content_type(self) -> str:
+        """In lower case, without parameters."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """All of it, at most MAX_DOCUMENT_BYTES."""
+        ...
+
+    @property
+    def retry_after_seconds(self) -> int | None:
+        """How long we are asked to wait."""
+        ...
+
+    @property
+    def etag(self) -> str | None:
+        """The entity tag, as sent."""
+        ...
+
+    @property
+    def last_modified(self) -> str | None:
+        """`Last-Modified`, as sent."""
+        ...
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the answer was 304."""
+        ...
+
+
+Get = Callable[[str, Mapping[str, str]], Awaitable[Got]]
+"""Gets a URL with these headers; raises for nothing that a peer does.
+
+Addresses are judged, redirects too, and `Authorization` never goes to another origin.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One directory, as somebody named it. InvalidSetting if it cannot be one."""
+
+    url: str | None = None
+    """Where it is, in any spelling; of a host alone, its places for directories are asked."""
+    file: Path | None = None
+    """Where it is on this machine; exactly one of the two is given."""
+    format: str = AUTO
+    """The name of a format; `auto` looks at what comes."""
+    key: str | None = field(default=None, repr=False)
+    """Sent as Bearer to the URL's own origin, and nowhere else."""
+    kinds: frozenset[Kind] = PROBED_KINDS
+    """What becomes a target: MCP servers do not, unless they are named here."""
+    max_entries: int = MAX_ENTRIES
+
+    def __post_init__(self) -> None:
+        if (self.url is None) == (self.file is None):
+            raise InvalidSetting("directory", None, "exactly one of url and file")
+        if self.url is not None:
+            url = read_target(self.url)
+            if isinstance(url, Refused):
+                raise InvalidSetting("url", self.url, f"where a directory is ({url.reason})")
+            object.__setattr__(self, "url", url)
+
+    def places(self, chosen: Format | None) -> tuple[str, ...]:
+        """Return where it may stand, in the order of asking; of a file, its path.
+
+        A host alone is asked where the chosen format has its list; without one where domains tell of
+        their agents, and at last for its own page.
+        """
+        if self.url is None:
+            return (str(self.file),)
+        parts = urlsplit(self.url)
+        if parts.path != "/" or parts.query:
+            return (self.url,)
+        if chosen is not None:
+            return (urljoin(self.url, chosen.place),)
+        return (*(urljoin(self.url, place) for place in WELL_KNOWN), self.url)
+
+    def headers(self, url: str) -> dict[str, str]:
+        """Return the credentials that a URL may be asked with."""
+        if self.key is None or self.url is None or _origin(url) != _origin(self.url):
+            return {}
+        return {"Authorization": f"Bearer {self.key}"}
+
+    def settings(self, place: str) -> str:
+        """Return what tells this reading from another one of the same place: 16 hexadecimal digits."""
+        text = "\n".join((place, self.format, *sorted(self.kinds)))
+        return sha256(text.encode()).hexdigest()[:16]
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
