@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from importlib import metadata
 from time import perf_counter
+from typing import TypedDict
 
 import aiohttp
 from yarl import URL
@@ -28,7 +29,7 @@ MAX_HEADERS = 128
 MAX_CONNECTIONS = 4
 """Of the session that is opened for one check."""
 
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # What a GET can raise, all of it the peer's or the network's doing. ValueError: host names that no
 # resolver accepts (UnicodeError) and headers that are no text reach us as they are.
 FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
@@ -138,16 +139,14 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
                 max_headers=MAX_HEADERS,
             ) as response,
         ):
-            answer = _judge_status(_head(url, response))
-            location = response.headers.get("Location") if response.status in _REDIRECTS else None
-            if answer.result is ResultClass.OK:
+            result, reason = judge_status(response.status)
+            body: bytes | None = b""
+            if result is ResultClass.OK:
                 body = await read_bounded(response, ask.max_bytes)
                 if body is None:
-                    reason = f"the body has more than {ask.max_bytes} bytes"
-                    answer = replace(answer, result=ResultClass.TOO_LARGE, reason=reason)
-                else:
-                    answer = replace(answer, body=body)
-            return answer, location
+                    result, reason = too_large(ask.max_bytes)
+            answer = Answer(url=url, result=result, reason=reason, body=body or b"", **read_head(response))
+            return answer, response.headers.get("Location") if response.status in REDIRECTS else None
     except FAILURES as error:
         result, reason = judge_failure(url, error)
         return Answer(url=url, result=result, reason=reason), None
@@ -160,6 +159,10 @@ async def read_bounded(response: aiohttp.ClientResponse, max_bytes: int) -> byte
     """
     if "Content-Encoding" not in response.headers and (response.content_length or 0) > max_bytes:
         return None
+    if response.content.is_eof():
+        # All of it is there, as most are that come in one piece.
+        whole = response.content.read_nowait()
+        return whole if len(whole) <= max_bytes else None
     body = bytearray()
     async for piece in response.content.iter_any():
         body += piece
@@ -168,7 +171,19 @@ async def read_bounded(response: aiohttp.ClientResponse, max_bytes: int) -> byte
     return bytes(body)
 
 
-def _head(url: URL, response: aiohttp.ClientResponse) -> Answer:
+class Head(TypedDict):
+    """What the header of an answer says, as `Answer` has it."""
+
+    status: int
+    content_type: str
+    served_at: datetime | None
+    max_age_seconds: int | None
+    retry_after_seconds: int | None
+    status_links: tuple[str, ...]
+
+
+def read_head(response: aiohttp.ClientResponse) -> Head:
+    """Read the header of an answer; what cannot be read counts as absent."""
     headers = response.headers
     try:
         served_at = parsedate_to_datetime(headers.get("Date", ""))
@@ -176,34 +191,37 @@ def _head(url: URL, response: aiohttp.ClientResponse) -> Answer:
         served_at += timedelta(seconds=whole_number(headers.get("Age", "")) or 0)
     except (ValueError, OverflowError):
         served_at = None
-    return Answer(
-        url=url,
-        result=ResultClass.OK,
-        status=response.status,
-        content_type=headers.get("Content-Type", "").partition(";")[0].strip().lower()[:MAX_SHOWN_CHARS],
-        served_at=served_at,
-        max_age_seconds=max_age_seconds(headers.getall("Cache-Control", [])),
-        retry_after_seconds=retry_after_seconds(headers.get("Retry-After", ""), datetime.now(UTC)),
-        status_links=status_links(headers.getall("Link", [])),
-    )
+    return {
+        "status": response.status,
+        "content_type": headers.get("Content-Type", "").partition(";")[0].strip().lower()[:MAX_SHOWN_CHARS],
+        "served_at": served_at,
+        "max_age_seconds": max_age_seconds(headers.getall("Cache-Control", [])),
+        "retry_after_seconds": retry_after_seconds(headers.get("Retry-After", ""), datetime.now(UTC)),
+        "status_links": status_links(headers.getall("Link", [])),
+    }
 
 
-def _judge_status(answer: Answer) -> Answer:
-    """Tell what the status means by itself, before there is a body."""
-    match answer.status:
+def judge_status(status: int, method: str = "GET") -> tuple[ResultClass, str]:
+    """Tell what a status means by itself, before there is a body; `ok` says nothing of the body."""
+    match status:
         case 200 | 203:
-            return answer
+            return ResultClass.OK, ""
         case 401 | 402 | 403 | 407:
             result, meaning = ResultClass.GATED, "it asks for credentials or money first"
         case 404 | 410:
             result, meaning = ResultClass.NOT_AN_AGENT, "nothing is served here"
         case 429:
             result, meaning = ResultClass.RATE_LIMITED, "asked too often"
-        case int(status) if 200 <= status < 300:
+        case _ if 200 <= status < 300:
             result, meaning = ResultClass.NOT_AN_AGENT, "an answer without a document"
         case _:
-            result, meaning = ResultClass.HTTP_ERROR, "no answer to a plain GET"
-    return replace(answer, result=result, reason=f"HTTP {answer.status}: {meaning}")
+            result, meaning = ResultClass.HTTP_ERROR, f"no answer to a plain {method}"
+    return result, f"HTTP {status}: {meaning}"
+
+
+def too_large(max_bytes: int) -> tuple[ResultClass, str]:
+    """Name what is wrong with a body that has more bytes."""
+    return ResultClass.TOO_LARGE, f"the body has more than {max_bytes} bytes"
 
 
 def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
@@ -216,23 +234,23 @@ def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
         case aiohttp.ClientConnectorDNSError() | UnicodeError():
             found = ResultClass.DNS_FAILURE, f"the host name {url.raw_host!a} has no address"
         case aiohttp.ClientSSLError() | aiohttp.ServerFingerprintMismatch() | ssl.SSLError():
-            found = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {_told(cause or error)}"
+            found = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {told(cause or error)}"
         case aiohttp.ClientConnectorError():
-            found = ResultClass.REFUSED, f"no connection to {place}: {_told(error)}"
+            found = ResultClass.REFUSED, f"no connection to {place}: {told(error)}"
         case aiohttp.ClientResponseError() if error.message.startswith(_HEADER_TOO_LARGE):
             limits = f"{MAX_HEADER_LINE_BYTES} bytes or {MAX_HEADERS} fields"
             found = ResultClass.TOO_LARGE, f"the header exceeds {limits}"
         case aiohttp.ClientPayloadError():
-            found = ResultClass.HTTP_ERROR, f"the body is damaged or ends early: {_told(error)}"
+            found = ResultClass.HTTP_ERROR, f"the body is damaged or ends early: {told(error)}"
         case aiohttp.ClientResponseError():
-            found = ResultClass.HTTP_ERROR, f"not an HTTP answer: {_told(error)}"
+            found = ResultClass.HTTP_ERROR, f"not an HTTP answer: {told(error)}"
         case _:
-            found = ResultClass.HTTP_ERROR, f"the connection broke: {_told(error)}"
+            found = ResultClass.HTTP_ERROR, f"the connection broke: {told(error)}"
     return found
 
 
-def _told(error: BaseException) -> str:
-    """Return an error in one short line of ASCII: it may quote the peer."""
+def told(error: BaseException) -> str:
+    """Tell an error in one short line of ASCII: it may quote the peer."""
     # OpenSSL counts its errors in a way of its own.
     if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
         told = os.strerror(error.errno)

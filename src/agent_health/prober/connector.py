@@ -1,0 +1,397 @@
+"""How is a connection made that leads to an address that was judged, and nowhere else?
+
+The name is looked up once, each of its addresses is judged, and the connection goes to one that was judged,
+by its number: a name that leads elsewhere a moment later changes nothing. Proxies and the environment are
+not asked. Each part has its own deadline, and is timed; what goes wrong is a value.
+"""
+
+import asyncio
+import errno
+import math
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import zip_longest
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import RawResponseMessage
+from aiohttp.streams import StreamReader
+
+from agent_health.client.bounded_get import told
+from agent_health.observation import Phases, ResultClass
+from agent_health.prober.pace import admit
+from agent_health.prober.resolve import NoAddress, Resolver
+from agent_health.target_address import Address, Network, Refused, TargetUrl, judge_address, judge_url
+
+if TYPE_CHECKING:
+    from aiohttp.client import ClientTimeout
+    from aiohttp.tracing import Trace
+
+    from agent_health.prober.definition import Timeouts
+
+MAX_ATTEMPTS: Final = 3
+"""Addresses of one name that are tried, one after the other, within one deadline."""
+IDLE_SECONDS: Final = 2.0
+"""How long a connection waits for the next request of its probe; it may last twice as long."""
+MAX_IDLE_HOSTS: Final = 200
+"""With connections that wait; the oldest are closed first."""
+MAX_HEADER_BYTES: Final = 65_536
+"""Of one answer, with all that is sent before it (1xx); what arrives at once is looked at whole."""
+CLOSE_SECONDS: Final = 1.0
+"""How long a TLS peer has to say goodbye."""
+
+_MS: Final = 1000.0
+_NO_RESOURCES: Final = frozenset({
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM,
+})  # fmt: skip
+"""What this machine refuses to us."""
+_NO_WAY: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
+_CERTIFICATE_IS_EXPIRED: Final = 10
+"""X509_V_ERR_CERT_HAS_EXPIRED"""
+_IGNORE_TIMES: Final = 0x20_0000
+"""X509_V_FLAG_NO_CHECK_TIME"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreached:
+    """Why there is no connection; nothing was sent."""
+
+    result: ResultClass
+    reason: str
+    """For people, in ASCII."""
+    address: Address | None = None
+    """The one that was tried last; None if none was."""
+    phases: Phases | None = None
+    certificate_expires_at: datetime | None = None
+    """When the certificate ended that is not trusted for that; None for all other failures."""
+    is_resolver_fault: bool = False
+    """Whether our name servers are at fault."""
+    is_local_fault: bool = False
+    """Whether this machine or its network is at fault, as far as it can be told."""
+
+
+class NotReached(aiohttp.ClientConnectionError):
+    """There is no connection; raised where aiohttp expects one."""
+
+    def __init__(self, why: Unreached) -> None:
+        super().__init__(why.reason)
+        self.why = why
+
+
+class Line(ResponseHandler):
+    """One connection, and what it took to make it."""
+
+    address: Address
+    dns_ms: float | None = None
+    connect_ms: float | None = None
+    tls_ms: float | None = None
+    certificate_expires_at: datetime | None = None
+    is_used: bool = False
+    """Whether it has carried a request before."""
+    first_byte_at_s: float | None = None
+    """When an answer to the request under way began; reset by whoever sends it."""
+    header_bytes: int = 0
+    """Of the answer under way, until its header is whole."""
+    is_in_header: bool = True
+
+    def data_received(self, data: bytes) -> None:
+        """Bound what comes before the body; aiohttp bounds single lines alone."""
+        if self.first_byte_at_s is None:
+            self.first_byte_at_s = perf_counter()
+        if self.is_in_header:
+            if self.header_bytes > MAX_HEADER_BYTES:
+                self._refuse_header()
+                return
+            self.header_bytes += len(data)
+        super().data_received(data)
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        """Note that a header is whole."""
+        if data[0].code >= 200:
+            self.is_in_header = False
+        super().feed_data(data, size)
+
+    def expect_answer(self) -> None:
+        """Note that a request was sent."""
+        self.is_used = True
+        self.first_byte_at_s = None
+        self.header_bytes = 0
+        self.is_in_header = True
+
+    def _refuse_header(self) -> None:
+        message = f"Got more than {MAX_HEADER_BYTES} bytes of header"
+        self.set_exception(HttpProcessingError(code=400, message=message))
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class JudgedConnector(aiohttp.BaseConnector):
+    """Gives aiohttp connections to addresses that were judged; how many at once is for its user to bound."""
+
+    def __init__(self, resolver: Resolver, timeouts: "Timeouts", allowed: Sequence[Network] = ()) -> None:
+        """`allowed`: networks that may be contacted besides the public internet."""
+        super().__init__(limit=0, keepalive_timeout=IDLE_SECONDS)
+        self.connects = 0
+        """Connections that were tried, whatever the number of addresses."""
+        self.local_faults = 0
+        """Those that failed as this machine or its network is at fault."""
+        self._resolver = resolver
+        self._timeouts = timeouts
+        self._allowed = tuple(allowed)
+        self._tls = _tls_context()
+        self._tls_at_any_time: ssl.SSLContext | None = None
+        self._ready: dict[asyncio.Task[Any] | None, Line] = {}
+        """Connections that were made for the next request of a task."""
+
+    def judged(self, url: str) -> TargetUrl | Refused:
+        """Say whom a URL leads to, or why that is not contacted."""
+        return judge_url(url, self._allowed)
+
+    def has_idle(self, target: TargetUrl) -> bool:
+        """Whether a connection to this place waits for another request; it may be broken by now."""
+        return _key(target) in self._conns
+
+    def drop_idle(self, target: TargetUrl) -> None:
+        """Close the connections to this place that wait."""
+        for line, _ in self._conns.pop(_key(target), ()):
+            line.close()
+
+    def hand_over(self, line: Line) -> None:
+        """Let the next request of this task have a connection, which was made for its place."""
+        self._ready[asyncio.current_task()] = line
+
+    def take_back(self) -> None:
+        """Close what was handed over by this task and not used."""
+        line = self._ready.pop(asyncio.current_task(), None)
+        if line is not None:
+            line.abort()
+
+    async def open(self, target: TargetUrl, deadline_s: float) -> Line | Unreached:
+        """Connect, until `deadline_s` on the loop's clock; whatever goes wrong is told, not raised.
+
+        AddressBusy passes through: it is for whoever paces the probes.
+        """
+        dns_ms = None
+        found: Sequence[Address] | NoAddress | None = None
+        if target.address is not None:
+            found = (target.address,)
+        elif (found := self._resolver.remembered(target.host)) is None:
+            began_s = perf_counter()
+            found = await self._resolved(target, deadline_s)
+            dns_ms = (perf_counter() - began_s) * _MS
+        if found is None or isinstance(found, NoAddress):
+            return _without_address(target, found, Phases(dns_ms=dns_ms))
+        judged = [address for address in found if judge_address(address, self._allowed) is None]
+        if not judged:
+            refused = judge_address(found[0], self._allowed)
+            reason = "" if refused is None else refused.reason
+            return Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=reason, phases=Phases(dns_ms=dns_ms))
+        self.connects += 1
+        opened = await self._connect(target, _in_turn(judged), dns_ms, deadline_s)
+        if isinstance(opened, Line) and target.scheme == "https":
+            return await self._encrypt(target, opened, deadline_s)
+        if isinstance(opened, Unreached):
+            self.local_faults += opened.is_local_fault
+        return opened
+
+    async def _resolved(self, target: TargetUrl, deadline_s: float) -> Sequence[Address] | NoAddress | None:
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await self._resolver.resolve(target.host)
+        except TimeoutError:
+            return None
+
+    async def _connect(
+        self, target: TargetUrl, addresses: Sequence[Address], dns_ms: float | None, deadline_s: float
+    ) -> Line | Unreached:
+        """Connect to the first of the addresses that takes it."""
+        began_s = perf_counter()
+        last_at_s = min(deadline_s, self._loop.time() + self._timeouts.connect_seconds)
+        failed: Unreached | None = None
+        for number, address in enumerate(addresses):
+            admit(address)
+            now_s = self._loop.time()
+            try:
+                # A silent address leaves time for those after it.
+                async with asyncio.timeout_at(now_s + (last_at_s - now_s) / (len(addresses) - number)):
+                    _, line = await self._loop.create_connection(self._new_line, str(address), target.port)
+            except (OSError, TimeoutError) as error:
+                phases = Phases(dns_ms=dns_ms, connect_ms=(perf_counter() - began_s) * _MS)
+                why = _unconnected(target, address, error, phases)
+                # What the agent's side said tells more than what stands in our own way.
+                if failed is None or failed.is_local_fault:
+                    failed = why
+                continue
+            line.address = address
+            line.dns_ms = dns_ms
+            line.connect_ms = (perf_counter() - began_s) * _MS
+            return line
+        assert failed is not None  # noqa: S101 - there is an address at least
+        return failed
+
+    async def _encrypt(self, target: TargetUrl, line: Line, deadline_s: float) -> Line | Unreached:
+        began_s = perf_counter()
+        last_at_s = min(deadline_s, self._loop.time() + self._timeouts.tls_seconds)
+        try:
+            async with asyncio.timeout_at(last_at_s):
+                certificate = await self._start_tls(target, line, self._tls)
+        except (OSError, TimeoutError, ValueError) as error:
+            line.abort()
+            phases = Phases(
+                dns_ms=line.dns_ms, connect_ms=line.connect_ms, tls_ms=(perf_counter() - began_s) * _MS
+            )
+            expired_at = await self._expired_at(target, line.address, error, deadline_s)
+            return _unencrypted(target, line.address, error, phases, expired_at)
+        except BaseException:
+            line.abort()
+            raise
+        line.certificate_expires_at = certificate
+        line.tls_ms = (perf_counter() - began_s) * _MS
+        return line
+
+    async def _start_tls(self, target: TargetUrl, line: Line, tls: ssl.SSLContext) -> datetime | None:
+        """Encrypt a connection; return when the certificate ends."""
+        plain = line.transport
+        if plain is None:
+            raise ConnectionResetError(errno.ECONNRESET, "closed before the handshake")
+        encrypted = await self._loop.start_tls(
+            plain, line, tls, server_hostname=target.host, ssl_shutdown_timeout=CLOSE_SECONDS
+        )
+        if encrypted is None:
+            raise ConnectionResetError(errno.ECONNRESET, "closed during the handshake")
+        line.connection_made(encrypted)
+        certificate = encrypted.get_extra_info("peercert") or {}
+        ends = certificate.get("notAfter")
+        return None if ends is None else datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), UTC)
+
+    async def _expired_at(
+        self, target: TargetUrl, address: Address, error: BaseException, deadline_s: float
+    ) -> datetime | None:
+        """Return when a certificate ended that was refused for its age; it is asked for once more.
+
+        All but the times is checked again, and nothing is sent. A failed handshake shows no certificate.
+        """
+        if getattr(error, "verify_code", None) != _CERTIFICATE_IS_EXPIRED:
+            return None
+        if self._tls_at_any_time is None:
+            self._tls_at_any_time = _tls_context()
+            self._tls_at_any_time.verify_flags |= ssl.VerifyFlags(_IGNORE_TIMES)
+        line = None
+        try:
+            async with asyncio.timeout_at(min(deadline_s, self._loop.time() + self._timeouts.tls_seconds)):
+                _, line = await self._loop.create_connection(self._new_line, str(address), target.port)
+                ends_at = await self._start_tls(target, line, self._tls_at_any_time)
+        except (OSError, TimeoutError, ValueError):
+            return None
+        finally:
+            if line is not None:
+                line.abort()
+        # Else it is one above it that has expired.
+        return ends_at if ends_at is not None and ends_at <= datetime.now(UTC) else None
+
+    def _new_line(self) -> Line:
+        return Line(self._loop)
+
+    async def _create_connection(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: "list[Trace]",  # noqa: ARG002 - aiohttp's; the parts are timed here
+        timeout: "ClientTimeout",  # noqa: ARG002, ASYNC109 - aiohttp's; whoever asks has a deadline
+    ) -> ResponseHandler:
+        line = self._ready.pop(asyncio.current_task(), None)
+        if line is not None:
+            return line
+        # The one that waited broke at the last moment: a new one, and judged anew.
+        target = self.judged(str(req.url))
+        if isinstance(target, Refused):
+            raise NotReached(Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=target.reason))
+        opened = await self.open(target, math.inf)
+        if isinstance(opened, Unreached):
+            raise NotReached(opened)
+        return opened
+
+    def _release(self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        super()._release(key, protocol, should_close=should_close)
+        if len(self._conns) > MAX_IDLE_HOSTS:
+            for line, _ in self._conns.pop(next(iter(self._conns))):
+                line.close()
+
+
+def _key(target: TargetUrl) -> ConnectionKey:
+    """Return what aiohttp keeps connections to a place under."""
+    return ConnectionKey(
+        host=target.host,
+        port=target.port,
+        is_ssl=target.scheme == "https",
+        ssl=True,
+        proxy=None,
+        proxy_auth=None,
+        proxy_headers_hash=None,
+    )
+
+
+def _in_turn(addresses: Sequence[Address]) -> list[Address]:
+    """Return the addresses to try: both families by turns, as one of them may not work here."""
+    fours = [address for address in addresses if address.version == 4]
+    sixes = [address for address in addresses if address.version == 6]
+    both = [address for pair in zip_longest(fours, sixes) for address in pair if address is not None]
+    return both[:MAX_ATTEMPTS]
+
+
+def _tls_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _without_address(target: TargetUrl, why: NoAddress | None, phases: Phases) -> Unreached:
+    if why is None:
+        reason = f"no address of {target.host} in time"
+        return Unreached(result=ResultClass.TIMEOUT, reason=reason, phases=phases)
+    if why.is_resolver_fault:
+        reason = f"the address of {target.host} is not known: {why.reason}"
+        return Unreached(result=ResultClass.INTERNAL, reason=reason, phases=phases, is_resolver_fault=True)
+    reason = f"the host name {target.host} leads nowhere: {why.reason}"
+    return Unreached(result=ResultClass.DNS_FAILURE, reason=reason, phases=phases)
+
+
+def _unconnected(target: TargetUrl, address: Address, error: OSError, phases: Phases) -> Unreached:
+    place = f"{target.host}:{target.port}"
+    code = error.errno
+    is_local = False
+    if isinstance(error, TimeoutError):
+        found = ResultClass.TIMEOUT, f"no connection to {place} in time"
+    elif code in _NO_RESOURCES:
+        found = ResultClass.INTERNAL, f"this machine cannot connect: {told(error)}"
+        is_local = True
+    elif code in _NO_WAY:
+        found = ResultClass.REFUSED, f"no way leads from here to {place}: {told(error)}"
+        is_local = True
+    else:
+        found = ResultClass.REFUSED, f"no connection to {place}: {told(error)}"
+    return Unreached(
+        result=found[0], reason=found[1], address=address, phases=phases, is_local_fault=is_local
+    )
+
+
+def _unencrypted(
+    target: TargetUrl, address: Address, error: BaseException, phases: Phases, expired_at: datetime | None
+) -> Unreached:
+    place = f"{target.host}:{target.port}"
+    if isinstance(error, TimeoutError):
+        result, reason = ResultClass.TIMEOUT, f"no TLS handshake with {place} in time"
+    elif expired_at is not None:
+        result = ResultClass.TLS_FAILURE
+        reason = f"the certificate of {place} expired at {expired_at:%Y-%m-%d %H:%M} UTC"
+    else:
+        why = getattr(error, "verify_message", "") or told(error)
+        result, reason = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {why}"
+    return Unreached(
+        result=result, reason=reason, address=address, phases=phases, certificate_expires_at=expired_at
+    )

@@ -1,0 +1,198 @@
+"""Which addresses does a name have, and if none is found: is it the name, or is it our resolver?
+
+One resolver per process, with a memory. Names are looked up as they stand: no search domain is tried, as
+what a directory lists is a whole name. `/etc/hosts` counts, and `localhost` is this machine.
+
+Where it stays unclear whether a name has an address, somebody's name server is at fault. It is not ours
+if ours found another name meanwhile, or at least knows the root, unless it finds nothing at all any more.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from agent_health.prober.dns_channel import DnsChannel, NameAnswer, answers_for_root, open_channel
+from agent_health.target_address import Address
+
+MIN_TTL_SECONDS: Final = 5.0
+"""A name that changes with every question is one name for the few requests of a probe."""
+MAX_TTL_SECONDS: Final = 3600.0
+"""As long as c-ares itself remembers at most: what it answers was then always found by a name server now."""
+NO_ADDRESS_SECONDS: Final = 5.0
+"""Thousands of targets may stand on one host that is gone; who looks again half a minute later sees anew."""
+MAX_LOOKUPS_OF_CHANNEL: Final = 20_000
+"""c-ares remembers every answer until it is too old, with about 2 kB each; a new one has forgotten them."""
+MAX_NAMES: Final = 2 * MAX_LOOKUPS_OF_CHANNEL
+"""That are remembered: more than c-ares does."""
+MAX_LOOKUPS_AT_ONCE: Final = 1_000
+MAX_UNCLEAR_IN_ROW: Final = 10
+"""Without one name that was found: then it is our name server that finds nothing, though it answers."""
+ROOT_SECONDS: Final = 1.0
+"""How long a name server has to answer for the root, after the deadline of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoAddress:
+    """Why a name leads nowhere."""
+
+    reason: str
+    """For people: what is the matter with the name."""
+    is_resolver_fault: bool = False
+    """Whether nothing is known about the name, as no name server does its work for us."""
+
+
+Found = tuple[Address, ...]
+"""At least one."""
+_UNKNOWN_NAME: Final = NoAddress("it does not exist, or has no address")
+
+
+class Resolver:
+    """Looks names up; made within a running loop, and closed by the end of its `async with`."""
+
+    def __init__(self, servers: Iterable[str] = (), *, timeout_s: float = 5.0) -> None:
+        """`servers`: addresses with an optional port, asked in this order; none: those of the system.
+
+        InvalidSetting for servers that cannot be asked.
+        """
+        self.lookups = 0
+        """Questions that memory could not answer."""
+        self.faults = 0
+        """Those that stayed open as no name server did its work for us."""
+        self._loop = asyncio.get_running_loop()
+        self._servers = tuple(servers)
+        self._timeout_s = timeout_s
+        self._channel = open_channel(self._servers, timeout_s)
+        self._lookups_left = MAX_LOOKUPS_OF_CHANNEL
+        self._kept: dict[str, tuple[float, Found | NoAddress]] = {}
+        """Until when it holds; the oldest first."""
+        self._pending: dict[str, asyncio.Future[NameAnswer]] = {}
+        self._room = asyncio.Semaphore(MAX_LOOKUPS_AT_ONCE)
+        self._found_at_s = -1.0
+        self._unclear_in_row = 0
+        self._root: asyncio.Task[bool] | None = None
+        self._root_asked_at_s = -1.0
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let what is under way fail, and release sockets and threads."""
+        self._is_closed = True
+        tasks = [*self._retiring, *([self._root] if self._root is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._channel.close()
+
+    def remembered(self, host: str) -> Found | NoAddress | None:
+        """Return what is still known of a name; None if it has to be looked up."""
+        kept = self._kept.get(host)
+        if kept is None:
+            return None
+        if kept[0] <= self._loop.time():
+            del self._kept[host]
+            return None
+        return kept[1]
+
+    async def resolve(self, host: str) -> Found | NoAddress:
+        """Return the addresses of a name as `TargetUrl` spells it, or why there are none.
+
+        Who asks for a name that is being looked up gets the same answer. It takes up to `timeout_s`, and
+        `ROOT_SECONDS` more where nobody answers.
+        """
+        known = self.remembered(host)
+        if known is not None:
+            return known
+        began_at_s = self._loop.time()
+        self.lookups += 1
+        try:
+            async with asyncio.timeout_at(began_at_s + self._timeout_s):
+                answer = await self._answer(host)
+        except TimeoutError:
+            answer = NameAnswer(unclear=f"could not be looked up within {self._timeout_s:g} s")
+        if not answer.unclear:
+            return answer.addresses or _UNKNOWN_NAME
+        if await self._is_found_elsewhere(began_at_s):
+            return NoAddress(answer.unclear)
+        self.faults += 1
+        return NoAddress("no name server answers us", is_resolver_fault=True)
+
+    async def _answer(self, host: str) -> NameAnswer:
+        pending = self._pending.get(host)
+        if pending is None:
+            async with self._room:
+                pending = self._pending.get(host) or self._look_up(host)
+        # Who leaves does not take the answer away from others who wait for it.
+        return await asyncio.shield(pending)
+
+    def _look_up(self, host: str) -> "asyncio.Future[NameAnswer]":
+        self._lookups_left -= 1
+        if self._lookups_left < 0:
+            self._renew_channel()
+        channel = self._channel
+        pending: asyncio.Future[NameAnswer] = self._loop.create_future()
+        self._pending[host] = pending
+
+        def settle(answered: "asyncio.Future[Any]") -> None:
+            answer = channel.read(answered)
+            self._keep(host, answer)
+            del self._pending[host]
+            if not pending.done():
+                pending.set_result(answer)
+
+        channel.look_up(host).add_done_callback(settle)
+        return pending
+
+    def _keep(self, host: str, answer: NameAnswer) -> None:
+        if answer.unclear:
+            self._unclear_in_row += 1
+            return
+        now_s = self._loop.time()
+        if not answer.addresses:
+            self._kept[host] = (now_s + NO_ADDRESS_SECONDS, _UNKNOWN_NAME)
+        else:
+            if answer.ttl_s:
+                # What stands in /etc/hosts holds for no time, and tells nothing of name servers.
+                self._found_at_s = now_s
+                self._unclear_in_row = 0
+            ttl_s = min(max(answer.ttl_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
+            self._kept[host] = (now_s + ttl_s, answer.addresses)
+        if len(self._kept) > MAX_NAMES:
+            del self._kept[next(iter(self._kept))]
+
+    async def _is_found_elsewhere(self, since_s: float) -> bool:
+        """Whether our name servers do their work for other names."""
+        if self._unclear_in_row >= MAX_UNCLEAR_IN_ROW or self._is_closed:
+            return False
+        if self._found_at_s >= since_s:
+            return True
+        if self._root is None or (self._root.done() and self._root_asked_at_s < since_s):
+            self._root_asked_at_s = self._loop.time()
+            self._root = asyncio.create_task(answers_for_root(self._servers, ROOT_SECONDS))
+        return await asyncio.shield(self._root)
+
+    def _renew_channel(self) -> None:
+        self._lookups_left = MAX_LOOKUPS_OF_CHANNEL
+        renewed = self._channel.renewed()
+        if renewed is None:
+            return
+        task = asyncio.create_task(self._retire(self._channel, list(self._pending.values())))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+        self._channel = renewed
+
+    async def _retire(self, channel: DnsChannel, pending: "list[asyncio.Future[NameAnswer]]") -> None:
+        try:
+            if pending:
+                await asyncio.wait(pending, timeout=self._timeout_s)
+        finally:
+            await channel.close()
