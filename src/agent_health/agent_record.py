@@ -267,6 +267,8 @@ class AgentSummary(BaseModel):
     health: HealthStatus
     monitoring: Monitoring
     last_heartbeat_at: Time
+    endpoint: str | None = None
+    card_url: str | None = None
 
 
 class Said(BaseModel):
@@ -328,8 +330,6 @@ class OverrideShown(BaseModel):
 class AgentRecord(AgentSummary):
     """All that is known of one agent (RFC-0016 1); what it says and what was seen stand side by side."""
 
-    endpoint: str | None = None
-    card_url: str | None = None
     heartbeat_config: HeartbeatConfig
     drain_timeout_seconds: float
     metadata: dict[str, Any]

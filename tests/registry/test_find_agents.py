@@ -59,6 +59,15 @@ async def test_the_least_loaded_come_first_if_asked_for(api: RegistryApi) -> Non
     assert await _ids(api, "sort=least_loaded") == ["b", "d", "c", "a"]
 
 
+async def test_a_listing_says_where_each_agent_is_called(api: RegistryApi) -> None:
+    card_url = "https://a.example/.well-known/agent-card.json"
+    await api.register("a", endpoint="https://a.example/a2a", card_url=card_url)
+    await api.register("b")
+    a, b = (await api.ask("GET", AGENTS, key=Role.READER)).json()["agents"]
+    assert (a["endpoint"], a["card_url"]) == ("https://a.example/a2a", card_url)
+    assert b.keys().isdisjoint({"endpoint", "card_url"})
+
+
 @pytest.mark.parametrize("sort", ["registered", "least_loaded"])
 async def test_pages_show_everybody_once(api: RegistryApi, sort: str) -> None:
     ids = [f"agent-{number:02}" for number in range(23)]

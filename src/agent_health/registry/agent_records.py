@@ -40,8 +40,6 @@ def record(agent: StoredAgent, verdict: Verdict | None = None) -> AgentRecord:
     """
     return AgentRecord(
         **_summary_members(agent),
-        endpoint=agent.endpoint,
-        card_url=agent.card_url,
         heartbeat_config=HeartbeatConfig(
             interval_seconds=agent.interval_s,
             unhealthy_after_seconds=agent.unhealthy_after_s,
@@ -128,6 +126,8 @@ def _summary_members(agent: StoredAgent) -> dict[str, Any]:
         "health": HealthStatus(agent.health),
         "monitoring": Monitoring(agent.monitoring),
         "last_heartbeat_at": moment(agent.last_heartbeat_at_s),
+        "endpoint": agent.endpoint,
+        "card_url": agent.card_url,
     }
 
 

@@ -37,14 +37,14 @@ from agent_health.agent_record import (
 from agent_health.document import Time
 from agent_health.errors import AgentHealthError, LeaseHeld, LeaseNotFound
 from agent_health.lease import MAX_RESOURCE_CHARACTERS, TTL_SECONDS, EndReason, intent_scope_resource
-from agent_health.lease_record import LeaseList, LeaseRecord
+from agent_health.lease_record import LeaseList, LeaseRecord, TtlSeconds
 from agent_health.registry.call import Door, incarnation_in
 from agent_health.registry.drain_agent import set_status
 from agent_health.registry.find_agents import MAX_PAGE, Listing, existing_agent, list_agents, show_agent
 from agent_health.registry.find_leases import LeaseListing, list_leases
 from agent_health.registry.heartbeat_endpoint import MAX_BODY_BYTES as MAX_HEARTBEAT_BYTES
 from agent_health.registry.hold_lease import Acquire, Asked, Release, Renew, hold_leases
-from agent_health.registry.lease_records import TtlSeconds, lease_record
+from agent_health.registry.lease_records import lease_record
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.registry.receive_heartbeat import Arrival, receive_heartbeats
 from agent_health.registry.register_agent import register_agent
@@ -207,13 +207,14 @@ def _record_shown(reply: Reply) -> Reply:
     return Reply(content=shown, headers={"ETag": str(record.version)})
 
 
+_SHOWN_OTHERWISE = {"capacity", "last_heartbeat_at", "endpoint", "card_url"}
 _MORE_MEMBERS = {"endpoint", "heartbeat_config", "drain_timeout_seconds", "metadata", "version", "agent_key"}
 
 
 def _agent_shown(agent: AgentSummary) -> dict[str, Any]:
     capacity = agent.capacity
     return {
-        **agent.model_dump(exclude={"capacity", "last_heartbeat_at"}, mode="json", exclude_none=True),
+        **agent.model_dump(exclude=_SHOWN_OTHERWISE, mode="json", exclude_none=True),
         # Left out, the SDK would take it for 5.
         "capacity": {
             "max_concurrent_tasks": capacity.max_concurrent_tasks,
