@@ -5,7 +5,7 @@ their own. Bare section numbers are those of the A2A 1.0 specification.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -36,6 +36,8 @@ BINDINGS: Final[Mapping[str, str]] = MappingProxyType({
     "HTTP+JSON": "HTTP+JSON",
     "REST":      "HTTP+JSON",
 })  # fmt: skip
+JSON_BINDINGS: Final = frozenset({"JSONRPC", "HTTP+JSON", None})
+"""An interface that names no binding was JSON-RPC in all generations that did not have to."""
 # `a2aEndpoint` says of itself that it speaks A2A; the others are used only if nothing else can be called.
 A2A_URL_KEY: Final = "a2aEndpoint"
 PRIVATE_URL_KEYS: Final = (A2A_URL_KEY, "serviceUrl", "apiEndpoint", "endpoint", "endpoints", "interfaces")
@@ -101,6 +103,16 @@ def read_protocol_version(place: LenientObject) -> str | None:
             "protocol_version_unknown", "protocolVersion", message=f"{shown(version)} is no A2A version"
         )
     return version
+
+
+def askable(interfaces: Iterable[AgentInterface]) -> AgentInterface | None:
+    """Return the first interface that takes requests in JSON, else the first of a binding of its own.
+
+    None if there is none: gRPC needs a client that was made for it.
+    """
+    callable_ones = [one for one in interfaces if one.is_callable and one.binding != "GRPC"]
+    in_json = (one for one in callable_ones if one.binding in JSON_BINDINGS)
+    return next(in_json, callable_ones[0] if callable_ones else None)
 
 
 def major_minor(version: str | None) -> str | None:

@@ -101,7 +101,7 @@ def decide(
             status = document.health.status
             wait_seconds = RETRY_AFTER_SECONDS if status is HealthStatus.UNHEALTHY else None
             return Decision(ACTIONS[status], status, tuple(_reported(document, now)), wait_seconds)
-        failure = _stale(age, stale_after_seconds(max_age_seconds))
+        failure = stale_reason(age, max_age_seconds)
     reason = failure or f"the health document could not be read: {result.replace('_', ' ')}"
     if result is ResultClass.RATE_LIMITED and retry_after_seconds is None:
         retry_after_seconds = RETRY_AFTER_SECONDS
@@ -135,10 +135,12 @@ def _outage(last_healthy_at: datetime | None, now: datetime) -> str:
     return f"last healthy {duration_text((now - last_healthy_at).total_seconds())} ago"
 
 
-def _stale(age: float, limit: float) -> str:
+def stale_reason(age: float, max_age_seconds: float | None = None) -> str:
+    """Say for people why a document of this age says nothing any more."""
     if age < 0:
         return f"the health document comes from {duration_text(-age)} in the future"
-    return f"the health document is {duration_text(age)} old; up to {duration_text(limit)} counts as fresh"
+    limit = duration_text(stale_after_seconds(max_age_seconds))
+    return f"the health document is {duration_text(age)} old; up to {limit} counts as fresh"
 
 
 def shown_ratio(ratio: float) -> str:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from agent_health.prober.definition import Timeouts
 
-Method = Literal["GET", "POST"]
+Method = Literal["GET", "POST", "OPTIONS"]
 
 HARMLESS_HEADERS: Final = frozenset({"accept", "content-type", "a2a-version", "a2a-extensions"})
 """Whoever is asked for a request with any other header may be told a secret: it stays with the origin."""
@@ -68,6 +68,8 @@ class Request:
     """Of what is known already: an answer that it has not changed is `ok`, and has no body."""
     max_bytes: int
     """The largest body that is read, after decompression."""
+    is_head_enough: bool = False
+    """Whether nobody wants the body: it is not read, however long it takes to come."""
     deadline_s: float
     """When to give up, on the event loop's clock; `total_seconds` from now if that is sooner."""
     may_leave_origin: bool = False
@@ -89,8 +91,12 @@ class Fetched(Answer):
     """Who was asked last."""
     certificate_expires_at: datetime | None = None
     """Of the last connection's certificate, be it too old; None if none was shown that could be trusted."""
+    is_reached: bool = True
+    """Whether the request was sent: False if there was no connection, or none was tried."""
     is_resolver_fault: bool = False
     """Whether it failed as no name server did its work for us."""
+    allow: str = ""
+    """The methods that `Allow` names, as sent (RFC 9110 10.2.1)."""
 
 
 class Fetcher:
@@ -175,12 +181,13 @@ class Fetcher:
     ) -> tuple[Fetched, str | None]:
         """Return what one place answers, and where it redirects to if it does."""
         if self._loop.time() >= deadline_s:
-            return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason="no time was left"), None
+            reason = "no time was left"
+            return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=reason, is_reached=False), None
         target = _read_alike(url, self.connector.judged(str(url)))
         if isinstance(target, Refused):
             is_bad_redirect = url is not request.url and target.name == "invalid_url"
             result = ResultClass.REDIRECT_REFUSED if is_bad_redirect else ResultClass.BLOCKED_ADDRESS
-            return Fetched(url=url, result=result, reason=target.reason), None
+            return Fetched(url=url, result=result, reason=target.reason, is_reached=False), None
         if (url.raw_host or "").endswith("."):
             # As certificates have it, and `connector`.
             url = url.with_host(target.host)
@@ -224,7 +231,8 @@ class Fetcher:
             if is_unchanged:
                 result, reason = ResultClass.OK, ""
             body: bytes | None = b""
-            if result is ResultClass.OK or (request.method == "POST" and response.status not in REDIRECTS):
+            is_wanted = request.method == "POST" and response.status not in REDIRECTS
+            if (result is ResultClass.OK or is_wanted) and not request.is_head_enough:
                 body = await read_bounded(response, request.max_bytes)
                 if body is None:
                     result, reason = too_large(request.max_bytes)
@@ -239,6 +247,7 @@ class Fetcher:
                 latency_ms=(ended_s - began_s) * _MS,
                 etag=etag if etag is not None and len(etag) <= MAX_ETAG_CHARS else None,
                 is_unchanged=is_unchanged,
+                allow=response.headers.get("Allow", ""),
                 phases=response.phases(ended_s),
                 address=line.address,
                 certificate_expires_at=line.certificate_expires_at,
@@ -292,6 +301,7 @@ def _unreached(url: URL, why: Unreached) -> Fetched:
         phases=why.phases,
         address=why.address,
         certificate_expires_at=why.certificate_expires_at,
+        is_reached=False,
         is_resolver_fault=why.is_resolver_fault,
     )
 

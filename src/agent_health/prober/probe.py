@@ -1,0 +1,149 @@
+"""What do the card, the interface, the document and a message of one target say?
+
+Three layers, three facts, never mixed (protocol 3): is a card served, does the interface that it declares
+answer, does the agent say or show that it works. Whatever a peer does is an observation.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from agent_health.client.places import place_under
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.probe_cadence import after_probe, wants_card
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.definition import ProbeDefinition
+from agent_health.prober.discovery import discover
+from agent_health.prober.ledger import ProbeReport, TargetEntry
+from agent_health.prober.message import send_message
+from agent_health.prober.pace import AddressBusy
+from agent_health.prober.readiness import read_health
+from agent_health.prober.transport import ask_interface, without_card
+from agent_health.prober.visit import Fetches, KeepsEvidence, Visit
+from agent_health.target import TARGET_ID_PREFIX
+
+_log = logging.getLogger("agent_health")
+
+
+class Prober:
+    """Looks at one target at a time, as often as it is told; any number of looks may be under way."""
+
+    def __init__(
+        self, fetcher: Fetches, definition: ProbeDefinition, evidence: KeepsEvidence | None = None
+    ) -> None:
+        self._fetcher = fetcher
+        self._definition = definition
+        self._asked = definition.ask
+        self._cadence = definition.cadence.policy()
+        self._evidence = evidence
+
+    async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
+        """Return what was seen of a target, and what is to be remembered of it.
+
+        `at_s` is the time now, in seconds since the epoch. Raises AddressBusy, before anything was sent,
+        if its address is asked too much already; nothing else.
+        """
+        visit = Visit(self._fetcher, self._definition, self._evidence, entry, at_s)
+        try:
+            observation = await self._observe(visit)
+        except AddressBusy:
+            raise
+        except Exception as defect:  # noqa: BLE001 - a defect in one probe must not end the others
+            _log.exception("the probe of %s ended in a defect", entry.subject_id)
+            visit.learned.clear()
+            observation = _observation(visit, discovery=_internal(defect))
+        return ProbeReport(
+            subject_id=entry.subject_id,
+            observation=observation,
+            memory=self._memory(visit, observation),
+        )
+
+    def _memory(self, visit: Visit, observation: Observation) -> ProbeMemory:
+        after = after_probe(visit.entry.memory, observation, self._cadence, visit.at_s, visit.retry_after_s)
+        return after.model_copy(update=visit.learned) if visit.learned else after
+
+    async def _observe(self, visit: Visit) -> Observation:
+        asked, memory = self._asked, visit.entry.memory
+        asks_else = memory.interface_url is not None if asked.transport else False
+        asks_else = asks_else or (asked.health and memory.health_url is not None)
+        visit.asks_card = asked.card and wants_card(memory, self._cadence, visit.at_s, asks_else=asks_else)
+        discovery = transport = readiness = message = None
+        if visit.asks_card:
+            discovery = await discover(visit)
+        if asked.transport and _is_declared(discovery):
+            transport = await ask_interface(visit)
+        if asked.health:
+            readiness = await read_health(visit)
+        if asked.card and not visit.asks_card and not _is_sure_of_life(visit, transport, readiness):
+            # Before anybody is called dead, the card may say that the agent has moved.
+            interface = memory.interface_url
+            visit.asks_card = True
+            discovery = await discover(visit)
+            if visit.recall("interface_url") != interface and asked.transport and _is_declared(discovery):
+                transport = await ask_interface(visit)
+            elif visit.has_seen_page and not _is_declared(discovery):
+                transport = without_card(transport)
+        if asked.message is not None and _is_declared(discovery):
+            message = await send_message(visit, asked.message.text)
+        return _observation(
+            visit,
+            discovery=discovery,
+            transport=transport,
+            readiness=readiness,
+            message=message,
+            paths=await self._ask_paths(visit) if asked.paths else None,
+        )
+
+    async def _ask_paths(self, visit: Visit) -> Mapping[str, LayerResult] | None:
+        """Ask what else the definition names, on the target's own origin."""
+        answers: dict[str, LayerResult] = {}
+        for path in self._asked.paths:
+            url = place_under(visit.given.url, "", path)
+            fetched = await visit.ask(url, max_bytes=0, is_head_enough=True)
+            if fetched is not None:
+                answers[path] = visit.layer(fetched)
+        return answers or None
+
+
+def _is_declared(discovery: LayerResult | None) -> bool:
+    """Whether what the card said about its interface still stands, as far as we know."""
+    return discovery is None or discovery.result is not ResultClass.NOT_AN_AGENT
+
+
+def _is_sure_of_life(visit: Visit, transport: LayerResult | None, readiness: LayerResult | None) -> bool:
+    """Whether somebody answered as an agent does; a page for people may be anybody's."""
+    has_answered = transport is not None and transport.has_answered and not visit.has_seen_page
+    return has_answered or (readiness is not None and readiness.result is ResultClass.OK)
+
+
+def _internal(defect: Exception) -> LayerResult:
+    # What the defect says of itself may quote the peer, or our own files.
+    return LayerResult(result=ResultClass.INTERNAL, reason=f"a defect of the prober: {type(defect).__name__}")
+
+
+def _observation(
+    visit: Visit,
+    *,
+    discovery: LayerResult | None,
+    transport: LayerResult | None = None,
+    readiness: LayerResult | None = None,
+    message: LayerResult | None = None,
+    paths: Mapping[str, LayerResult] | None = None,
+) -> Observation:
+    subject_id, url = visit.entry.subject_id, visit.entry.url
+    is_target = subject_id.startswith(TARGET_ID_PREFIX)
+    document = visit.document
+    has_document = readiness is not None and readiness.result in {ResultClass.OK, ResultClass.STALE_DOCUMENT}
+    return Observation(
+        agent_id=None if is_target else subject_id,
+        target_url=url if is_target else None,
+        observed_at=visit.now,
+        discovery=discovery,
+        transport=transport,
+        readiness=readiness,
+        message=message,
+        document=document if has_document else None,
+        reported_agent_id=visit.reported_agent_id,
+        card_etag=visit.card_etag,
+        certificate_expires_at=visit.certificate_expires_at,
+        paths=dict(paths) if paths else None,
+    )

@@ -1,0 +1,223 @@
+"""Whom does one probe ask, how long, and when does it leave somebody in peace?
+
+One visit is one probe of one target. What is asked of it goes through here, request by request: nobody is
+asked again who cannot be reached or who asked us to slow down, and all of it ends at one deadline.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from yarl import URL
+
+from agent_health.client.places import GivenPlace, read_place
+from agent_health.observation import MAX_REASON_CHARS, DocumentSeen, LayerResult, ResultClass
+from agent_health.prober.definition import ProbeDefinition
+from agent_health.prober.fetch import Fetched, Method, Request
+from agent_health.prober.ledger import TargetEntry
+from agent_health.prober.pace import AddressBusy
+
+REQUESTS_IN_TIME: Final = 3
+"""A whole visit takes at most so many times what one request may take."""
+MAX_SILENCES: Final = 2
+"""Who takes so many requests and answers none is not asked again in this visit."""
+MAX_STATUS: Final = 599
+"""Servers make up higher ones; they are told in the reason alone."""
+
+if TYPE_CHECKING:
+    from agent_health.agent_card import AgentCard
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+# Nobody is there, or nobody that we may talk to.
+_OUT_OF_REACH: Final = frozenset({
+    ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE, ResultClass.BLOCKED_ADDRESS,
+})  # fmt: skip
+
+
+class Fetches(Protocol):
+    """What sends requests: never raises for what a peer does."""
+
+    async def fetch(self, request: Request) -> Fetched:
+        """Send one request and return what came of it; AddressBusy if nothing may be sent there now."""
+        ...
+
+
+class KeepsEvidence(Protocol):
+    """What keeps the bytes of findings."""
+
+    def keep(self, body: bytes) -> str | None:
+        """Keep bytes and return their SHA-256, or None if they could not be kept."""
+        ...
+
+
+class Visit:
+    """One probe while it lasts, and what it found out."""
+
+    def __init__(
+        self,
+        fetcher: Fetches,
+        definition: ProbeDefinition,
+        evidence: KeepsEvidence | None,
+        entry: TargetEntry,
+        at_s: float,
+    ) -> None:
+        self.entry = entry
+        self.definition = definition
+        self.at_s = at_s
+        """When it began, in seconds since the epoch."""
+        self.learned: dict[str, Any] = {}
+        """What is to be remembered, by the names of `ProbeMemory`."""
+        self.asks_card = False
+        """Whether the card is asked for, so that a change of places is noticed."""
+        self.card: AgentCard | None = None
+        """The card, where one was read anew: an unchanged one is not read again."""
+        self.card_place: URL | None = None
+        """Where it stands, redirects followed; None if no card was found."""
+        self.card_links: tuple[str, ...] = ()
+        """What its `Link` headers call the agent's status."""
+        self.has_seen_page = False
+        """Whether the interface has shown a page for people."""
+        self.card_etag: str | None = None
+        self.document: DocumentSeen | None = None
+        self.reported_agent_id: str | None = None
+        self.certificate_expires_at: datetime | None = None
+        self.retry_after_s: float | None = None
+        """The longest that anybody asked for."""
+        self.requests = 0
+        self._fetcher = fetcher
+        self._evidence = evidence
+        self._total_s = definition.timeouts.total_seconds
+        self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
+        self._deadline_s = self._began_s + REQUESTS_IN_TIME * self._total_s
+        self._left_alone: dict[URL, int] = {}
+        """By origin, how often nothing came back; MAX_SILENCES and more if it is not to be asked again."""
+        self._is_at_an_end = False
+
+    @cached_property
+    def given(self) -> GivenPlace:
+        """The target's address, understood."""
+        return read_place(self.entry.url)
+
+    @property
+    def now(self) -> datetime:
+        """The time, counted on from when the visit began."""
+        return _EPOCH + timedelta(seconds=self.at_s + self._loop.time() - self._began_s)
+
+    @property
+    def keeps_evidence(self) -> bool:
+        """Whether bytes are kept at all."""
+        return self._evidence is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no time is left to ask anything."""
+        return self._loop.time() >= self._deadline_s
+
+    def recall(self, name: str) -> Any:
+        """Return what is remembered under a name of `ProbeMemory`, or was learned just now."""
+        if name in self.learned:
+            return self.learned[name]
+        return getattr(self.entry.memory, name)
+
+    def may_ask(self, url: URL) -> bool:
+        """Whether a request to `url` would be sent."""
+        return not (self._is_at_an_end or self.is_late) and self._silences(url) < MAX_SILENCES
+
+    def is_silent(self, url: URL) -> bool:
+        """Whether somebody took a request there, and did not answer it in time."""
+        return self._silences(url) > 0
+
+    async def ask(
+        self,
+        url: URL,
+        *,
+        max_bytes: int,
+        method: Method = "GET",
+        body: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        accept: str = "application/json",
+        etag: str | None = None,
+        may_leave_origin: bool = False,
+        is_head_enough: bool = False,
+    ) -> Fetched | None:
+        """Send one request; None if it must not be sent, or cannot be any more."""
+        if not self.may_ask(url):
+            return None
+        request = Request(
+            url=url,
+            method=method,
+            body=body,
+            headers=headers,
+            etag=etag,
+            max_bytes=max_bytes,
+            deadline_s=min(self._loop.time() + self._total_s, self._deadline_s),
+            may_leave_origin=may_leave_origin,
+            is_head_enough=is_head_enough,
+            accept=accept,
+        )
+        try:
+            fetched = await self._fetcher.fetch(request)
+        except AddressBusy:
+            if not self.requests:
+                raise
+            # What was found out so far is not thrown away for an interface that stands elsewhere.
+            self._left_alone[url.origin()] = MAX_SILENCES
+            return None
+        self.requests += 1
+        self._take_note(fetched)
+        return fetched
+
+    def layer(
+        self,
+        fetched: Fetched,
+        result: ResultClass | None = None,
+        reason: str | None = None,
+        evidence: str | None = None,
+    ) -> LayerResult:
+        """Return how a layer answered; class and reason are those of the request unless judged otherwise."""
+        status = fetched.status
+        return LayerResult(
+            result=result or fetched.result,
+            reason=(fetched.reason if reason is None else reason)[:MAX_REASON_CHARS],
+            status_code=status if status is not None and 100 <= status <= MAX_STATUS else None,
+            latency_ms=fetched.latency_ms or None,
+            phases=fetched.phases,
+            evidence=evidence,
+        )
+
+    def keep(self, body: bytes) -> str | None:
+        """Keep bytes that a finding is about, if anybody keeps them; return their SHA-256."""
+        return self._evidence.keep(body) if self._evidence is not None and body else None
+
+    def _silences(self, url: URL) -> int:
+        return self._left_alone.get(url.origin(), 0) if self._left_alone else 0
+
+    def _take_note(self, fetched: Fetched) -> None:
+        """Draw from an answer what holds for the rest of the visit."""
+        result = fetched.result
+        if fetched.certificate_expires_at is not None and self.certificate_expires_at is None:
+            self.certificate_expires_at = fetched.certificate_expires_at
+        if fetched.retry_after_seconds is not None:
+            self.retry_after_s = max(self.retry_after_s or 0.0, fetched.retry_after_seconds)
+        if result is ResultClass.OK:
+            return
+        if result is ResultClass.INTERNAL:
+            # What we lack for one request we lack for the next.
+            self._is_at_an_end = True
+        elif result in _OUT_OF_REACH or result is ResultClass.RATE_LIMITED:
+            self._left_alone[fetched.url.origin()] = MAX_SILENCES
+        elif result is ResultClass.TIMEOUT and fetched.status is None:
+            # The last place that was asked, redirects followed. Who takes no connection now takes none soon.
+            origin = fetched.url.origin()
+            silences = 1 if fetched.is_reached else MAX_SILENCES
+            self._left_alone[origin] = self._left_alone.get(origin, 0) + silences
+
+
+def not_measured(reason: str) -> LayerResult:
+    """Return the result of a layer that is asked for and could not be asked."""
+    return LayerResult(result=ResultClass.NOT_MEASURED, reason=reason)

@@ -1,0 +1,134 @@
+"""How does a test probe what a server of its own serves?"""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import Any
+
+from agent_health.observation import LayerResult, Observation
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.definition import ProbeDefinition
+from agent_health.prober.fetch import Fetched, Fetcher, Request
+from agent_health.prober.ledger import ProbeReport, TargetEntry
+from agent_health.prober.probe import Prober
+from agent_health.prober.resolve import Resolver
+from agent_health.prober.visit import KeepsEvidence
+from agent_health.target import read_target, target_id
+
+SHORT_SECONDS = 0.3
+"""For what ends only when the time is up."""
+
+
+def definition(**settings: Any) -> ProbeDefinition:
+    """A definition for servers on loopback, which asks for all but a message."""
+    opt_out = {"robots_txt": False}
+    return ProbeDefinition.model_validate(
+        {
+            "name": "test",
+            "contact": "mailto:tests@agent.example",
+            "targets": ["https://agent.example/"],
+            "networks": {"allow": ["127.0.0.0/8"]},
+            "opt_out": opt_out,
+        }
+        | settings
+    )
+
+
+def entry(url: str, memory: ProbeMemory | None = None, subject_id: str | None = None) -> TargetEntry:
+    target = read_target(url)
+    assert isinstance(target, str)
+    return TargetEntry(subject_id=subject_id or target_id(target), url=target, memory=memory or ProbeMemory())
+
+
+class Witness:
+    """Sends requests as the fetcher does, and keeps what was asked."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self.requests: list[Request] = []
+        self.answers: list[Fetched] = []
+
+    async def fetch(self, request: Request) -> Fetched:
+        self.requests.append(request)
+        self.answers.append(await self._fetcher.fetch(request))
+        return self.answers[-1]
+
+
+class Bodies:
+    """Keeps bodies in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def keep(self, body: bytes) -> str | None:
+        digest = sha256(body).hexdigest()
+        self.kept[digest] = body
+        return digest
+
+
+@asynccontextmanager
+async def fetching(wanted: ProbeDefinition) -> AsyncIterator[Fetcher]:
+    """A real fetcher as a definition wants it."""
+    async with (
+        Resolver(wanted.resolver.servers, timeout_s=wanted.timeouts.dns_seconds) as resolver,
+        Fetcher(
+            timeouts=wanted.timeouts,
+            networks=wanted.networks_allowed,
+            user_agent=wanted.user_agent,
+            resolver=resolver,
+        ) as fetcher,
+    ):
+        yield fetcher
+
+
+class Probes:
+    """Probes one target again and again, remembering what is to be remembered."""
+
+    def __init__(self, prober: Prober, witness: Witness) -> None:
+        self._prober = prober
+        self.witness = witness
+        self.memory = ProbeMemory()
+
+    async def report(self, url: str, *, at_s: float | None = None, **names: Any) -> ProbeReport:
+        target = entry(url, self.memory, **names)
+        report = await self._prober.probe(target, time.time() if at_s is None else at_s)
+        # As it comes back from a ledger.
+        self.memory = ProbeMemory.from_json(report.memory.to_json())
+        return report
+
+    async def see(self, url: str, *, at_s: float | None = None) -> Observation:
+        observation = (await self.report(url, at_s=at_s)).observation
+        # As it reaches a registry.
+        assert Observation.model_validate_json(observation.model_dump_json()) == observation
+        return observation
+
+
+@asynccontextmanager
+async def probing(evidence: KeepsEvidence | None = None, **settings: Any) -> AsyncIterator[Probes]:
+    wanted = definition(**settings)
+    async with fetching(wanted) as fetcher:
+        witness = Witness(fetcher)
+        yield Probes(Prober(witness, wanted, evidence), witness)
+
+
+async def see(url: str, **settings: Any) -> Observation:
+    """Probe a target once that was never probed before."""
+    async with probing(**settings) as probes:
+        return await probes.see(url)
+
+
+def results(observation: Observation) -> dict[str, str]:
+    """The class of each layer that was asked, by its name."""
+    layers = {
+        "discovery": observation.discovery,
+        "transport": observation.transport,
+        "readiness": observation.readiness,
+        "message": observation.message,
+    }
+    return {name: layer.result.value for name, layer in layers.items() if layer is not None}
+
+
+def layer(found: LayerResult | None) -> LayerResult:
+    assert found is not None
+    return found
