@@ -3,6 +3,7 @@
     application.py      which commands are there, and how do they end?
     check.py            should I call this agent?
     validate.py         is this a health document?
+    probe.py            what do these agents look like from outside, now?
     agents.py           which agents are there, and what becomes of them?
     agent_page.py       how is an agent's record shown to people?
     maintenance.py      when may nothing take an agent down?
@@ -11,6 +12,9 @@
     migrate.py          is the database of this version?
     keys.py             who gets a key?
     backup.py           how does all that the registry knows get into a file, and back?
+    prober_assembly.py  how is a prober put together from its definition?
+    observation_page.py how is it shown to people what one probe saw?
+    progress.py         how far is a crawl, and how is that shown?
     server_database.py  how does a command reach the database itself, without a server?
     duration.py         how is a duration written on the command line?
     registry_access.py  how does a command ask the registry, and how does it end?
@@ -32,6 +36,7 @@ _EXTRAS = {
     "aiohttp": "client", "typer": "client", "yarl": "client",
     "alembic": "registry", "sqlalchemy": "registry", "starlette": "registry", "sse_starlette": "registry",
     "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry", "yaml": "registry",
+    "aiodns": "prober", "publicsuffixlist": "prober", "rich": "prober", "schedule": "prober", "uvloop": "prober",
     "asyncpg": "postgres",
 }  # fmt: skip
 """Which extra brings a module."""

@@ -15,6 +15,7 @@ from agent_health.cli.events import events
 from agent_health.cli.keys import keys
 from agent_health.cli.maintenance import maintenance
 from agent_health.cli.migrate import migrate
+from agent_health.cli.probe import probe
 from agent_health.cli.serve import serve
 from agent_health.cli.terminal import printable
 from agent_health.cli.validate import validate
@@ -81,6 +82,7 @@ def _agent_health(
     Examples:
       agent-health check https://agent.example
       agent-health validate health.json
+      agent-health probe https://agent.example
       agent-health agents list
       agent-health events tail
       agent-health serve
@@ -97,6 +99,7 @@ def _agent_health(
 
 _application.command(context_settings=_CONTEXT)(check)
 _application.command(context_settings=_CONTEXT)(validate)
+_application.command(context_settings=_CONTEXT)(probe)
 agents.command()(maintenance)
 _application.add_typer(agents, context_settings=_CONTEXT)
 _application.add_typer(events, context_settings=_CONTEXT)

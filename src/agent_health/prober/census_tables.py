@@ -22,7 +22,7 @@ GROUP_WORDS: Final = {
 }
 RESULT_WORDS: Final = {
     ResultClass.OK: "answers as an agent does",
-    ResultClass.GATED: "asks for credentials or money first",
+    ResultClass.GATED: "somebody is there, and asks for credentials or money first",
     ResultClass.NOT_AN_AGENT: "a page for people, nothing there, or JSON of another kind",
     ResultClass.INVALID_DOCUMENT: "a card or document that breaks its rules",
     ResultClass.STALE_DOCUMENT: "nothing but a health document that is too old",
@@ -62,7 +62,10 @@ def headline(census: Census) -> str:
     if census.alive_ratio is None:
         return f"Of {number(census.listed)} {plural(census.listed, 'target')} nothing is known yet."
     told = f"{number(groups.alive)} of {number(groups.measured)} measured targets are alive"
-    return f"{told} ({percent(census.alive_ratio)})."
+    told = f"{told} ({percent(census.alive_ratio)})"
+    gated = next((row.count for row in census.results if row.result is ResultClass.GATED), 0)
+    # An agent, or a wall before whatever there may be: nobody sees which.
+    return f"{told}, {number(gated)} of them behind a gate." if gated else f"{told}."
 
 
 def tables(census: Census) -> Iterator[Table]:

@@ -1,0 +1,99 @@
+"""How is it shown to people what one probe saw?"""
+
+from datetime import datetime
+from typing import TYPE_CHECKING, TextIO
+
+from agent_health.cli.agent_page import time_text
+from agent_health.cli.table import write_table
+from agent_health.cli.terminal import Colour, Line, has_colours, write_page
+
+if TYPE_CHECKING:
+    from agent_health.observation import DocumentSeen, LayerResult, Observation
+
+GROUP_COLOURS = {
+    "alive": Colour.GREEN,
+    "not_alive": Colour.RED,
+    "unknown": Colour.CYAN,
+    "never_measured": Colour.FAINT,
+}
+_HEADS = ("LAYER", "RESULT", "HTTP", "TIME", "DNS", "CONNECT", "TLS", "FIRST BYTE", "LAST BYTE", "WHY")
+_NOT_SEEN = "-"
+
+
+def write_observation(stream: TextIO, observation: "Observation", *, now: datetime) -> None:
+    """Write what a probe of one target came to, layer by layer, and what follows from it."""
+    from agent_health.prober.census import GROUPS  # noqa: PLC0415 - loaded by now
+    from agent_health.prober.census_tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
+
+    group = GROUPS[observation.result]
+    told = f"{GROUP_WORDS[group]}: {RESULT_WORDS[observation.result]}"
+    subject = observation.target_url or observation.agent_id or ""
+    colours = has_colours(stream)
+    write_page(stream, [Line("", subject), Line("", told, GROUP_COLOURS[group])], colours=colours)
+    layers = [
+        _row(name, layer)
+        for name, layer in (
+            ("card", observation.discovery),
+            ("interface", observation.transport),
+            ("health", observation.readiness),
+            ("message", observation.message),
+            *(observation.paths or {}).items(),
+        )
+        if layer is not None
+    ]
+    if layers:
+        write_table(stream, _HEADS, layers)
+    write_page(stream, _facts(observation, now), colours=colours)
+
+
+def _row(name: str, layer: "LayerResult") -> tuple[str, ...]:
+    phases = layer.phases
+    parts = (
+        (phases.dns_ms, phases.connect_ms, phases.tls_ms, phases.first_byte_ms, phases.last_byte_ms)
+        if phases is not None
+        else (None,) * 5
+    )
+    status = _NOT_SEEN if layer.status_code is None else str(layer.status_code)
+    return name, layer.result.value, status, _ms(layer.latency_ms), *map(_ms, parts), layer.reason
+
+
+def _ms(ms: float | None) -> str:
+    """Return a time; one that did not happen, or on a connection that stood already, is none."""
+    if ms is None:
+        return _NOT_SEEN
+    return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
+
+
+def _facts(observation: "Observation", now: datetime) -> list[Line]:
+    facts = []
+    if observation.document is not None:
+        facts.append(Line("says", _document(observation.document, now)))
+    if observation.reported_agent_id is not None:
+        facts.append(Line("calls itself", observation.reported_agent_id))
+    ends = observation.certificate_expires_at
+    if ends is not None:
+        is_over = ends <= now
+        facts.append(Line("certificate", _end(ends, now), Colour.RED if is_over else None))
+    return facts
+
+
+def _document(document: "DocumentSeen", now: datetime) -> str:
+    from agent_health.decision import duration_text, shown_ratio  # noqa: PLC0415 - pydantic takes 60 ms
+
+    told = [document.status.value]
+    if document.response_ratio is not None:
+        samples = "" if document.sample_count is None else f" over {document.sample_count} requests"
+        told.append(f"response ratio {shown_ratio(document.response_ratio)}{samples}")
+    if document.latency_p99_ms is not None:
+        told.append(f"p99 {document.latency_p99_ms:.6g} ms")
+    age_s = document.age_s if document.age_s is not None else (now - document.timestamp).total_seconds()
+    told.append(f"{duration_text(age_s)} old" + (", too old to count" if document.is_stale else ""))
+    return ", ".join(told)
+
+
+def _end(ends: datetime, now: datetime) -> str:
+    from agent_health.decision import duration_text  # noqa: PLC0415 - see _document
+
+    left_s = (ends - now).total_seconds()
+    how = f"in {duration_text(left_s)}" if left_s > 0 else f"{duration_text(-left_s)} ago"
+    return f"{'ends' if left_s > 0 else 'ended'} {time_text(ends)}, {how}"

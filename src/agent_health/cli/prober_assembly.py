@@ -1,0 +1,44 @@
+"""How is a prober put together from its definition?"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from agent_health.prober.definition import ProbeDefinition
+from agent_health.prober.evidence import Evidence
+from agent_health.prober.fetch import Fetcher
+from agent_health.prober.probe import Prober
+from agent_health.prober.resolve import Resolver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenProber:
+    """A prober, and what it looks with."""
+
+    prober: Prober
+    fetcher: Fetcher
+    resolver: Resolver
+
+
+@asynccontextmanager
+async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
+    """Open what a definition asks for; at the end of the block its sockets and files are closed.
+
+    InvalidSetting for a directory of evidence or a resolver that cannot be.
+    """
+    evidence = Evidence.from_settings(definition.evidence)
+    try:
+        async with (
+            Resolver(definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds) as resolver,
+            Fetcher(
+                timeouts=definition.timeouts,
+                networks=definition.networks_allowed,
+                user_agent=definition.user_agent,
+                resolver=resolver,
+            ) as fetcher,
+        ):
+            prober = Prober(fetcher, definition, evidence)
+            yield OpenProber(prober=prober, fetcher=fetcher, resolver=resolver)
+    finally:
+        if evidence is not None:
+            evidence.close()

@@ -1,0 +1,209 @@
+"""How far is a crawl, and how is that shown while it goes on?
+
+On a terminal as a bar that is drawn anew; anywhere else as a line now and then, which a log can hold. Both
+go to standard error: what a command finds out goes to standard output.
+"""
+
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
+
+from agent_health.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from agent_health.observation import ResultClass
+
+LINE_EVERY_SECONDS: Final = 10.0
+"""Between two lines where nothing can be drawn anew."""
+RATE_WINDOW_SECONDS: Final = 10.0
+"""The rate is that of so long: a crawl begins with what is quick."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrawlState:
+    """How far a crawl is, all its processes together."""
+
+    probed: int
+    """Since it began."""
+    total: int | None
+    """How many there are to probe; None for a crawl without an end."""
+    results: Mapping["ResultClass", int] = field(default_factory=dict)
+    """How those probes ended."""
+    note: str = ""
+    """What else has to be known now: that the registry is away, say."""
+
+
+class Rate:
+    """How many per second, over the last RATE_WINDOW_SECONDS."""
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[float, int]] = []
+
+    def add(self, now_s: float, count: int) -> None:
+        """Take note of a count that only rises, at a time that only rises."""
+        self._seen.append((now_s, count))
+        while len(self._seen) > 2 and self._seen[1][0] <= now_s - RATE_WINDOW_SECONDS:
+            del self._seen[0]
+
+    @property
+    def per_second(self) -> float | None:
+        """None before there is anything to tell."""
+        if len(self._seen) < 2:
+            return None
+        (began_s, first), (now_s, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (now_s - began_s) if now_s > began_s else None
+
+
+def counts_text(results: Mapping["ResultClass", int]) -> str:
+    """Tell how probes ended: by group, and what the largest classes of those are."""
+    from agent_health.prober.census import GROUPS, Group  # noqa: PLC0415 - pydantic takes 60 ms
+    from agent_health.prober.census_tables import GROUP_WORDS, number  # noqa: PLC0415
+
+    groups: Counter[Group] = Counter()
+    for result, count in results.items():
+        groups[GROUPS[result]] += count
+    told = [f"{number(groups[group])} {GROUP_WORDS[group]}" for group in Group if groups[group]]
+    classes = sorted(results.items(), key=lambda item: (-item[1], item[0]))
+    detail = ", ".join(f"{result} {number(count)}" for result, count in classes if count)
+    return f"{', '.join(told)} ({detail})" if told else "nothing yet"
+
+
+def pace_text(state: CrawlState, rate: float | None) -> str:
+    """Tell how many are probed, how fast that goes, and how long it may still take."""
+    from agent_health.decision import duration_text  # noqa: PLC0415 - see counts_text
+    from agent_health.prober.census_tables import number  # noqa: PLC0415
+
+    told = f"{number(state.probed)} probed"
+    if state.total is not None:
+        told = f"{number(state.probed)} of {number(state.total)} probed"
+    if rate is not None:
+        told += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
+    left_s = seconds_left(state, rate)
+    return f"{told}, {duration_text(math.ceil(left_s))} left" if left_s else told
+
+
+def line_of(state: CrawlState, rate: float | None) -> str:
+    """Tell on one line how far it is."""
+    told = f"{pace_text(state, rate)}: {counts_text(state.results)}"
+    return f"{told}; {state.note}" if state.note else told
+
+
+def seconds_left(state: CrawlState, rate: float | None) -> float | None:
+    """Return how long it may still take at this rate; None if nobody can know."""
+    if state.total is None or not rate:
+        return None
+    return max(0, state.total - state.probed) / rate
+
+
+class Progress(Protocol):
+    """Shows how far a crawl is."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, state: CrawlState) -> None:
+        """Show this; to be called about once or twice a second."""
+
+    def say(self, text: str) -> None:
+        """Say something that stays."""
+
+
+class PlainProgress:
+    """One line every LINE_EVERY_SECONDS, and at the end."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._rate = Rate()
+        self._said_at_s = clock()
+        self._last: CrawlState | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._last is not None:
+            self.say(line_of(self._last, self._rate.per_second))
+
+    def show(self, state: CrawlState) -> None:
+        """Say it if the last line is old enough."""
+        now_s = self._clock()
+        self._rate.add(now_s, state.probed)
+        self._last = state
+        if now_s - self._said_at_s >= LINE_EVERY_SECONDS:
+            self._said_at_s = now_s
+            self._last = None
+            self.say(line_of(state, self._rate.per_second))
+
+    def say(self, text: str) -> None:
+        """Write a line."""
+        self._stream.write(printable(text) + "\n")
+        self._stream.flush()
+
+
+class DrawnProgress:
+    """A bar, drawn by rich, and below it how the probes ended."""
+
+    def __init__(self, name: str, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        from rich.console import Console  # noqa: PLC0415 - takes 200 ms
+        from rich.live import Live  # noqa: PLC0415
+        from rich.progress import BarColumn, TextColumn  # noqa: PLC0415
+        from rich.progress import Progress as Bar  # noqa: PLC0415
+
+        self._clock = clock
+        self._rate = Rate()
+        self._last: CrawlState | None = None
+        self._bar = Bar(TextColumn("{task.description}", markup=False), BarColumn(), auto_refresh=False)
+        self._task = self._bar.add_task(printable(name), total=None)
+        self._console = Console(file=stream, highlight=False, markup=False)
+        # Drawn when there is something new: no thread of its own.
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        if self._last is not None:
+            self.say(line_of(self._last, self._rate.per_second))
+
+    def show(self, state: CrawlState) -> None:
+        """Draw it anew."""
+        from rich.console import Group  # noqa: PLC0415 - loaded by now
+        from rich.text import Text  # noqa: PLC0415
+
+        self._rate.add(self._clock(), state.probed)
+        self._last = state
+        lines = [pace_text(state, self._rate.per_second), counts_text(state.results), state.note]
+        below = Text(printable_lines(lines), no_wrap=True, overflow="ellipsis")
+        self._bar.update(self._task, completed=state.probed, total=state.total)
+        self._live.update(Group(self._bar, below) if state.total is not None else below, refresh=True)
+
+    def say(self, text: str) -> None:
+        """Write a line above the bar."""
+        self._console.print(printable(text), soft_wrap=True)
+
+
+def printable_lines(lines: Iterable[str]) -> str:
+    """Return what there is to show, each on its own line."""
+    return "\n".join(printable(line) for line in lines if line)
+
+
+def progress_on(name: str, stream: TextIO = sys.stderr) -> Progress:
+    """Return what suits a stream: drawn on a terminal that can, else in lines."""
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        return DrawnProgress(name, stream)
+    return PlainProgress(stream)

@@ -1,0 +1,146 @@
+"""How far is a crawl, and how is that shown while it goes on?"""
+
+import io
+
+import pytest
+
+from agent_health.cli.progress import (
+    LINE_EVERY_SECONDS,
+    RATE_WINDOW_SECONDS,
+    CrawlState,
+    DrawnProgress,
+    PlainProgress,
+    Rate,
+    counts_text,
+    line_of,
+    progress_on,
+    seconds_left,
+)
+from agent_health.observation import ResultClass
+
+RESULTS = {ResultClass.OK: 12, ResultClass.REFUSED: 1500, ResultClass.TIMEOUT: 3}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_probes_are_told_by_group_and_by_class() -> None:
+    told = "12 alive, 1,503 not alive (refused 1,500, ok 12, timeout 3)"
+    assert counts_text(RESULTS) == told
+    assert counts_text({}) == "nothing yet"
+
+
+def test_a_line_tells_how_far_it_is_and_how_long_it_takes() -> None:
+    state = CrawlState(probed=1515, total=181_666, results=RESULTS)
+    line = line_of(state, 1500.0)
+    assert line.startswith("1,515 of 181,666 probed, 1,500/s, 2 min 1 s left: 12 alive")
+    assert line_of(CrawlState(probed=7, total=None), 0.5) == "7 probed, 0.5/s: nothing yet"
+    noted = CrawlState(probed=7, total=None, note="the registry is away")
+    assert line_of(noted, None) == "7 probed: nothing yet; the registry is away"
+
+
+@pytest.mark.parametrize(("total", "rate"), [(None, 5.0), (10, None), (10, 0.0)])
+def test_nobody_knows_how_long_it_takes_without_an_end_or_a_rate(
+    total: int | None, rate: float | None
+) -> None:
+    assert seconds_left(CrawlState(probed=1, total=total), rate) is None
+
+
+def test_more_than_all_of_them_leaves_nothing_to_do() -> None:
+    # Targets are added while a census goes on.
+    assert seconds_left(CrawlState(probed=12, total=10), 1.0) == 0
+    assert "left" not in line_of(CrawlState(probed=12, total=10), 1.0)
+
+
+def test_the_rate_is_that_of_the_last_seconds() -> None:
+    assert Rate().per_second is None
+    rate = Rate()
+    for second in range(30):
+        # Fast at first, slow at last.
+        rate.add(float(second), 1000 * min(second, 10) + 10 * max(0, second - 10))
+    assert rate.per_second == 10
+    assert RATE_WINDOW_SECONDS < 19
+
+
+def test_two_looks_at_one_moment_are_no_rate() -> None:
+    rate = Rate()
+    rate.add(1.0, 0)
+    rate.add(1.0, 5)
+    assert rate.per_second is None
+
+
+def test_a_log_gets_a_line_now_and_then_and_one_at_the_end() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with PlainProgress(stream, clock) as progress:
+        for second in range(int(LINE_EVERY_SECONDS) * 2 + 3):
+            clock.now_s = float(second)
+            progress.show(CrawlState(probed=second, total=100))
+        progress.say("a directory changed")
+    lines = stream.getvalue().splitlines()
+    assert [line.split(" ")[0] for line in lines] == ["10", "20", "a", "22"]
+
+
+def test_nothing_is_told_twice_at_the_end() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with PlainProgress(stream, clock) as progress:
+        clock.now_s = LINE_EVERY_SECONDS
+        progress.show(CrawlState(probed=1, total=1))
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_no_name_steers_the_terminal() -> None:
+    stream = io.StringIO()
+    with PlainProgress(stream) as progress:
+        progress.say("evil\x1b[2J\u202e")
+    assert "\x1b" not in stream.getvalue()
+    drawn = Terminal()
+    with DrawnProgress("evil\x1b[2J\u202e[bold]", drawn, Clock()) as progress:
+        progress.show(CrawlState(probed=1, total=2, note="evil\x1b]0;x\x07\u202e"))
+        progress.say("evil\x1b]0;x\x07 [bold]")
+    shown = drawn.getvalue()
+    assert "\x1b]0;" not in shown
+    assert "\u202e" not in shown
+    assert "[bold]" in shown
+
+
+def test_a_terminal_gets_a_bar_and_what_stays_above_it() -> None:
+    clock, stream = Clock(), Terminal()
+    with DrawnProgress("census", stream, clock) as progress:
+        for second in range(3):
+            clock.now_s = float(second)
+            progress.show(CrawlState(probed=second * 500, total=2000, results=RESULTS))
+        progress.say("a list was read")
+    shown = stream.getvalue()
+    assert "census" in shown
+    assert "1,000 of 2,000 probed, 500/s, 2 s left" in shown
+    assert "a list was read" in shown
+    # The last thing that is seen is a line that stays.
+    assert (
+        "1,000 of 2,000 probed, 500/s, 2 s left: 12 alive"
+        in shown.replace("\n", " ").rsplit("\x1b[2K", 1)[-1]
+    )
+
+
+def test_a_crawl_without_an_end_has_no_bar() -> None:
+    stream = Terminal()
+    with DrawnProgress("watch", stream, Clock()) as progress:
+        progress.show(CrawlState(probed=5, total=None))
+    assert "━" not in stream.getvalue()
+
+
+def test_what_is_shown_suits_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(progress_on("a", io.StringIO()), PlainProgress)
+    assert isinstance(progress_on("a", Terminal()), DrawnProgress)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(progress_on("a", Terminal()), PlainProgress)
