@@ -70,8 +70,8 @@ class DueTimes(Generic[D]):
             return begins_at_s
         return first
 
-    def pop(self, now_s: float) -> Iterator[D]:
-        """Take what is due by now, the earliest first; it does not wait any more."""
+    def pop(self, now_s: float) -> Iterator[tuple[float, D]]:
+        """Take what is due by now with its time, the earliest first; it does not wait any more."""
         self._open_boxes(now_s)
         while self._open and self._open[0][0] <= now_s:
             due_at_s, _, thing = heapq.heappop(self._open)
@@ -79,7 +79,7 @@ class DueTimes(Generic[D]):
             # Else it was moved or removed since; or its place is one of two for the same time.
             if thing.due_at_s == due_at_s:
                 self.remove(thing)
-                yield thing
+                yield due_at_s, thing
             self._open_boxes(now_s)
 
     def _open_boxes(self, now_s: float) -> None:

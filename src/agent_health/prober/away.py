@@ -1,0 +1,30 @@
+"""How long is a ledger left alone that is away?
+
+Longer with each time it is asked in vain, and each worker for a time of its own: those who lost it
+together must not come back together.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+FIRST_WAIT_SECONDS: Final = 1.0
+MAX_WAIT_SECONDS: Final = 30.0
+"""So late is it noticed at worst that the ledger is back."""
+
+
+class Away:
+    """The times in a row that a ledger was asked in vain."""
+
+    def __init__(self, chance: Callable[[], float]) -> None:
+        self.tries = 0
+        self._chance = chance
+
+    def wait_s(self) -> float:
+        """Count one more; return how long to wait now: from half of the doubled time to all of it."""
+        wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(self.tries, 10))
+        self.tries += 1
+        return wait_s * (0.5 + 0.5 * self._chance())
+
+    def over(self) -> None:
+        """Note that it answered."""
+        self.tries = 0

@@ -1,0 +1,345 @@
+"""Who is probed now, and what follows from what came of it?
+
+Whose turn it is says the plan; who has its turn joins the line of its host; who may start is probed in a
+task of its own. A failure that is doubted is told as not measured, and so is a probe that did not take place.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final, Protocol
+
+from agent_health.probe_cadence import Cadence
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober import unmeasured
+from agent_health.prober.clock import Clock
+from agent_health.prober.ledger import ProbeReport, TargetEntry
+from agent_health.prober.outbox import Outbox, Result
+from agent_health.prober.pace import AddressBusy, Pace, Turn
+from agent_health.prober.plans import Plan
+from agent_health.prober.progress import Tally
+from agent_health.prober.reporting import Reporter
+from agent_health.prober.self_check import Doubt, SelfCheck
+from agent_health.prober.shards import Applied, Holdings, Shard, Slot
+
+TICK_SECONDS: Final = 0.01
+"""What is due within the same hundredth begins together: a wake-up for each would cost more than probes."""
+MAX_OFFERED: Final = 2_000
+"""Targets that join their lines at once; the event loop turns between two such groups."""
+LOOK_AHEAD_RATIO: Final = 2
+"""A census keeps up to so many times its concurrency ready to start."""
+ILL_CONCURRENCY: Final = 10
+"""A census that does not trust its eyes tries only so many at once, until it does."""
+
+_log = logging.getLogger("agent_health.prober")
+
+Due = tuple[Slot, float]
+"""A target whose turn it is, and since when."""
+
+
+class Probes(Protocol):
+    """What probes one target."""
+
+    async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
+        """Probe it now, which is `at_s` since the epoch; AddressBusy if its address has its fill."""
+        ...
+
+
+class Dispatch:
+    """Begins probes, and takes in what they came to."""
+
+    def __init__(
+        self,
+        prober: Probes,
+        plan: Plan,
+        pace: Pace[Due],
+        *,
+        clock: Clock,
+        cadence: Cadence,
+        holdings: Holdings,
+        outbox: Outbox,
+        reporter: Reporter,
+        tally: Tally,
+        check: SelfCheck,
+        max_probe_s: float,
+    ) -> None:
+        self.plan = plan
+        self.failure: BaseException | None = None
+        """A defect of ours that ends the work; `has_failed` is set then."""
+        self.has_failed = asyncio.Event()
+        self._prober = prober
+        self._pace = pace
+        self._concurrency = pace.concurrency
+        self._clock = clock
+        self._cadence = cadence
+        self._holdings = holdings
+        self._outbox = outbox
+        self._reporter = reporter
+        self._tally = tally
+        self._check = check
+        self._max_probe_s = max_probe_s
+        self._running: dict[asyncio.Task[None], float] = {}
+        """Probes under way and when they began, in that order."""
+        self._overdue: set[asyncio.Task[None]] = set()
+        self._replanning: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_ending = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits or is probed; targets with a time of their own do not wait."""
+        return not (self.plan.left or self._pace.waiting or self._pace.in_flight)
+
+    async def end(self, grace_s: float) -> None:
+        """Begin nothing new; let the probes under way go on for a while, and end those that do not end."""
+        self._is_ending = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._replanning is not None:
+            self._replanning.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=grace_s)
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(list(self._running))
+
+    def pump(self) -> None:
+        """Begin what may begin now, and come back when something else may."""
+        if self._is_ending:
+            return
+        try:
+            wait_s = self._begin_due()
+        except Exception as error:  # noqa: BLE001 - nobody awaits this, and whoever runs us must hear of it
+            self._fail(error)
+            return
+        if wait_s is None:
+            return
+        loop = asyncio.get_running_loop()
+        at_s = loop.time() + max(TICK_SECONDS, wait_s)
+        if self._timer is None or self._timer.when() > at_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(at_s, self._on_timer)
+
+    def look_after(self) -> None:
+        """End probes that take too long; once a second."""
+        oldest_s = self._clock.monotonic_s() - self._max_probe_s
+        for task, began_s in self._running.items():
+            if began_s > oldest_s:
+                break
+            self._overdue.add(task)
+            task.cancel()
+        self.pump()
+
+    def note_applied(self, shard: Shard, applied: Applied) -> None:
+        """Plan whom a shard holds."""
+        for slot in applied.gone:
+            self.plan.remove(slot)
+        self._outbox.drop(applied.overtaken)
+        self._outbox.release(shard.number)
+        wall_s = self._clock.wall_s()
+        for slot, memory in applied.to_plan:
+            if not slot.is_busy:
+                self.plan.add(slot, memory, wall_s)
+        self.pump()
+
+    def note_held(self, shards: Iterable[Shard]) -> None:
+        """Plan anew who was due while a claim was over."""
+        wall_s = self._clock.wall_s()
+        for shard in shards:
+            if shard.has_parked and shard.is_current:
+                shard.has_parked = False
+                self._outbox.release(shard.number)
+                for slot in shard.slots.values():
+                    if slot.due_at_s is None and not slot.is_busy:
+                        self.plan.add(slot, slot.recall(), wall_s)
+        self.pump()
+
+    def note_lost(self, shards: Iterable[Shard]) -> None:
+        """Leave the targets of lost shards alone; probes under way end, and are not reported."""
+        for shard in shards:
+            for slot in shard.slots.values():
+                self.plan.remove(slot)
+            self._outbox.release(shard.number)
+
+    def note_turn(self, doubt: Doubt | None) -> None:
+        """Doubt what was seen lately, or trust our eyes again."""
+        if not self.plan.keeps_ticks:
+            self._pace.concurrency = min(ILL_CONCURRENCY, self._concurrency) if doubt else self._concurrency
+        if doubt is not None:
+            self._take_back(doubt)
+        self.pump()
+
+    def replan_all(self) -> None:
+        """Give all who wait a time anew: the calendar was set."""
+        if self._replanning is not None:
+            self._replanning.cancel()
+        self._replanning = asyncio.create_task(self._replan_all())
+
+    async def _replan_all(self) -> None:
+        for shard in list(self._holdings.shards.values()):
+            wall_s = self._clock.wall_s()
+            for slot in shard.slots.values():
+                if slot.due_at_s is not None:
+                    self.plan.add(slot, slot.recall(), wall_s)
+            await asyncio.sleep(0)
+        self.pump()
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.has_failed.set()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def _begin_due(self) -> float | None:
+        """Begin what may begin now; return after how many seconds something else may, None: not by itself."""
+        wall_s, now_s = self._clock.wall_s(), self._clock.monotonic_s()
+        most = MAX_OFFERED
+        if self.plan.left is not None:
+            most = min(most, max(0, LOOK_AHEAD_RATIO * self._pace.concurrency - self._pace.ready))
+        offered = 0
+        for due_at_s, slot in islice(self.plan.take(wall_s), most):
+            offered += 1
+            self._offer(slot, due_at_s, now_s)
+        while not self._outbox.is_full and (turn := self._pace.take(now_s)) is not None:
+            self._begin(turn, now_s)
+        waits = []
+        if (due_s := self.plan.next_at_s()) is not None:
+            waits.append(due_s - wall_s)
+        if (free_at_s := self._pace.next_at_s()) is not None:
+            waits.append(free_at_s - now_s)
+        if offered and self.plan.left:
+            # They may all have joined one line, and who comes after them could start.
+            waits.append(0.0)
+        return min(waits, default=None)
+
+    def _offer(self, slot: Slot, due_at_s: float, now_s: float) -> None:
+        if slot.shard.is_ours(now_s):
+            slot.is_busy = True
+            self._pace.offer(slot.host, (slot, due_at_s), now_s)
+        else:
+            slot.shard.has_parked = True
+
+    def _begin(self, turn: Turn[Due], now_s: float) -> None:
+        slot, _ = turn.item
+        if slot.is_gone or not slot.shard.is_ours(now_s):
+            self._pace.end(turn, 0, now_s)
+            slot.is_busy = False
+            slot.shard.has_parked = True
+            return
+        task = asyncio.create_task(self._probe(turn))
+        self._running[task] = now_s
+        task.add_done_callback(self._note_ended)
+
+    def _note_ended(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._overdue.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+        self.pump()
+
+    async def _probe(self, turn: Turn[Due]) -> None:
+        """Probe one target in its turn."""
+        turn.begin()
+        slot, due_at_s = turn.item
+        began_at_s = self._clock.wall_s()
+        memory = slot.recall()
+        entry = TargetEntry(
+            subject_id=slot.subject_id, url=slot.url, memory=memory, recheck_at_s=slot.recheck_at_s
+        )
+        try:
+            report = await self._prober.probe(entry, began_at_s)
+        except AddressBusy as busy:
+            self._pace.put_off(turn, busy)
+            return
+        except asyncio.CancelledError:
+            if asyncio.current_task() not in self._overdue:
+                raise
+            _log.error("the probe of %s did not end by itself: a defect of this program", slot.subject_id)
+            report = self._without_result(slot, memory, began_at_s, "the probe did not end in time")
+        except Exception:  # noqa: BLE001 - one target must not end the work on all others
+            _log.exception("the probe of %s failed: a defect of this program", slot.subject_id)
+            report = self._without_result(
+                slot, memory, began_at_s, "the probe failed by a defect of the prober"
+            )
+        finally:
+            ended_s = self._clock.monotonic_s()
+        self._pace.end(turn, report.requests, ended_s)
+        if self.plan.keeps_ticks:
+            self._tally.note_start(began_at_s - due_at_s)
+        self._take_in(slot, memory, report, began_at_s, ended_s)
+
+    def _without_result(self, slot: Slot, memory: ProbeMemory, began_at_s: float, why: str) -> ProbeReport:
+        return unmeasured.without_result(slot, memory, self._cadence, began_at_s, why)
+
+    def _take_in(
+        self, slot: Slot, memory: ProbeMemory, report: ProbeReport, began_at_s: float, ended_s: float
+    ) -> None:
+        """Let a probe be reported, remembered, and followed by the next one."""
+        slot.is_busy = False
+        result = report.observation.result
+        self._check.note_probe(slot.host, memory.result, result, ended_s)
+        if self._check.doubt is not None:
+            why = self._check.doubt.why
+            doubted = unmeasured.doubted(memory, report, self._cadence, began_at_s, why)
+            if doubted is not report:
+                if not slot.is_gone and self.plan.tries_again(slot):
+                    return
+                report, result = doubted, doubted.observation.result
+        self._tally.note(result, ended_s)
+        if slot.is_gone:
+            return
+        before = slot.memory
+        missed = unmeasured.missed(slot, memory, self._cadence, began_at_s, keeps_ticks=self.plan.keeps_ticks)
+        if missed is not None:
+            slot.given_up = None
+            self._tally.missed += missed[0]
+            self._report(slot, missed[1], before, began_at_s, ended_s)
+        is_asked_for = slot.recheck_at_s is not None and slot.recheck_at_s <= began_at_s
+        if is_asked_for:
+            slot.recheck_at_s = None
+        slot.remember(report.memory)
+        self._report(slot, report, before, began_at_s, ended_s, is_urgent=is_asked_for)
+        self.plan.add(slot, report.memory, self._clock.wall_s())
+
+    def _report(
+        self,
+        slot: Slot,
+        report: ProbeReport,
+        before: str | None,
+        began_at_s: float,
+        ended_s: float,
+        *,
+        is_urgent: bool = False,
+    ) -> None:
+        result = Result(slot, report, before=before, began_at_s=began_at_s, ended_at_s=ended_s)
+        self._reporter.add(result, is_urgent=is_urgent)
+
+    def _take_back(self, doubt: Doubt) -> None:
+        """Believe no failure any more that was seen since then and is not reported yet."""
+        to_try: list[Slot] = []
+        memories: dict[Slot, ProbeMemory] = {}
+        for result in self._outbox:
+            slot = result.slot
+            if result.ended_at_s < doubt.since_s or slot.is_gone:
+                continue
+            report = result.report
+            # What followed a failure that is taken back followed from what was before it.
+            memory = memories.get(slot) or result.memory_before
+            doubted = unmeasured.doubted(memory, report, self._cadence, result.began_at_s, doubt.why)
+            if doubted is report:
+                continue
+            memories[slot] = doubted.memory
+            self._tally.forget(report.observation.result)
+            if not slot.is_busy and self.plan.tries_again(slot):
+                slot.memory = result.before
+                to_try.append(slot)
+            else:
+                self._tally.note(doubted.observation.result, self._clock.monotonic_s())
+                result.replace(doubted)
+                slot.remember(doubted.memory)
+        self._outbox.drop(to_try)

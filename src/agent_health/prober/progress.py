@@ -1,0 +1,95 @@
+"""How far is a prober, how fast is it, and how late?"""
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from agent_health.latency_histogram import BIN_COUNT, LatencyHistogram, bin_of, clamped
+from agent_health.observation import ResultClass
+
+RATE_SECONDS: Final = 10
+"""The rate is that of so many seconds, the current one left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where one worker stands, at one moment."""
+
+    shards: int
+    """That it holds."""
+    targets: int
+    """That lie in them."""
+    probed: int
+    """Probes that ended since it began."""
+    classes: Mapping[ResultClass, int]
+    """What they came to; `not_measured` also counts those that an ill prober took back."""
+    missed: int
+    """Probes that were due and did not take place, as far as they are told by now."""
+    rate_per_s: float
+    """Probes that ended, over the last 10 s."""
+    in_flight: int
+    """Probes under way."""
+    waiting: int
+    """Targets whose turn it is not yet, since too many others are asked, or their host is."""
+    left: int | None
+    """Of a census: targets still to be probed, in the shards that are held; None if it never ends."""
+    seconds_left: float | None
+    """Of a census, at the current rate; None if that is not known."""
+    start_error_p99_ms: float | None
+    """How late probes began, the 99th percentile since the beginning; None if none was due at a time."""
+    held: int
+    """Results that wait to be reported."""
+    reported: int
+    """Results that the ledger took."""
+    given_up: int
+    """Results that were lost, since the ledger was away for too long."""
+    is_ledger_away: bool
+    doubt: str | None
+    """Why the prober does not trust its own eyes; None if it does."""
+
+
+class Tally:
+    """Counts what one worker does."""
+
+    def __init__(self, now_s: float) -> None:
+        self.probed = 0
+        self.missed = 0
+        self.classes: Counter[ResultClass] = Counter()
+        self._bins = array("Q", bytes(8 * BIN_COUNT))
+        self._seconds: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS + 1)
+        self._first = self._second = int(now_s)
+        self._in_second = 0
+
+    def note(self, result: ResultClass, now_s: float) -> None:
+        """Count a probe that ended; `now_s` never goes back."""
+        self.probed += 1
+        self.classes[result] += 1
+        second = int(now_s)
+        if second != self._second:
+            self._seconds.append((self._second, self._in_second))
+            self._second, self._in_second = second, 0
+        self._in_second += 1
+
+    def forget(self, result: ResultClass) -> None:
+        """Count a probe no more that was counted: it is made again, or counted as another one."""
+        self.probed -= 1
+        self.classes[result] -= 1
+
+    def note_start(self, error_s: float) -> None:
+        """Count by how much a probe began later than it was due."""
+        self._bins[bin_of(clamped(int(error_s * 1e9)))] += 1
+
+    def rate_per_s(self, now_s: float) -> float:
+        """Return how many probes ended per second, over the last whole seconds."""
+        this = int(now_s)
+        since = max(this - RATE_SECONDS, self._first)
+        counted = [*self._seconds, (self._second, self._in_second)]
+        return sum(count for second, count in counted if since <= second < this) / max(1, this - since)
+
+    def start_error_p99_ms(self) -> float | None:
+        """Return the 99th percentile of how late probes began."""
+        histogram = LatencyHistogram()
+        histogram.add(memoryview(self._bins).cast("B"))
+        return next(iter(histogram.percentiles_ms(0.99)), None)

@@ -1,0 +1,135 @@
+"""How do results reach the ledger: whole, once, and not too late?
+
+One call after the other, so that results of one target keep their order. What a call may have left behind
+is handed over again as it was. A batch that the ledger cannot digest is given up, and holds up no other.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from agent_health.prober.away import Away
+from agent_health.prober.clock import Clock
+from agent_health.prober.ledger import Ledger, LedgerAway, ShardBatch
+from agent_health.prober.outbox import Outbox, Result
+from agent_health.prober.shards import Shard
+
+MAX_BATCH: Final = 500
+"""Results in one call, of any shards."""
+MAX_BAD: Final = 10
+"""Results of one call that are sought out as those that cannot be taken; then it is not they."""
+FLUSH_SECONDS: Final = 5.0
+"""No result waits longer for others."""
+
+_log = logging.getLogger("agent_health.prober")
+
+
+class Reporter:
+    """Hands results over, for ever."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        outbox: Outbox,
+        clock: Clock,
+        *,
+        lose: Callable[[int], None],
+        chance: Callable[[], float],
+    ) -> None:
+        self.reported = 0
+        """How many results were taken by the ledger."""
+        self._ledger = ledger
+        self._outbox = outbox
+        self._clock = clock
+        self._lose = lose
+        self._away = Away(chance)
+        self._wake = asyncio.Event()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the ledger did not take what was handed over last."""
+        return self._away.tries > 0
+
+    def add(self, result: Result, *, is_urgent: bool = False) -> None:
+        """Let a result wait for others, or go at once if somebody waits for it."""
+        self._outbox.add(result)
+        if is_urgent or self._outbox.ready >= MAX_BATCH:
+            self._wake.set()
+
+    def hurry(self) -> None:
+        """Hand over at once what there is."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Hand over what there is, in time, until cancelled."""
+        while True:
+            await self._until_due()
+            try:
+                await self.flush()
+            except LedgerAway as error:
+                if not self.is_away:
+                    _log.warning("the ledger is away: %d results are held (%s)", len(self._outbox), error)
+                await asyncio.sleep(self._away.wait_s())
+
+    async def flush(self) -> None:
+        """Hand over all that may be handed over now. LedgerAway."""
+        try:
+            while results := self._outbox.take(MAX_BATCH, self._may_go):
+                await self._hand_over(results)
+        finally:
+            if given_up := self._outbox.give_up(self._clock.monotonic_s()):
+                _log.warning("%d results are given up: the ledger is away for too long", given_up)
+
+    def _may_go(self, shard: Shard) -> bool:
+        return shard.is_ours(self._clock.monotonic_s())
+
+    async def _until_due(self) -> None:
+        oldest_at_s = self._outbox.oldest_at_s
+        wait_s = FLUSH_SECONDS
+        if oldest_at_s is not None:
+            wait_s = max(0.0, oldest_at_s + FLUSH_SECONDS - self._clock.monotonic_s())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
+        self._wake.clear()
+
+    async def _hand_over(self, results: Sequence[Result]) -> None:
+        groups, bad = [results], 0
+        while groups:
+            group = groups[0]
+            try:
+                await self._report(group)
+                del groups[0]
+            except (LedgerAway, asyncio.CancelledError):
+                self._outbox.put_back(result for group in groups for result in group)
+                raise
+            except Exception as error:  # noqa: BLE001 - one bad result must not hold up all others
+                if len(group) == len(results):
+                    _log.exception("the ledger cannot take a batch: it is handed over in parts")
+                if len(group) > 1 and bad < MAX_BAD:
+                    middle = len(group) // 2
+                    groups[:1] = [group[:middle], group[middle:]]
+                    continue
+                bad += 1
+                del groups[0]
+                for result in group:
+                    result.slot.give_up(result.began_at_s)
+                    _log.error("the result of %s is given up: %s", result.slot.subject_id, error)
+
+    async def _report(self, results: Sequence[Result]) -> None:
+        by_shard: dict[int, list[Result]] = {}
+        for result in results:
+            by_shard.setdefault(result.slot.shard.number, []).append(result)
+        batches = [
+            ShardBatch(claim=shard_claim, reports=[result.report for result in of_shard])
+            for of_shard in by_shard.values()
+            if (shard_claim := of_shard[0].slot.shard.claim) is not None
+        ]
+        lost = set(await self._ledger.report(batches))
+        self._away.over()
+        self._outbox.note_return()
+        self.reported += sum(len(batch.reports) for batch in batches if batch.claim.shard not in lost)
+        for number in lost:
+            self._lose(number)

@@ -1,0 +1,189 @@
+"""Which shards are ours, and which targets lie in them?
+
+A target takes a few hundred bytes here: what is remembered of it stays JSON until it is probed. A shard
+that was lost and won again is read anew, for somebody else may have probed its targets meanwhile.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from agent_health.observation import Observation, not_measured
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.ledger import ShardClaim, TargetEntry, TargetPage
+from agent_health.target import TARGET_ID_PREFIX, host_of
+
+_NOTHING: Final = ProbeMemory()
+
+
+class Slot:
+    """One target of a shard of ours."""
+
+    __slots__ = ("due_at_s", "given_up", "is_busy", "memory", "recheck_at_s", "shard", "subject_id", "url")
+
+    def __init__(self, shard: "Shard", entry: TargetEntry) -> None:
+        self.shard = shard
+        self.subject_id = entry.subject_id
+        self.url = entry.url
+        self.recheck_at_s = entry.recheck_at_s
+        self.memory: str | None = None
+        """As JSON; None for nothing."""
+        self.due_at_s: float | None = None
+        """When it is probed next, since the epoch; None while it is busy, or must not be probed."""
+        self.is_busy = False
+        """Whether it is being probed, or waits for its turn."""
+        self.given_up: tuple[int, float] | None = None
+        """How many results of it could not be reported, and when the last of these probes began."""
+        self.remember(entry.memory)
+
+    @property
+    def host(self) -> str:
+        """Who is asked."""
+        return host_of(self.url)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it left, or its shard did."""
+        return self.shard.claim is None or self.shard.slots.get(self.subject_id) is not self
+
+    def remember(self, memory: ProbeMemory) -> str | None:
+        """Keep what a probe left behind; return it as it is kept."""
+        self.memory = memory.to_json() if memory != _NOTHING else None
+        return self.memory
+
+    def recall(self) -> ProbeMemory:
+        """Return what is remembered."""
+        return _NOTHING if self.memory is None else ProbeMemory.from_json(self.memory)
+
+    def give_up(self, began_at_s: float) -> None:
+        """Note that the result of a probe that began then cannot be reported."""
+        self.given_up = (self.given_up[0] + 1 if self.given_up else 1, began_at_s)
+
+    def not_measured(self, at_s: float, why: str) -> Observation:
+        """Return the observation of a probe of it that did not take place then."""
+        at = datetime.fromtimestamp(at_s, UTC)
+        if self.subject_id.startswith(TARGET_ID_PREFIX):
+            return not_measured(at, why, target_url=self.url)
+        return not_measured(at, why, agent_id=self.subject_id)
+
+
+class Shard:
+    """One shard that was claimed."""
+
+    __slots__ = ("claim", "has_parked", "is_current", "number", "slots", "version")
+
+    def __init__(self, claim: ShardClaim) -> None:
+        self.number = claim.shard
+        self.claim: ShardClaim | None = claim
+        """None once it is lost."""
+        self.slots: dict[str, Slot] = {}
+        self.version = 0
+        """Of what is known of it."""
+        self.is_current = False
+        """Whether its targets were read since it was won."""
+        self.has_parked = False
+        """Whether targets of it were due while the claim was over, and wait for nothing now."""
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token of its claim."""
+        return None if self.claim is None else self.claim.fencing_token
+
+    def is_ours(self, now_s: float) -> bool:
+        """Whether its targets may be probed and reported now, by the monotonic clock."""
+        return self.claim is not None and self.is_current and now_s < self.claim.expires_at_s
+
+
+@dataclass(slots=True)
+class Applied:
+    """What a page of targets has changed."""
+
+    to_plan: list[tuple[Slot, ProbeMemory]] = field(default_factory=list)
+    """Who is to be given a time, for they are new or changed, and what is remembered of them."""
+    gone: list[Slot] = field(default_factory=list)
+    overtaken: list[Slot] = field(default_factory=list)
+    """Somebody else probed them later than we did: our results came too late."""
+
+
+class Holdings:
+    """The shards of one worker."""
+
+    def __init__(self) -> None:
+        self.shards: dict[int, Shard] = {}
+        self.targets = 0
+
+    def tokens(self) -> dict[int, int]:
+        """Return what is held, as a ledger wants to see it."""
+        return {
+            number: shard.claim.fencing_token
+            for number, shard in self.shards.items()
+            if shard.claim is not None
+        }
+
+    def versions(self) -> dict[int, int]:
+        """Return what is known of each shard, 0 for those that were not read since they were won."""
+        return {number: shard.version if shard.is_current else 0 for number, shard in self.shards.items()}
+
+    def slots(self) -> Iterator[Slot]:
+        """Return all targets, in the order of their shards."""
+        for shard in list(self.shards.values()):
+            yield from list(shard.slots.values())
+
+    def take(self, claims: Iterable[ShardClaim]) -> tuple[list[Shard], list[Shard]]:
+        """Note what a ledger says that is held; return what was renewed or won, and what was lost."""
+        held: list[Shard] = []
+        named: set[int] = set()
+        for claim in claims:
+            named.add(claim.shard)
+            shard = self.shards.get(claim.shard)
+            if shard is None or shard.claim is None:
+                shard = self.shards[claim.shard] = Shard(claim)
+            elif shard.claim.fencing_token != claim.fencing_token:
+                # Between the two it was nobody's, or somebody else's.
+                shard.is_current = False
+            shard.claim = claim
+            held.append(shard)
+        lost = [self.lose(number) for number in self.shards.keys() - named]
+        return held, [shard for shard in lost if shard is not None]
+
+    def lose(self, number: int) -> Shard | None:
+        """Forget a shard; return it as it was, with its targets in no shard any more."""
+        shard = self.shards.pop(number, None)
+        if shard is not None:
+            self.targets -= len(shard.slots)
+            shard.claim = None
+        return shard
+
+    def doubt_all(self) -> None:
+        """Let all shards be read anew."""
+        for shard in self.shards.values():
+            shard.is_current = False
+
+    def apply(self, shard: Shard, page: TargetPage) -> Applied:
+        """Note what a shard holds: all of it if it was not current, else what has changed."""
+        applied = Applied()
+        is_whole, before = not shard.is_current, len(shard.slots)
+        for entry in page.entries:
+            self._apply_entry(shard, entry, applied)
+        gone = set(page.gone)
+        if is_whole:
+            gone |= shard.slots.keys() - {entry.subject_id for entry in page.entries}
+        applied.gone += [slot for subject_id in gone if (slot := shard.slots.pop(subject_id, None))]
+        shard.version, shard.is_current = page.version, True
+        self.targets += len(shard.slots) - before
+        return applied
+
+    def _apply_entry(self, shard: Shard, entry: TargetEntry, applied: Applied) -> None:
+        slot, memory = shard.slots.get(entry.subject_id), entry.memory
+        if slot is None:
+            slot = shard.slots[entry.subject_id] = Slot(shard, entry)
+        else:
+            slot.url, slot.recheck_at_s = entry.url, entry.recheck_at_s
+            ours = slot.recall()
+            if (memory.probed_at_s or 0.0) > (ours.probed_at_s or 0.0):
+                slot.remember(memory)
+                applied.overtaken.append(slot)
+            else:
+                memory = ours
+        applied.to_plan.append((slot, memory))

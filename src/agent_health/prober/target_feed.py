@@ -1,0 +1,86 @@
+"""Which targets came, left, or are to be looked at now?
+
+The ledger is asked every two seconds which of our shards have changed, in one question for all of them:
+whoever asked for a look does not wait longer than that.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from agent_health.prober.away import Away
+from agent_health.prober.ledger import Ledger, LedgerAway, TargetPage
+from agent_health.prober.shards import Applied, Holdings, Shard
+
+POLL_SECONDS: Final = 2.0
+READ_AT_ONCE: Final = 4
+"""Shards that are read at the same time."""
+
+_log = logging.getLogger("agent_health.prober")
+
+
+class TargetFeed:
+    """Follows what the shards of one worker hold, for ever."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        holdings: Holdings,
+        *,
+        applied: Callable[[Shard, Applied], None],
+        chance: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._holdings = holdings
+        self._applied = applied
+        self._away = Away(chance)
+        self._hurry = asyncio.Event()
+
+    def hurry(self) -> None:
+        """Look at once: shards were won."""
+        self._hurry.set()
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            wait_s = POLL_SECONDS
+            try:
+                await self.look()
+                self._away.over()
+            except LedgerAway as error:
+                if not self._away.tries:
+                    _log.warning("the ledger is away: no targets can be read (%s)", error)
+                wait_s = self._away.wait_s()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._hurry.wait()
+            except TimeoutError:
+                continue
+            self._hurry.clear()
+
+    async def look(self) -> None:
+        """Read what has changed since the last look. LedgerAway."""
+        versions = self._holdings.versions()
+        if not versions:
+            return
+        shards = {number: self._holdings.shards[number] for number in sorted(versions)}
+        changed = set(await self._ledger.changed(versions))
+        for number, shard in shards.items():
+            if number not in changed and versions[number] == 0:
+                # It holds nothing, so there is nothing to read.
+                self._apply(shard, shard.token, TargetPage(entries=()))
+        to_read = [shard for number, shard in shards.items() if number in changed]
+        for first in range(0, len(to_read), READ_AT_ONCE):
+            some = to_read[first : first + READ_AT_ONCE]
+            await asyncio.gather(*(self._read(shard, versions[shard.number]) for shard in some))
+
+    async def _read(self, shard: Shard, version: int) -> None:
+        token = shard.token
+        page = await self._ledger.targets(shard.number, version or None)
+        self._apply(shard, token, page)
+
+    def _apply(self, shard: Shard, token: int | None, page: TargetPage) -> None:
+        # If it was lost meanwhile, or lost and won again, the page tells of the time before.
+        if token is not None and shard.token == token:
+            self._applied(shard, self._holdings.apply(shard, page))

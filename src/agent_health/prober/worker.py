@@ -1,0 +1,242 @@
+"""How does one process probe its share: claim shards, probe their targets when they are due, report?
+
+Six things go on at once until it is asked to end, or a census is through; each has its file: `claims`,
+`target_feed`, `dispatch`, `reporting`, `self_watch`, and here whoever waits for the end.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from agent_health.prober.claims import SHARD_TTL_SECONDS, ClaimKeeper
+from agent_health.prober.clock import SYSTEM_CLOCK, Clock
+from agent_health.prober.definition import ProbeDefinition
+from agent_health.prober.dispatch import Dispatch, Due, Probes
+from agent_health.prober.ledger import Ledger, LedgerAway
+from agent_health.prober.outbox import Outbox
+from agent_health.prober.pace import Pace
+from agent_health.prober.plans import CensusPlan, WatchPlan
+from agent_health.prober.progress import Progress, Tally
+from agent_health.prober.reporting import Reporter
+from agent_health.prober.self_check import NetworkCounts, SelfCheck
+from agent_health.prober.self_watch import SelfWatch
+from agent_health.prober.shards import Holdings, Shard
+from agent_health.prober.target_feed import TargetFeed
+from agent_health.target import SHARDS
+
+REQUESTS_IN_TIME: Final = 3
+"""A probe takes at most so many times what one request may take."""
+OVERDUE_SECONDS: Final = 10.0
+"""A probe that takes so much longer than it may is a defect of ours, and ended."""
+GRACE_SECONDS: Final = 5.0
+"""How long probes under way may go on once the worker is asked to end."""
+LAST_REPORT_SECONDS: Final = 10.0
+"""How long the ledger may take over the last results."""
+LEAVE_SECONDS: Final = 5.0
+CENSUS_LOOK_SECONDS: Final = 0.2
+"""How often a census looks whether it is through."""
+OTHERS_LOOK_SECONDS: Final = 5.0
+"""How often it asks whether the others are, once its own shards are done."""
+MAX_REREADS: Final = 3
+"""How often a census reads all shards anew when they should be done and are not."""
+
+_log = logging.getLogger("agent_health.prober")
+
+
+class Worker:
+    """Probes the targets of the shards that it wins. For one run: watch for ever, or one census."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        prober: Probes,
+        definition: ProbeDefinition,
+        *,
+        worker_name: str,
+        clock: Clock = SYSTEM_CLOCK,
+        network: Callable[[], NetworkCounts] = NetworkCounts,
+        reaches: Callable[[str], Awaitable[bool]] | None = None,
+        shard_ttl_s: float = SHARD_TTL_SECONDS,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        limits = definition.limits
+        self._ledger = ledger
+        self._name = worker_name
+        self._clock = clock
+        self._holdings = Holdings()
+        self._outbox = Outbox()
+        self._tally = Tally(clock.monotonic_s())
+        self._check = SelfCheck(clock.monotonic_s())
+        self._pace: Pace[Due] = Pace(
+            concurrency=limits.concurrency,
+            per_host=limits.per_host,
+            per_address=limits.per_address,
+            host_requests_per_second=limits.host_requests_per_second,
+        )
+        self._reporter = Reporter(ledger, self._outbox, clock, lose=self._lose, chance=chance)
+        self._dispatch = Dispatch(
+            prober,
+            WatchPlan(definition.cadence.policy()),
+            self._pace,
+            clock=clock,
+            cadence=definition.cadence.policy(),
+            holdings=self._holdings,
+            outbox=self._outbox,
+            reporter=self._reporter,
+            tally=self._tally,
+            check=self._check,
+            max_probe_s=REQUESTS_IN_TIME * definition.timeouts.total_seconds + OVERDUE_SECONDS,
+        )
+        self._feed = TargetFeed(ledger, self._holdings, applied=self._dispatch.note_applied, chance=chance)
+        self._keeper = ClaimKeeper(
+            ledger,
+            self._holdings,
+            worker_name,
+            ttl_s=shard_ttl_s,
+            held=self._note_held,
+            lost=self._dispatch.note_lost,
+            chance=chance,
+        )
+        self._self_watch = SelfWatch(
+            ledger,
+            worker_name,
+            self._check,
+            clock,
+            canaries=definition.canaries,
+            reaches=reaches,
+            network=network,
+            turned=self._dispatch.note_turn,
+            clock_was_set=self._dispatch.replan_all,
+            each_second=self._dispatch.look_after,
+            chance=chance,
+        )
+
+    @property
+    def progress(self) -> Progress:
+        """Where the worker stands now."""
+        rate_per_s, left = self._tally.rate_per_s(self._clock.monotonic_s()), self._dispatch.plan.left
+        if left is not None:
+            left += self._pace.waiting + self._pace.in_flight
+        return Progress(
+            shards=len(self._holdings.shards),
+            targets=self._holdings.targets,
+            probed=self._tally.probed,
+            classes=dict(self._tally.classes),
+            missed=self._tally.missed,
+            rate_per_s=rate_per_s,
+            in_flight=self._pace.in_flight,
+            waiting=self._pace.waiting,
+            left=left,
+            seconds_left=left / rate_per_s if left is not None and rate_per_s else None,
+            start_error_p99_ms=self._tally.start_error_p99_ms(),
+            held=len(self._outbox),
+            reported=self._reporter.reported,
+            given_up=self._outbox.given_up,
+            is_ledger_away=self._reporter.is_away,
+            doubt=None if self._check.doubt is None else self._check.doubt.why,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Probe every target at its times until `stop` is set; then report what is finished, and leave."""
+        await self._live(stop.wait())
+
+    async def run_once(self, since_s: float, stop: asyncio.Event) -> bool:
+        """Probe every target once that nobody has probed since then; return whether all were.
+
+        `since_s` is when the census began, in seconds since the epoch: given again, it goes on with those
+        that are left. False if `stop` was set before the end, or if some cannot be counted.
+        """
+        self._dispatch.plan = CensusPlan(since_s)
+        counting = asyncio.create_task(self._until_counted(since_s))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await self._live(asyncio.wait([counting, stopping], return_when=asyncio.FIRST_COMPLETED))
+            return counting.done() and counting.result()
+        finally:
+            await _cancel([counting, stopping])
+
+    async def _live(self, until: Coroutine[Any, Any, object]) -> None:
+        """Do everything at once until something has come to pass, or a defect of ours ends it."""
+        forever = [
+            asyncio.create_task(each.run())
+            for each in (self._keeper, self._feed, self._reporter, self._self_watch)
+        ]
+        others = [asyncio.create_task(until), asyncio.create_task(self._dispatch.has_failed.wait())]
+        try:
+            await asyncio.wait([*forever, *others], return_when=asyncio.FIRST_COMPLETED)
+            if self._dispatch.failure is not None:
+                raise self._dispatch.failure
+            for one in (*forever, others[0]):
+                if one.done():
+                    one.result()
+        finally:
+            await self._end([*forever, *others])
+
+    async def _end(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Let probes under way end, report, leave."""
+        await self._dispatch.end(GRACE_SECONDS)
+        await _cancel(tasks)
+        with suppress(LedgerAway, TimeoutError):
+            async with asyncio.timeout(LAST_REPORT_SECONDS):
+                await self._reporter.flush()
+        if len(self._outbox):
+            _log.warning("%d results are lost, since the ledger is away", len(self._outbox))
+        with suppress(LedgerAway, TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._ledger.leave(self._name)
+
+    async def _until_counted(self, since_s: float) -> bool:
+        """Return True once every target of all shards was probed, by whomever; False if some cannot be."""
+        await self._keeper.has_asked.wait()
+        rereads = 0
+        while True:
+            await asyncio.sleep(CENSUS_LOOK_SECONDS)
+            if not self._is_idle():
+                continue
+            if len(self._outbox):
+                self._reporter.hurry()
+                continue
+            unprobed = await self._unprobed(since_s)
+            if unprobed == 0:
+                return True
+            if unprobed and len(self._holdings.shards) == SHARDS and self._is_idle():
+                # Nobody else is at work on them.
+                if rereads == MAX_REREADS:
+                    _log.error("%d targets could not be counted", unprobed)
+                    return False
+                rereads += 1
+                self._holdings.doubt_all()
+                self._feed.hurry()
+            self._keeper.hurry()
+            await asyncio.sleep(OTHERS_LOOK_SECONDS)
+
+    async def _unprobed(self, since_s: float) -> int | None:
+        try:
+            return await self._ledger.unprobed(since_s)
+        except LedgerAway:
+            return None
+
+    def _is_idle(self) -> bool:
+        """Whether all targets that are ours were probed."""
+        return self._dispatch.is_idle and all(shard.is_current for shard in self._holdings.shards.values())
+
+    def _note_held(self, shards: Sequence[Shard]) -> None:
+        self._dispatch.note_held(shards)
+        if not all(shard.is_current for shard in shards):
+            self._feed.hurry()
+
+    def _lose(self, number: int) -> None:
+        shard = self._holdings.lose(number)
+        if shard is not None:
+            _log.warning("shard %d is somebody else's by now: our results of it are void", number)
+            self._dispatch.note_lost([shard])
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """End tasks, and wait until they have ended."""
+    ending = [task for task in tasks if task.cancel()]
+    if ending:
+        await asyncio.wait(ending)
