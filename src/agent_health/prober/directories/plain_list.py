@@ -228,9 +228,10 @@ def _csv_entries(lines: Iterator[str]) -> Iterator[Entry]:
     if not head:
         return
     delimiter = _delimiter_of(head[0]) or ","
+    sample = csv.reader(head, delimiter=delimiter)
     rows = csv.reader(chain(head, said), delimiter=delimiter)
     try:
-        columns = _columns(list(csv.reader(head, delimiter=delimiter)))
+        columns = _columns(list(sample))
         if columns.has_header:
             next(rows)
         for row in rows:
@@ -238,7 +239,7 @@ def _csv_entries(lines: Iterator[str]) -> Iterator[Entry]:
             name = _cell(row, columns.name)
             yield Listed(url, name or None, columns.kind) if url else Skipped(name, "no_url")
     except csv.Error as error:
-        raise NotReadable(f"expected CSV: line {rows.line_num}: {error}") from None
+        raise NotReadable(f"expected CSV: line {max(rows.line_num, sample.line_num)}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,80 @@
+"""What does a2aregistry.org list?"""
+
+from typing import Any
+
+import pytest
+from tests.support.directories import document, listed, read, skipped
+
+from agent_health.prober.directories.a2a_registry import A2aRegistry
+from agent_health.prober.directories.page import Kind, NotReadable
+
+REGISTRY = A2aRegistry()
+CARD_URL = "https://a.example/.well-known/agent-card.json"
+
+
+def agents(number: int) -> list[dict[str, Any]]:
+    return [{"name": f"Agent {n}", "wellKnownURI": f"https://a{n}.example/card.json"} for n in range(number)]
+
+
+def page(number: int, offset: int = 0, **more: Any) -> dict[str, Any]:
+    return {"agents": agents(number), "limit": 100, "offset": offset} | more
+
+
+def test_an_agent_is_listed_by_its_card() -> None:
+    value = {"agents": [{"id": "1", "name": "One", "wellKnownURI": CARD_URL, "url": "https://a.example/a2a"}]}
+    assert listed(read(REGISTRY, value)) == [(CARD_URL, "One", Kind.A2A_CARD)]
+
+
+def test_an_agent_without_card_is_listed_by_its_url_and_one_without_either_told_of() -> None:
+    first = {"name": "One", "wellKnownUri": CARD_URL}
+    found = read(REGISTRY, {"agents": [first, {"name": "Two", "url": "https://b.example/"}, {"id": "3"}, 4]})
+    assert listed(found)[1:] == [("https://b.example/", "Two", Kind.A2A_ENDPOINT)]
+    assert skipped(found) == [("3", "no_url"), ("", "unreadable")]
+
+
+def test_the_seed_file_lists_cards() -> None:
+    found = read(REGISTRY, {"wellKnownURIs": [CARD_URL, 7]})
+    assert listed(found) == [(CARD_URL, None, Kind.A2A_CARD)]
+    assert (found.items, skipped(found)) == (2, [("", "unreadable")])
+
+
+def test_the_next_page_begins_after_the_last_agent() -> None:
+    assert read(REGISTRY, page(100, total=219)).next_page == {"offset": "100", "limit": "100"}
+    assert read(REGISTRY, page(100, 100, total=219)).next_page == {"offset": "200", "limit": "100"}
+
+
+def test_the_last_page_is_the_one_that_reaches_the_total() -> None:
+    assert read(REGISTRY, page(19, 200, total=219)).next_page is None
+
+
+def test_an_empty_page_is_the_last_one_whatever_the_total_says() -> None:
+    assert read(REGISTRY, page(0, 200, total=219)).next_page is None
+
+
+def test_without_a_total_a_page_that_is_not_full_is_the_last_one() -> None:
+    assert read(REGISTRY, page(100)).next_page == {"offset": "100", "limit": "100"}
+    assert read(REGISTRY, page(99)).next_page is None
+
+
+def test_the_file_that_the_registry_once_was_has_one_page() -> None:
+    found = read(REGISTRY, {"version": "1", "count": 2, "agents": agents(2)})
+    assert (found.next_page, found.total, found.items) == (None, 2, 2)
+
+
+@pytest.mark.parametrize("offset", [-1, "100", 10**400, True, None])
+def test_an_offset_that_is_none_leads_nowhere(offset: object) -> None:
+    assert read(REGISTRY, page(100) | {"offset": offset}).next_page is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[], {}, {"agents": []}, {"agents": [{"agent_id": "a"}]}, {"agents": "all"}, {"agents": [CARD_URL]}],
+)
+def test_other_json_is_not_recognised(value: object) -> None:
+    assert not REGISTRY.recognises(document(value))
+
+
+@pytest.mark.parametrize("value", [[], {}, {"error": "too many requests"}, {"agents": None}])
+def test_by_name_what_holds_no_agents_is_refused(value: object) -> None:
+    with pytest.raises(NotReadable):
+        REGISTRY.read(document(value))

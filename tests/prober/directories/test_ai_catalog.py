@@ -1,0 +1,157 @@
+"""What does an AI Catalog list, and what a registry of ARD 0.9?"""
+
+from typing import Any
+
+import pytest
+from tests.support.cards import CARD_03, CARD_10
+from tests.support.directories import document, listed, read, skipped
+
+from agent_health.prober.directories.ai_catalog import MAX_NESTED, AiCatalog
+from agent_health.prober.directories.page import MAX_NESTING_DEPTH, Kind, NotReadable
+
+CATALOG = AiCatalog()
+A2A = "application/a2a-agent-card+json"
+MCP = "application/mcp-server-card+json"
+NESTED = "application/ai-catalog+json"
+
+
+def entry(media_type: str, key: str = "type", **more: Any) -> dict[str, Any]:
+    return {"identifier": "urn:air:a.example:one", "displayName": "One", key: media_type} | more
+
+
+def catalog(*entries: Any, **more: Any) -> dict[str, Any]:
+    return {"specVersion": "1.0", "entries": list(entries)} | more
+
+
+@pytest.mark.parametrize("key", ["type", "mediaType", "media_type"])
+@pytest.mark.parametrize("media_type", [A2A, f"{A2A}; charset=utf-8", A2A.upper()])
+def test_a_card_is_listed_however_its_type_is_spelled(key: str, media_type: str) -> None:
+    page = read(CATALOG, catalog(entry(media_type, key, url="https://a.example/card.json")))
+    assert listed(page) == [("https://a.example/card.json", "One", Kind.A2A_CARD)]
+
+
+@pytest.mark.parametrize("card", [CARD_03, CARD_10])
+def test_a_card_that_the_catalog_holds_says_where_its_agent_is_called(card: dict[str, Any]) -> None:
+    page = read(CATALOG, catalog(entry(A2A, data=card)))
+    assert listed(page) == [("https://sums.test/a2a", "One", Kind.A2A_ENDPOINT)]
+
+
+@pytest.mark.parametrize("data", [{}, {"name": "x"}, None, "text", [1]])
+def test_a_card_that_says_nothing_is_told_of(data: object) -> None:
+    assert skipped(read(CATALOG, catalog(entry(A2A, data=data)))) == [("One", "no_url")]
+
+
+def test_an_mcp_server_is_listed_as_one() -> None:
+    page = read(CATALOG, catalog(entry(MCP, url="https://a.example/mcp.json"), entry(MCP, data={})))
+    assert listed(page) == [("https://a.example/mcp.json", "One", Kind.MCP)]
+    assert skipped(page) == [("One", "not_a2a")]
+
+
+@pytest.mark.parametrize("media_type", ["application/parquet", "application/ai-skill+md", "text/html"])
+def test_other_artifacts_are_told_of(media_type: str) -> None:
+    page = read(CATALOG, catalog(entry(media_type, url="https://a.example/x")))
+    assert (listed(page), skipped(page)) == ([], [("https://a.example/x", "not_a2a")])
+
+
+def test_an_entry_that_is_none_is_told_of() -> None:
+    page = read(CATALOG, catalog(7, {"displayName": "Two"}))
+    assert skipped(page) == [("", "unreadable"), ("Two", "not_a2a")]
+
+
+def test_another_registry_is_told_of_and_not_followed() -> None:
+    registry = entry("application/ai-registry+json", url="https://registry.example/api/")
+    page = read(CATALOG, catalog(registry))
+    assert (page.nested, skipped(page)) == ((), [("https://registry.example/api/", "a_registry")])
+
+
+# ── catalogs within catalogs ──
+
+
+def nested_in(levels: int) -> dict[str, Any]:
+    value = catalog(entry(A2A, url="https://deep.example/card.json"))
+    for _ in range(levels):
+        value = catalog(entry(NESTED, data=value))
+    return value
+
+
+def test_catalogs_that_are_held_are_read_and_those_at_a_url_named() -> None:
+    inner = catalog(
+        entry(A2A, url="https://b.example/card.json"), entry(NESTED, url="https://c.example/catalog.json")
+    )
+    outer = catalog(
+        entry(NESTED, data=inner),
+        entry(NESTED, url="/more.json"),
+        entry(NESTED, url="/more.json"),
+        entry(NESTED),
+    )
+    page = read(CATALOG, outer)
+    assert listed(page) == [("https://b.example/card.json", "One", Kind.A2A_CARD)]
+    assert page.nested == ("https://c.example/catalog.json", "/more.json")
+    assert skipped(page) == [("One", "no_url")]
+
+
+def test_nesting_ends_where_it_is_too_deep() -> None:
+    assert len(listed(read(CATALOG, nested_in(MAX_NESTING_DEPTH)))) == 1
+    too_deep = read(CATALOG, nested_in(MAX_NESTING_DEPTH + 1))
+    assert (listed(too_deep), skipped(too_deep)) == ([], [("", "too_deep")])
+
+
+def test_the_depth_of_a_hostile_catalog_costs_nothing() -> None:
+    assert skipped(read(CATALOG, nested_in(200))) == [("", "too_deep")]
+
+
+def test_a_document_that_names_too_many_catalogs_is_refused() -> None:
+    entries = [entry(NESTED, url=f"https://a.example/{n}") for n in range(MAX_NESTED + 1)]
+    with pytest.raises(NotReadable, match=str(MAX_NESTED)):
+        CATALOG.read(document(catalog(*entries)))
+
+
+# ── ARD's list ──
+
+
+def test_a_page_of_ard_leads_on_by_its_token() -> None:
+    items = [entry(A2A, url="https://a.example/card.json")]
+    page = read(CATALOG, {"items": items, "total": 219, "pageToken": "eyJwIjoyfQ=="})
+    assert (page.items, page.total) == (1, 219)
+    assert page.next_page == {"pageToken": "eyJwIjoyfQ==", "pageSize": "100"}
+
+
+@pytest.mark.parametrize("token", [None, ""])
+def test_without_a_token_it_is_the_last_page(token: object) -> None:
+    assert read(CATALOG, {"items": [], "total": 0, "pageToken": token}).next_page is None
+
+
+def test_what_a_search_answers_is_a_page_too() -> None:
+    results = [entry(A2A, url="https://a.example/card.json", score=95)]
+    assert len(listed(read(CATALOG, {"results": results, "referrals": []}))) == 1
+
+
+@pytest.mark.parametrize("token", [5, ["x"], {"a": 1}, "x" * 5_000])
+def test_a_token_that_cannot_be_sent_is_no_end(token: object) -> None:
+    with pytest.raises(NotReadable, match="token"):
+        CATALOG.read(document({"items": [entry(A2A)], "pageToken": token}))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        {},
+        {"entries": []},
+        {"entries": [1]},
+        {"items": [{"name": "x"}]},
+        {"entries": {}, "specVersion": "1.0"},
+    ],
+)
+def test_other_json_is_not_recognised(value: object) -> None:
+    assert not CATALOG.recognises(document(value))
+
+
+def test_a_catalog_without_entries_is_recognised() -> None:
+    assert read(CATALOG, catalog()).items == 0
+
+
+@pytest.mark.parametrize("value", [[], {}, {"errorCode": "INTERNAL_ERROR", "message": "x"}])
+def test_by_name_what_holds_no_entries_is_refused(value: object) -> None:
+    with pytest.raises(NotReadable):
+        CATALOG.read(document(value))

@@ -1,0 +1,62 @@
+"""What does a registry of agent-health list?"""
+
+import pytest
+from tests.support.directories import document, listed, read, skipped
+from tests.support.registry_api import RegistryApi
+
+from agent_health.access import Role
+from agent_health.prober.directories.our_registry import OurRegistry
+from agent_health.prober.directories.page import Document, Kind, NotReadable
+
+REGISTRY = OurRegistry()
+CARD_URL = "https://a.example/.well-known/agent-card.json"
+
+
+async def test_what_the_registry_answers_is_recognised_and_read(api: RegistryApi) -> None:
+    await api.register("a", name="One", card_url=CARD_URL, endpoint="https://a.example/a2a")
+    await api.register("b", endpoint="https://b.example/a2a")
+    await api.register("c")
+    answer = await api.ask("GET", REGISTRY.place, key=Role.PROBER)
+    assert answer.status == 200, answer.body
+    page = read(REGISTRY, answer.body)
+    assert listed(page) == [
+        (CARD_URL, "One", Kind.A2A_CARD),
+        ("https://b.example/a2a", "b", Kind.A2A_ENDPOINT),
+    ]
+    assert skipped(page) == [("c", "no_url")]
+    assert (page.items, page.total, page.next_page) == (3, 3, None)
+
+
+async def test_its_cursor_leads_on(api: RegistryApi) -> None:
+    for agent_id in "abc":
+        await api.register(agent_id)
+    answer = await api.ask("GET", "/api/v1/agents?limit=2", key=Role.PROBER)
+    page = read(REGISTRY, answer.body)
+    assert isinstance(page.next_page, dict)
+    following = await api.ask(
+        "GET", f"/api/v1/agents?limit=2&cursor={page.next_page['cursor']}", key=Role.PROBER
+    )
+    assert read(REGISTRY, following.body).items == 1
+
+
+async def test_an_empty_registry_is_recognised(api: RegistryApi) -> None:
+    answer = await api.ask("GET", REGISTRY.place, key=Role.PROBER)
+    assert REGISTRY.recognises(Document(answer.body))
+
+
+@pytest.mark.parametrize(
+    "value", [[], {}, {"agents": []}, {"agents": [{"name": "x"}]}, {"agents": {}, "total": 0}]
+)
+def test_other_json_is_not_recognised(value: object) -> None:
+    assert not REGISTRY.recognises(document(value))
+
+
+@pytest.mark.parametrize("value", [[], {"error": {"code": "unknown_key"}}, {"agents": 1}])
+def test_by_name_what_holds_no_agents_is_refused(value: object) -> None:
+    with pytest.raises(NotReadable):
+        REGISTRY.read(document(value))
+
+
+def test_a_cursor_that_cannot_be_sent_is_no_end() -> None:
+    with pytest.raises(NotReadable, match="token"):
+        REGISTRY.read(document({"agents": [], "cursor": ["x"]}))

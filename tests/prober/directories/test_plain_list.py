@@ -1,0 +1,228 @@
+"""What does a plain list of URLs or domains say?"""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.directories import document, listed, read, skipped
+
+from agent_health.prober.directories.gathered import Gathered
+from agent_health.prober.directories.page import Kind, NotReadable
+from agent_health.prober.directories.plain_list import MAX_LINE_CHARS, SAMPLE_LINES, PlainList, is_place
+
+PLAIN = PlainList()
+A, B, C = "https://a.example/", "https://b.example/.well-known/agent-card.json", "c.example"
+
+
+def urls(content: object, content_type: str = "") -> list[str]:
+    return [url for url, _, _ in listed(read(PLAIN, content, content_type))]
+
+
+# ── text ──
+
+
+def test_text_has_one_url_or_domain_per_line() -> None:
+    assert urls(f"{A}\n{B}\n{C}\n") == [A, B, C]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_every_kind_of_line_end_ends_a_line(end: str) -> None:
+    assert urls(end.join([A, B, C])) == [A, B, C]
+
+
+def test_comments_white_space_and_a_byte_order_mark_are_passed_over() -> None:
+    text = f"\ufeff# my agents\n\n  {A}  # the first\n\t{C}\t\n#{B}\nhttps://d.example/#part\n"
+    assert urls(text) == [A, C, "https://d.example/#part"]
+
+
+def test_a_line_that_is_no_url_is_kept_to_be_told_of() -> None:
+    assert urls(f"{A}\nnot a url\n{B}") == [A, "not a url", B]
+
+
+def test_bytes_that_are_no_utf_8_spoil_their_own_line_alone() -> None:
+    lines = urls(A.encode() + b"\nhttps://caf\xe9.example/\n" + C.encode())
+    assert lines == [A, "https://caf\ufffd.example/", C]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   \n\n",
+        "# nothing but a comment",
+        "Service Unavailable",
+        "Not Found\nThe page that you asked for is not there.\n",
+        "<html><body>https://a.example/</body></html>",
+        "<?xml version='1.0'?><urlset/>",
+        "User-agent: *\nDisallow: /\n",
+        "name: census\ncontact: mailto:ops@example.org\n",
+        "\0\0\0\0",
+        "hello",
+    ],
+)
+def test_other_text_is_no_list_by_content_or_by_name(text: str) -> None:
+    assert not PLAIN.recognises(document(text))
+    with pytest.raises(NotReadable, match="expected"):
+        PLAIN.read(document(text))
+
+
+def test_text_in_utf_16_is_refused() -> None:
+    assert not PLAIN.recognises(document(f"{A}\n{C}".encode("utf-16")))
+
+
+def test_by_name_a_list_may_begin_badly_and_by_content_not() -> None:
+    text = "\n".join([*["out of order"] * (SAMPLE_LINES - 1), A])
+    assert not PLAIN.recognises(document(text))
+    assert len(list(PLAIN.read(document(text)).entries)) == SAMPLE_LINES
+
+
+@pytest.mark.parametrize("text", ["a.example", "localhost:8000", "https://agent/", "[::1]:80", "10.0.0.1"])
+def test_a_domain_with_a_dot_or_a_port_is_a_place(text: str) -> None:
+    assert is_place(text)
+
+
+@pytest.mark.parametrize("text", ["agent", "", "1.5", "a b.example", "mailto:a@b.example", "ftp://a.example"])
+def test_a_word_or_another_scheme_is_none(text: str) -> None:
+    assert not is_place(text)
+
+
+# ── CSV ──
+
+
+@pytest.mark.parametrize(
+    ("header", "kind"),
+    [
+        ("name,url,owner", Kind.UNKNOWN),
+        ("Name;URL;Owner", Kind.UNKNOWN),
+        ("title\tDomain\towner", Kind.UNKNOWN),
+        ("name|card_url|url", Kind.A2A_CARD),
+        ("name,wellKnownURI,url", Kind.A2A_CARD),
+    ],
+)
+def test_columns_of_csv_are_told_by_their_names(header: str, kind: Kind) -> None:
+    delimiter = next(mark for mark in ",;\t|" if mark in header)
+    rows = [header, delimiter.join(["One", A, "x"]), delimiter.join(["Two", C, "y"])]
+    assert listed(read(PLAIN, "\n".join(rows))) == [(A, "One", kind), (C, "Two", kind)]
+
+
+def test_without_names_the_first_column_of_urls_counts() -> None:
+    assert urls("1,google.example,x.example\n2,b.example,y.example\n") == ["google.example", "b.example"]
+
+
+def test_a_comma_in_a_url_is_no_column() -> None:
+    assert urls("https://a.example/x,y\nhttps://b.example/1,2\n") == [
+        "https://a.example/x,y",
+        "https://b.example/1,2",
+    ]
+
+
+def test_what_calls_itself_csv_is_csv() -> None:
+    assert urls("https://a.example/,One\nhttps://b.example/,Two\n", "text/csv") == [
+        "https://a.example/",
+        "https://b.example/",
+    ]
+
+
+def test_quoted_cells_may_hold_delimiters_quotes_and_line_ends() -> None:
+    text = f'url,name\n{A},"One, the ""first""\nof all"\n{B},Two\n'
+    assert listed(read(PLAIN, text)) == [
+        (A, 'One, the "first"\nof all', Kind.UNKNOWN),
+        (B, "Two", Kind.UNKNOWN),
+    ]
+
+
+def test_a_row_without_its_url_is_told_of() -> None:
+    page = read(PLAIN, f"name,url\nOne,{A}\nTwo,\nThree\nFour,{B}\n")
+    assert skipped(page) == [("Two", "no_url"), ("Three", "no_url")]
+
+
+def test_csv_without_any_url_is_no_list() -> None:
+    with pytest.raises(NotReadable):
+        PLAIN.read(document("name,colour\nOne,red\n", "text/csv"))
+
+
+def test_csv_that_cannot_be_read_to_its_end_is_not_half_a_list() -> None:
+    text = f"url,name\n{A},One\n{B},{'x' * 200_000}\n"
+    with pytest.raises(NotReadable, match="line 3"):
+        list(PLAIN.read(document(text)).entries)
+
+
+# ── JSON and JSONL ──
+
+
+def test_json_lists_texts_or_objects() -> None:
+    items = [
+        A,
+        {"url": B, "name": "Two"},
+        {"domain": C},
+        {"agent_card_url": B, "url": A},
+        {"name": "Five"},
+        6,
+    ]
+    page = read(PLAIN, items)
+    assert listed(page) == [
+        (A, None, Kind.UNKNOWN),
+        (B, "Two", Kind.UNKNOWN),
+        (C, None, Kind.UNKNOWN),
+        (B, None, Kind.A2A_CARD),
+    ]
+    assert skipped(page) == [("Five", "no_url"), ("", "unreadable")]
+    assert page.items == 6
+
+
+@pytest.mark.parametrize("key", ["urls", "targets", "domains", "hosts", "agents"])
+def test_an_object_may_hold_the_list(key: str) -> None:
+    assert urls({"updated": "today", key: [A, C]}) == [A, C]
+
+
+def test_an_empty_json_list_is_an_empty_directory() -> None:
+    assert urls([]) == []
+
+
+@pytest.mark.parametrize("value", [[1, 2], [None], [[A]], [{"x": 1}], {"x": [A]}, {"url": A}, ["a word"]])
+def test_other_json_is_no_list(value: object) -> None:
+    assert not PLAIN.recognises(document(value))
+    with pytest.raises(NotReadable):
+        PLAIN.read(document(value))
+
+
+def test_jsonl_has_a_text_or_an_object_per_line() -> None:
+    lines = [
+        json.dumps({"url": A, "name": "One"}),
+        json.dumps(B),
+        "{broken",
+        "[]",
+        "",
+        json.dumps({"id": "x"}),
+        json.dumps(C),
+    ]
+    page = read(PLAIN, "\n".join(lines))
+    assert listed(page) == [(A, "One", Kind.UNKNOWN), (B, None, Kind.UNKNOWN), (C, None, Kind.UNKNOWN)]
+    assert skipped(page) == [("{broken", "unreadable"), ("[]", "unreadable"), ("x", "no_url")]
+
+
+def test_one_line_of_jsonl_is_told_by_its_media_type() -> None:
+    # Without it, it is a JSON object, and could be anything.
+    content = json.dumps({"url": A}) + "\n" + json.dumps({"url": B})
+    assert urls(content, "application/jsonl") == [A, B]
+
+
+@pytest.mark.parametrize("line", [json.dumps({"url": A, "x": "y" * MAX_LINE_CHARS}), "[" * 5_000])
+def test_a_line_that_is_too_long_or_too_deep_is_left_out(line: str) -> None:
+    page = read(PLAIN, f"{json.dumps({'url': A})}\n{line}")
+    assert len(listed(page)) == 1
+    assert [reason for _, reason in skipped(page)] == ["unreadable"]
+
+
+@given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
+def test_whatever_comes_is_recognised_or_not_and_read_or_refused(body: bytes) -> None:
+    made = document(body)
+    is_recognised = PLAIN.recognises(made)
+    try:
+        gathered = Gathered()
+        gathered.add(PLAIN.read(made).entries)
+    except NotReadable:
+        # What is recognised by its first lines may still break later, as CSV does.
+        return
+    assert not is_recognised or gathered.items or made.value == []

@@ -1,0 +1,40 @@
+"""How do tests of directories make documents, and look at what was read of them?"""
+
+import json
+from typing import Any
+
+from agent_health.prober.directories.page import Document, Format, Kind, Listed, Page, Skipped
+
+URL = "https://directory.example/list"
+
+
+def document(content: Any, content_type: str = "", url: str = URL) -> Document:
+    """Return a document: bytes and text as they are, all else as JSON."""
+    if isinstance(content, str):
+        content = content.encode()
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return Document(body, content_type, url)
+
+
+def read(one: Format, content: Any, content_type: str = "") -> Page:
+    """Take a document apart that the format recognises, with its entries as a list."""
+    made = document(content, content_type)
+    assert one.recognises(made), content
+    page = one.read(made)
+    return Page(
+        entries=list(page.entries),
+        items=page.items,
+        total=page.total,
+        next_page=page.next_page,
+        nested=page.nested,
+    )
+
+
+def listed(page: Page) -> list[tuple[str, str | None, Kind]]:
+    """Return what a page lists: URL, name, kind."""
+    return [(entry.url, entry.name, entry.kind) for entry in page.entries if isinstance(entry, Listed)]
+
+
+def skipped(page: Page) -> list[tuple[str, str]]:
+    """Return what a page leaves out, and why."""
+    return [(entry.what, entry.reason) for entry in page.entries if isinstance(entry, Skipped)]
