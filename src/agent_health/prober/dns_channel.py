@@ -1,19 +1,20 @@
 """Who is asked about a name: c-ares, or the system's own resolver in threads?
 
-c-ares serves any number of names at once in one thread. Where it cannot start, as without inotify, a few
-threads ask the system, which is slower but knows the same names.
+c-ares asks about any number of names at once, within the event loop. (aiodns runs it in a thread of its own,
+and the two threads wait for each other's lock: twice the processor time for each name.) Where it cannot
+start, a few threads ask the system, which is slower but knows the same names.
 """
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from ipaddress import ip_address
 from logging import getLogger
 from typing import Any, Final, Protocol
 
-import aiodns
 import pycares
 
 from agent_health.errors import InvalidSetting
@@ -23,6 +24,8 @@ MAX_ADDRESSES: Final = 32
 """Of one name, so many are looked at."""
 TRIES: Final = 2
 """Of each name server; the second waits twice as long."""
+TICK_SECONDS: Final = 0.25
+"""How often c-ares looks for questions that have waited too long."""
 MAX_THREADS: Final = 16
 """Names that are looked up at once where c-ares cannot start."""
 DEFAULT_TTL_SECONDS: Final = 60.0
@@ -30,7 +33,7 @@ DEFAULT_TTL_SECONDS: Final = 60.0
 
 # With these it is known that there is no address; with all others nothing is known.
 _NO_ADDRESS: Final = frozenset({
-    aiodns.error.ARES_ENOTFOUND, aiodns.error.ARES_ENODATA, aiodns.error.ARES_EBADNAME,
+    pycares.errno.ARES_ENOTFOUND, pycares.errno.ARES_ENODATA, pycares.errno.ARES_EBADNAME,
 })  # fmt: skip
 _NO_ADDRESS_IN_SYSTEM: Final = frozenset(
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
@@ -49,22 +52,21 @@ class NameAnswer:
     """Why it is not known whether there are addresses; empty if it is."""
 
 
+Tell = Callable[[NameAnswer], None]
+
+
 class DnsChannel(Protocol):
     """What names are looked up with."""
 
-    def look_up(self, host: str) -> "asyncio.Future[Any]":
-        """Ask for the addresses of a name, as it stands; `read` tells what came back."""
-        ...
-
-    def read(self, answer: "asyncio.Future[Any]") -> NameAnswer:
-        """Tell what a future of `look_up` came to, once it is done."""
+    def look_up(self, host: str, tell: Tell) -> None:
+        """Ask for the addresses of a name, as it stands; `tell` is called once, maybe at once."""
         ...
 
     def renewed(self) -> "DnsChannel | None":
         """Return one that has forgotten all answers; None if none is needed, or none to be had."""
         ...
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Let what is under way fail."""
         ...
 
@@ -90,43 +92,56 @@ async def answers_for_root(servers: Sequence[str], timeout_s: float) -> bool:
 
     It is asked anew each time: c-ares remembers the answer of one that is gone.
     """
+    answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+    def tell(_result: object, code: int | None) -> None:
+        if not answered.done():
+            answered.set_result(code)
+
     try:
-        resolver = _cares(servers, timeout_s)
+        channel = _Cares(servers, timeout_s)
     except pycares.AresError:
         return False
-    try:
-        async with asyncio.timeout(timeout_s):
-            await resolver.query_dns(".", "NS")
-    except aiodns.error.DNSError as error:
-        return error.args[0] in _NO_ADDRESS
-    except TimeoutError:
-        return False
-    finally:
-        await resolver.close()
-    return True
+    with contextlib.closing(channel):
+        channel.ask_root(tell)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                code = await answered
+                return code is None or code in _NO_ADDRESS
+    return False
 
 
 class _Cares:
-    """c-ares, in a thread of its own."""
+    """c-ares, woken by the event loop."""
 
     def __init__(self, servers: Sequence[str], timeout_s: float) -> None:
         self._servers = servers
         self._timeout_s = timeout_s
-        self._resolver = _cares(servers, timeout_s)
+        self._loop = asyncio.get_running_loop()
+        self._reading: set[int] = set()
+        self._writing: set[int] = set()
+        self._tick: asyncio.TimerHandle | None = None
+        self._channel = pycares.Channel(
+            flags=pycares.ARES_FLAG_NOSEARCH,
+            servers=servers or None,
+            tries=TRIES,
+            # The second try waits twice as long: together less than all of the time.
+            timeout=timeout_s / (2 * TRIES),
+            sock_state_cb=self._watch,
+        )
 
-    def look_up(self, host: str) -> "asyncio.Future[pycares.AddrInfoResult]":
-        return self._resolver.getaddrinfo(host, socket.AF_UNSPEC, type=socket.SOCK_STREAM)
+    def look_up(self, host: str, tell: Tell) -> None:
+        self._channel.getaddrinfo(
+            host,
+            None,
+            family=socket.AF_UNSPEC,
+            type=socket.SOCK_STREAM,
+            callback=lambda result, code: tell(_read(result, code)),
+        )
 
-    def read(self, answer: "asyncio.Future[pycares.AddrInfoResult]") -> NameAnswer:
-        error = None if answer.cancelled() else answer.exception()
-        if isinstance(error, aiodns.error.DNSError):
-            code, told = error.args
-            return NameAnswer() if code in _NO_ADDRESS else NameAnswer(unclear=_told(told))
-        if answer.cancelled() or error is not None:
-            return NameAnswer(unclear=_told(error or "it was given up"))
-        nodes = answer.result().nodes[:MAX_ADDRESSES]
-        addresses = tuple(ip_address(node.addr[0].decode()) for node in nodes)
-        return NameAnswer(addresses, float(max(0, min((node.ttl for node in nodes), default=0))))
+    def ask_root(self, tell: Callable[[object, int | None], None]) -> None:
+        """Ask who serves the root."""
+        self._channel.query(".", pycares.QUERY_TYPE_NS, callback=tell)
 
     def renewed(self) -> "_Cares | None":
         try:
@@ -134,53 +149,88 @@ class _Cares:
         except pycares.AresError:
             return None
 
-    async def close(self) -> None:
-        await self._resolver.close()
+    def close(self) -> None:
+        self._channel.cancel()
+        self._channel.close()
+        if self._tick is not None:
+            self._tick.cancel()
+            self._tick = None
+        # It closes its sockets a moment later, in a thread.
+        for descriptor in self._reading:
+            self._loop.remove_reader(descriptor)
+        for descriptor in self._writing:
+            self._loop.remove_writer(descriptor)
+        self._reading.clear()
+        self._writing.clear()
+
+    def _watch(self, descriptor: int, is_read: bool, is_written: bool) -> None:  # noqa: FBT001 - c-ares'
+        """Wake c-ares for one of its sockets, or no longer; it says so before it closes one."""
+        if is_read:
+            self._reading.add(descriptor)
+            self._loop.add_reader(descriptor, self._process, descriptor, pycares.ARES_SOCKET_BAD)
+        elif descriptor in self._reading:
+            self._reading.discard(descriptor)
+            self._loop.remove_reader(descriptor)
+        if is_written:
+            self._writing.add(descriptor)
+            self._loop.add_writer(descriptor, self._process, pycares.ARES_SOCKET_BAD, descriptor)
+        elif descriptor in self._writing:
+            self._writing.discard(descriptor)
+            self._loop.remove_writer(descriptor)
+        self._keep_ticking()
+
+    def _keep_ticking(self) -> None:
+        if self._tick is None and self._reading:
+            self._tick = self._loop.call_later(TICK_SECONDS, self._look_for_late)
+
+    def _process(self, read: int, written: int) -> None:
+        self._channel.process_fd(read, written)
+
+    def _look_for_late(self) -> None:
+        self._tick = None
+        self._process(pycares.ARES_SOCKET_BAD, pycares.ARES_SOCKET_BAD)
+        self._keep_ticking()
 
 
 class _Threads:
     """The system's resolver; nothing cancels what it does, but its own timeouts."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(MAX_THREADS, "look-up")
 
-    def look_up(self, host: str) -> "asyncio.Future[list[Any]]":
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._threads, _system_addresses, host)
-
-    def read(self, answer: "asyncio.Future[list[Any]]") -> NameAnswer:
-        error = None if answer.cancelled() else answer.exception()
-        if isinstance(error, socket.gaierror) and error.errno in _NO_ADDRESS_IN_SYSTEM:
-            return NameAnswer()
-        if answer.cancelled() or error is not None:
-            return NameAnswer(unclear=_told(error or "it was given up"))
-        texts = list(dict.fromkeys(address[0] for *_, address in answer.result()))
-        addresses = tuple(ip_address(text) for text in texts[:MAX_ADDRESSES])
-        return NameAnswer(addresses, DEFAULT_TTL_SECONDS)
+    def look_up(self, host: str, tell: Tell) -> None:
+        found = self._loop.run_in_executor(self._threads, _ask_system, host)
+        found.add_done_callback(
+            lambda done: tell(NameAnswer(unclear="was given up") if done.cancelled() else done.result())
+        )
 
     def renewed(self) -> None:
         return None
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _cares(servers: Sequence[str], timeout_s: float) -> aiodns.DNSResolver:
-    return aiodns.DNSResolver(
-        servers or None,
-        flags=pycares.ARES_FLAG_NOSEARCH,
-        # Files first, whatever the system says.
-        lookups="fb",
-        tries=TRIES,
-        # The second try waits twice as long: together less than all of the time.
-        timeout=timeout_s / (2 * TRIES),
-    )
+def _read(result: pycares.AddrInfoResult | None, code: int | None) -> NameAnswer:
+    if result is None or code is not None:
+        if code in _NO_ADDRESS:
+            return NameAnswer()
+        told = pycares.errno.strerror(code or pycares.errno.ARES_EBADRESP)
+        return NameAnswer(unclear=f"could not be looked up: {told!s}")
+    nodes = result.nodes[:MAX_ADDRESSES]
+    addresses = tuple(ip_address(node.addr[0].decode()) for node in nodes)
+    return NameAnswer(addresses, float(max(0, min((node.ttl for node in nodes), default=0))))
 
 
-def _system_addresses(host: str) -> list[Any]:
-    return list(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
-
-
-def _told(error: object) -> str:
-    told = error.decode() if isinstance(error, bytes) else str(error)
-    return f"could not be looked up: {told}"
+def _ask_system(host: str) -> NameAnswer:
+    try:
+        found: Iterator[Any] = iter(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except socket.gaierror as error:
+        if error.errno in _NO_ADDRESS_IN_SYSTEM:
+            return NameAnswer()
+        return NameAnswer(unclear=f"could not be looked up: {error.strerror}")
+    except (OSError, UnicodeError) as error:
+        return NameAnswer(unclear=f"could not be looked up: {error}")
+    texts = list(dict.fromkeys(address[0] for *_, address in found))
+    return NameAnswer(tuple(ip_address(text) for text in texts[:MAX_ADDRESSES]), DEFAULT_TTL_SECONDS)

@@ -33,6 +33,7 @@ from agent_health.client.bounded_get import (
 from agent_health.client.redirects import joined, refusal
 from agent_health.observation import MAX_ETAG_CHARS, Phases, ResultClass
 from agent_health.prober.connector import JudgedConnector, Line, NotReached, Unreached
+from agent_health.prober.opt_out import OptOuts
 from agent_health.prober.resolve import Resolver
 from agent_health.target_address import Address, Network, Refused, TargetUrl
 
@@ -49,6 +50,8 @@ KEEPS_METHOD: Final = frozenset({307, 308})
 """A POST that is redirected otherwise would become a GET."""
 ACCEPT_ENCODING: Final = "gzip, deflate"
 """What aiohttp unpacks in pieces of bounded size without further packages."""
+MAX_TIME_CHARS: Final = 64
+"""Of a time in a header."""
 
 _MS: Final = 1000.0
 _BROKE_WHILE_IDLE: Final = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
@@ -66,6 +69,8 @@ class Request:
     """Besides those that every request has."""
     etag: str | None = None
     """Of what is known already: an answer that it has not changed is `ok`, and has no body."""
+    modified_since: str | None = None
+    """The same by its `Last-Modified`, as sent, where there is no entity tag."""
     max_bytes: int
     """The largest body that is read, after decompression."""
     is_head_enough: bool = False
@@ -83,8 +88,10 @@ class Fetched(Answer):
 
     etag: str | None = None
     """As sent; None if it is longer than an observation takes."""
+    last_modified: str | None = None
+    """`Last-Modified`, as sent; None if it is too long to be a time."""
     is_unchanged: bool = False
-    """Whether it is what the request's `etag` stands for (304)."""
+    """Whether it is what the request's `etag` or `modified_since` stands for (304)."""
     phases: Phases | None = None
     """Of the last request; None if nothing was tried."""
     address: Address | None = None
@@ -113,10 +120,15 @@ class Fetcher:
         networks: Sequence[Network] = (),
         user_agent: str,
         resolver: Resolver,
+        opt_outs: OptOuts | None = None,
     ) -> None:
-        """`networks`: those that may be contacted besides the public internet; the resolver stays open."""
+        """`networks`: those that may be contacted besides the public internet; the resolver stays open.
+
+        `opt_outs`: who is not contacted, neither at once nor where a card or a redirect leads.
+        """
         self.connector = JudgedConnector(resolver, timeouts, networks)
         self._timeouts = timeouts
+        self._opt_outs = opt_outs or None
         self._loop = asyncio.get_running_loop()
         self._session = aiohttp.ClientSession(
             connector=self.connector,
@@ -188,6 +200,9 @@ class Fetcher:
             is_bad_redirect = url is not request.url and target.name == "invalid_url"
             result = ResultClass.REDIRECT_REFUSED if is_bad_redirect else ResultClass.BLOCKED_ADDRESS
             return Fetched(url=url, result=result, reason=target.reason, is_reached=False), None
+        if self._opt_outs is not None and (entry := self._opt_outs.entry_for(str(url))) is not None:
+            result = ResultClass.NOT_MEASURED if url is request.url else ResultClass.REDIRECT_REFUSED
+            return Fetched(url=url, result=result, reason=f"opted out: {entry}", is_reached=False), None
         if (url.raw_host or "").endswith("."):
             # As certificates have it, and `connector`.
             url = url.with_host(target.host)
@@ -217,6 +232,8 @@ class Fetcher:
         headers = {"Accept": request.accept, **request.headers}
         if request.etag is not None:
             headers["If-None-Match"] = request.etag
+        elif request.modified_since is not None:
+            headers["If-Modified-Since"] = request.modified_since
         limit = asyncio.timeout_at(min(deadline_s, self._loop.time() + self._timeouts.first_byte_seconds))
         async with (
             limit,
@@ -226,7 +243,8 @@ class Fetcher:
         ):
             limit.reschedule(deadline_s)
             assert isinstance(response, _TimedResponse)  # noqa: S101 - the session makes no others
-            is_unchanged = response.status == 304 and request.etag is not None
+            is_conditional = request.etag is not None or request.modified_since is not None
+            is_unchanged = response.status == 304 and is_conditional
             result, reason = judge_status(response.status, request.method)
             if is_unchanged:
                 result, reason = ResultClass.OK, ""
@@ -238,6 +256,7 @@ class Fetcher:
                     result, reason = too_large(request.max_bytes)
             ended_s = perf_counter()
             etag = response.headers.get("ETag")
+            modified = response.headers.get("Last-Modified")
             line = response.line
             fetched = Fetched(
                 url=url,
@@ -246,6 +265,7 @@ class Fetcher:
                 body=body or b"",
                 latency_ms=(ended_s - began_s) * _MS,
                 etag=etag if etag is not None and len(etag) <= MAX_ETAG_CHARS else None,
+                last_modified=modified if modified is not None and len(modified) <= MAX_TIME_CHARS else None,
                 is_unchanged=is_unchanged,
                 allow=response.headers.get("Allow", ""),
                 phases=response.phases(ended_s),

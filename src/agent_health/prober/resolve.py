@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from agent_health.prober.dns_channel import DnsChannel, NameAnswer, answers_for_root, open_channel
 from agent_health.target_address import Address
@@ -91,7 +91,7 @@ class Resolver:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._channel.close()
+        self._channel.close()
 
     def remembered(self, host: str) -> Found | NoAddress | None:
         """Return what is still known of a name; None if it has to be looked up."""
@@ -124,7 +124,7 @@ class Resolver:
         if await self._is_found_elsewhere(began_at_s):
             return NoAddress(answer.unclear)
         self.faults += 1
-        return NoAddress("no name server answers us", is_resolver_fault=True)
+        return NoAddress(f"no name server does its work for us ({answer.unclear})", is_resolver_fault=True)
 
     async def _answer(self, host: str) -> NameAnswer:
         pending = self._pending.get(host)
@@ -138,18 +138,16 @@ class Resolver:
         self._lookups_left -= 1
         if self._lookups_left < 0:
             self._renew_channel()
-        channel = self._channel
         pending: asyncio.Future[NameAnswer] = self._loop.create_future()
         self._pending[host] = pending
 
-        def settle(answered: "asyncio.Future[Any]") -> None:
-            answer = channel.read(answered)
+        def settle(answer: NameAnswer) -> None:
             self._keep(host, answer)
             del self._pending[host]
             if not pending.done():
                 pending.set_result(answer)
 
-        channel.look_up(host).add_done_callback(settle)
+        self._channel.look_up(host, settle)
         return pending
 
     def _keep(self, host: str, answer: NameAnswer) -> None:
@@ -195,4 +193,4 @@ class Resolver:
             if pending:
                 await asyncio.wait(pending, timeout=self._timeout_s)
         finally:
-            await channel.close()
+            channel.close()
