@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,7 +133,7 @@ def test_whoever_holds_the_count_for_long_is_not_waited_for(
     room: EvidenceRoom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(evidence_room.time, "sleep", pauses.append)
+    monkeypatch.setattr(time, "sleep", pauses.append)
     with (tmp_path / ".tally").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert room.take(BLOCK_BYTES)
