@@ -159,8 +159,6 @@ async def test_a_document_that_moved_is_found_when_the_card_is_read_again() -> N
 
 # ── what stands there ──
 
-NOW = datetime.now(UTC)
-
 
 @pytest.mark.parametrize(
     ("reply", "expected", "why"),

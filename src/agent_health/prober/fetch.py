@@ -195,14 +195,9 @@ class Fetcher:
         if self._loop.time() >= deadline_s:
             reason = "no time was left"
             return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=reason, is_reached=False), None
-        target = _read_alike(url, self.connector.judged(str(url)))
-        if isinstance(target, Refused):
-            is_bad_redirect = url is not request.url and target.name == "invalid_url"
-            result = ResultClass.REDIRECT_REFUSED if is_bad_redirect else ResultClass.BLOCKED_ADDRESS
-            return Fetched(url=url, result=result, reason=target.reason, is_reached=False), None
-        if self._opt_outs is not None and (entry := self._opt_outs.entry_for(str(url))) is not None:
-            result = ResultClass.NOT_MEASURED if url is request.url else ResultClass.REDIRECT_REFUSED
-            return Fetched(url=url, result=result, reason=f"opted out: {entry}", is_reached=False), None
+        target = self._admitted(url, is_redirect=url is not request.url)
+        if isinstance(target, Fetched):
+            return target, None
         if (url.raw_host or "").endswith("."):
             # As certificates have it, and `connector`.
             url = url.with_host(target.host)
@@ -224,6 +219,19 @@ class Fetcher:
             return _failed(url, error, line), None
         finally:
             self.connector.take_back()
+
+    def _admitted(self, url: URL, *, is_redirect: bool) -> TargetUrl | Fetched:
+        """Say whom a URL leads to, or why nothing is sent there."""
+        target = _read_alike(url, self.connector.judged(str(url)))
+        if isinstance(target, Refused):
+            is_bad_redirect = is_redirect and target.name == "invalid_url"
+            result = ResultClass.REDIRECT_REFUSED if is_bad_redirect else ResultClass.BLOCKED_ADDRESS
+            return Fetched(url=url, result=result, reason=target.reason, is_reached=False)
+        entry = None if self._opt_outs is None else self._opt_outs.entry_for(str(url))
+        if entry is None:
+            return target
+        result = ResultClass.REDIRECT_REFUSED if is_redirect else ResultClass.NOT_MEASURED
+        return Fetched(url=url, result=result, reason=f"opted out: {entry}", is_reached=False)
 
     async def _exchange(
         self, url: URL, request: Request, deadline_s: float, began_s: float

@@ -19,6 +19,7 @@ from agent_health.prober.pace import AddressBusy
 from agent_health.prober.readiness import read_health
 from agent_health.prober.transport import ask_interface, without_card
 from agent_health.prober.visit import Fetches, KeepsEvidence, Visit
+from agent_health.prober.welcome import keep_away
 from agent_health.target import TARGET_ID_PREFIX
 
 _log = logging.getLogger("agent_health")
@@ -55,6 +56,7 @@ class Prober:
             subject_id=entry.subject_id,
             observation=observation,
             memory=self._memory(visit, observation),
+            requests=visit.requests,
         )
 
     def _memory(self, visit: Visit, observation: Observation) -> ProbeMemory:
@@ -63,8 +65,13 @@ class Prober:
 
     async def _observe(self, visit: Visit) -> Observation:
         asked, memory = self._asked, visit.entry.memory
-        asks_else = memory.interface_url is not None if asked.transport else False
-        asks_else = asks_else or (asked.health and memory.health_url is not None)
+        if self._definition.opt_out.robots_txt and (away := await keep_away(visit)) is not None:
+            card, document = (away, None) if asked.card else (None, away)
+            return _observation(visit, discovery=card, readiness=document)
+        asks_interface = asked.transport or asked.message is not None
+        asks_else = (asks_interface and memory.interface_url is not None) or (
+            asked.health and memory.health_url is not None
+        )
         visit.asks_card = asked.card and wants_card(memory, self._cadence, visit.at_s, asks_else=asks_else)
         discovery = transport = readiness = message = None
         if visit.asks_card:

@@ -19,6 +19,7 @@ from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.fetch import Fetched, Method, Request
 from agent_health.prober.ledger import TargetEntry
 from agent_health.prober.pace import AddressBusy
+from agent_health.prober.robots import Robots, may_fetch
 
 REQUESTS_IN_TIME: Final = 3
 """A whole visit takes at most so many times what one request may take."""
@@ -87,6 +88,8 @@ class Visit:
         self.certificate_expires_at: datetime | None = None
         self.retry_after_s: float | None = None
         """The longest that anybody asked for."""
+        self.robots: Robots | None = None
+        """What the host of the target lets us ask, where that was read in this visit."""
         self.requests = 0
         self._fetcher = fetcher
         self._evidence = evidence
@@ -146,7 +149,7 @@ class Visit:
         is_head_enough: bool = False,
     ) -> Fetched | None:
         """Send one request; None if it must not be sent, or cannot be any more."""
-        if not self.may_ask(url):
+        if not self.may_ask(url) or self._is_closed(url):
             return None
         request = Request(
             url=url,
@@ -193,6 +196,15 @@ class Visit:
     def keep(self, body: bytes) -> str | None:
         """Keep bytes that a finding is about, if anybody keeps them; return their SHA-256."""
         return self._evidence.keep(body) if self._evidence is not None and body else None
+
+    def _is_closed(self, url: URL) -> bool:
+        """Whether a robots.txt that was read just now closes a place of which we did not know then."""
+        if self.robots is None or url.origin() != self.given.url.origin():
+            return False
+        if may_fetch(self.robots, url.raw_path_qs):
+            return False
+        self.learned["is_unwelcome"] = True
+        return True
 
     def _silences(self, url: URL) -> int:
         return self._left_alone.get(url.origin(), 0) if self._left_alone else 0

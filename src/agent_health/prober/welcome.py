@@ -1,0 +1,58 @@
+"""Does the target's host let us ask it at all, by its robots.txt?
+
+It is read first, and about once a day. Whoever cannot be reached for it cannot be reached: that is then what
+the probe saw, for nobody is shown as one who opted out because it is down.
+"""
+
+from typing import Final
+
+from yarl import URL
+
+from agent_health.client.places import place_under
+from agent_health.observation import LayerResult, ResultClass
+from agent_health.probe_cadence import wants_robots
+from agent_health.prober.robots import MAX_ROBOTS_BYTES, ROBOTS_PATH, keeps_out, read_robots
+from agent_health.prober.visit import Visit, not_measured
+
+# Nothing of the file was read: it says nothing, whatever the status was.
+_UNREAD: Final = frozenset({ResultClass.TIMEOUT, ResultClass.TOO_LARGE})
+
+
+async def keep_away(visit: Visit) -> LayerResult | None:
+    """Return why nothing else is asked of the target; None if it may be asked."""
+    memory = visit.entry.memory
+    if wants_robots(visit.entry.subject_id, memory, visit.at_s):
+        failure = await _read(visit)
+        if failure is not None:
+            return failure
+    if visit.recall("is_unwelcome"):
+        return not_measured("its robots.txt keeps us out")
+    return None
+
+
+async def _read(visit: Visit) -> LayerResult | None:
+    """Read robots.txt; return the failure if that showed that nobody can be asked."""
+    place = place_under(visit.given.url, "", ROBOTS_PATH)
+    fetched = await visit.ask(
+        place, max_bytes=MAX_ROBOTS_BYTES, accept="text/plain, */*;q=0.1", may_leave_origin=True
+    )
+    if fetched is None:
+        return not_measured("no time was left")
+    is_stranger = visit.entry.memory.card_read_at_s is None and visit.entry.memory.health_url is None
+    if not visit.may_ask(place) or (is_stranger and visit.is_silent(place)):
+        return visit.layer(fetched)
+    status = None if fetched.result in _UNREAD else fetched.status
+    robots = read_robots(status, fetched.body)
+    visit.learned["robots_read_at_s"] = visit.at_s
+    if robots is not None:
+        visit.robots = robots
+        visit.learned["is_unwelcome"] = keeps_out(robots, _paths(visit))
+    return None
+
+
+def _paths(visit: Visit) -> list[str]:
+    """Return the paths of this host that a probe needs, as far as they are known."""
+    known = (visit.recall("interface_url"), visit.recall("health_url"))
+    urls = [*visit.given.card_urls, *(URL(url, encoded=True) for url in known if url is not None)]
+    origin = visit.given.url.origin()
+    return [url.raw_path_qs for url in urls if url.origin() == origin]

@@ -1,0 +1,129 @@
+"""Does the target's host let us ask it at all?"""
+
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    HostileServer,
+    Reply,
+    answer,
+    as_json,
+    redirect,
+    serving,
+    silence,
+)
+from tests.support.probing import SHORT_SECONDS, Probes, layer, probing, results, see
+
+from agent_health.observation import Observation, ResultClass
+
+ROBOTS_PATH = "/robots.txt"
+DAY_S = 86_400.0
+FOLLOWING: dict[str, Any] = {"opt_out": {"robots_txt": True}, "ask": {"transport": False}}
+IMPATIENT: dict[str, Any] = {"timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": 1}}
+KEEPS_OUT = answer(200, b"User-agent: agent-health-prober\nDisallow: /\n", Content_Type="text/plain")
+
+
+def agent(robots: Reply) -> dict[str, Reply]:
+    """An agent behind this robots.txt; its document is fresh."""
+    return {ROBOTS_PATH: robots, CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
+
+
+async def looked_at(robots: Reply, **settings: Any) -> tuple[Observation, HostileServer, Probes]:
+    """What a probe sees of an agent behind this robots.txt."""
+    async with serving(agent(robots)) as server, probing(**(FOLLOWING | settings)) as probes:
+        return await probes.see(server.url), server, probes
+
+
+async def test_a_host_whose_rules_keep_us_out_is_asked_for_nothing_else() -> None:
+    observation, server, probes = await looked_at(KEEPS_OUT)
+    assert server.paths == [ROBOTS_PATH]
+    discovery = layer(observation.discovery)
+    assert (discovery.result, discovery.reason) == (
+        ResultClass.NOT_MEASURED,
+        "its robots.txt keeps us out",
+    )
+    assert not observation.is_measured_failure
+    assert probes.memory.is_unwelcome
+
+
+@pytest.mark.parametrize(
+    "robots",
+    [
+        answer(404),
+        answer(403),
+        answer(500),
+        answer(200, b"User-agent: *\nDisallow: /private/\n"),
+        answer(200, b"<html>", Content_Type="text/html"),
+        answer(200, b"User-agent: *\nDisallow: /\n\nUser-agent: agent-health-prober\nAllow: /\n"),
+        redirect("ftp://127.0.0.1/"),
+    ],
+)
+async def test_where_no_rule_concerns_us_the_agent_is_asked(robots: Reply) -> None:
+    observation, server, probes = await looked_at(robots)
+    assert server.paths[0] == ROBOTS_PATH
+    assert results(observation) == {"discovery": "ok", "readiness": "ok"}
+    assert not probes.memory.is_unwelcome
+
+
+async def test_rules_are_read_about_once_a_day_and_hold_until_then() -> None:
+    async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
+        now_s = 1_790_000_000.0
+        await probes.see(server.url, at_s=now_s)
+        server.replies[ROBOTS_PATH] = answer(404)
+        assert results(await probes.see(server.url, at_s=now_s + 1)) == {"discovery": "not_measured"}
+        assert server.paths == [ROBOTS_PATH]
+        assert results(await probes.see(server.url, at_s=now_s + DAY_S))["discovery"] == "ok"
+        await probes.see(server.url, at_s=now_s + DAY_S + 1)
+        assert server.paths.count(ROBOTS_PATH) == 2
+
+
+async def test_what_was_known_stays_in_force_while_the_rules_cannot_be_read() -> None:
+    async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
+        await probes.see(server.url, at_s=1_790_000_000.0)
+        server.replies[ROBOTS_PATH] = answer(503)
+        observation = await probes.see(server.url, at_s=1_790_000_000.0 + DAY_S)
+        assert results(observation) == {"discovery": "not_measured"}
+
+
+async def test_an_interface_behind_a_closed_path_is_not_asked_and_then_the_whole_agent_is_not() -> None:
+    rules = answer(200, b"User-agent: *\nDisallow: /rpc\n")
+    async with serving(agent(rules) | {"/rpc": answer(405)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
+        async with probing(**(FOLLOWING | {"ask": {}})) as probes:
+            observation = await probes.see(server.url)
+            assert results(observation) == {"discovery": "ok", "readiness": "ok"}
+            assert "/rpc" not in server.paths
+            assert probes.memory.is_unwelcome
+            assert results(await probes.see(server.url)) == {"discovery": "not_measured"}
+
+
+async def test_who_cannot_be_reached_is_down_and_not_opted_out() -> None:
+    async with serving({}) as server:
+        url = server.url
+    async with probing(**FOLLOWING) as probes:
+        observation = await probes.see(url)
+        assert results(observation) == {"discovery": "refused"}
+        assert observation.is_measured_failure
+        assert probes.memory.robots_read_at_s is None
+        assert len(probes.witness.requests) == 1
+    health_only = FOLLOWING | {"ask": {"card": False, "transport": False}}
+    assert results(await see(url, **health_only)) == {"readiness": "refused"}
+
+
+async def test_a_stranger_who_is_silent_or_asks_for_patience_is_asked_for_nothing_else() -> None:
+    observation, server, _ = await looked_at(silence, **IMPATIENT)
+    assert results(observation) == {"discovery": "timeout"}
+    assert server.paths == [ROBOTS_PATH]
+    observation, server, _ = await looked_at(answer(429, Retry_After="100"))
+    assert results(observation) == {"discovery": "rate_limited"}
+    assert server.paths == [ROBOTS_PATH]
+
+
+async def test_rules_are_not_asked_for_unless_the_definition_says_so() -> None:
+    unasked = {"opt_out": {"robots_txt": False}}
+    observation, server, _ = await looked_at(KEEPS_OUT, **unasked)
+    assert results(observation) == {"discovery": "ok", "readiness": "ok"}
+    assert ROBOTS_PATH not in server.paths
