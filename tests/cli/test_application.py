@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -164,3 +165,17 @@ def test_an_output_that_cannot_be_written_is_no_judgement(arguments: str, redire
     )
     assert ended.returncode == 3
     assert "Traceback" not in ended.stderr
+
+
+def test_a_file_that_is_wrong_is_told_line_by_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "probe.yml"
+    file.write_text("name: Census\ntargets: [https://agent.example]\nmore: 1\n")
+    assert main(["probe", "https://agent.example", "--definition", str(file)]) == 3
+    told = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix(f"agent-health: {file}: ").partition(":")[0] for line in told] == [
+        "line 1",
+        "line 1",
+        "line 3",
+    ]

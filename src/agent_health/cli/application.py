@@ -19,7 +19,7 @@ from agent_health.cli.probe import probe
 from agent_health.cli.serve import serve
 from agent_health.cli.terminal import printable
 from agent_health.cli.validate import validate
-from agent_health.errors import AgentHealthError, InvalidSetting
+from agent_health.errors import AgentHealthError, InvalidFile, InvalidSetting
 
 EXIT_FAILED = 1
 """What was asked for could not be done."""
@@ -45,6 +45,10 @@ def run(arguments: Sequence[str] | None) -> int:
         return EXIT_USAGE
     except InvalidSetting as error:
         _complain(str(error))
+        return EXIT_USAGE
+    except InvalidFile as error:
+        for fault in error.faults:
+            _complain(f"{error.file}: {fault}" if error.file else str(fault))
         return EXIT_USAGE
     except AgentHealthError as error:
         _complain(str(error))

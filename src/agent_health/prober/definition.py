@@ -6,7 +6,6 @@ duration is in seconds.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Final, Self
@@ -359,7 +358,7 @@ class ProbeDefinition(_Settings):
         """Who we say that we are, with a contact."""
         return f"{PRODUCT}/{metadata.version('agent-health')} (+{self.contact})"
 
-    @cached_property
+    @property
     def networks_allowed(self) -> tuple[Network, ...]:
         """The private networks that may be contacted."""
         return read_networks(self.networks.allow)
