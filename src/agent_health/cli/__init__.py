@@ -36,7 +36,8 @@ _EXTRAS = {
     "aiohttp": "client", "typer": "client", "yarl": "client",
     "alembic": "registry", "sqlalchemy": "registry", "starlette": "registry", "sse_starlette": "registry",
     "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry", "yaml": "registry",
-    "aiodns": "prober", "publicsuffixlist": "prober", "rich": "prober", "schedule": "prober", "uvloop": "prober",
+    "publicsuffixlist": "prober", "pycares": "prober", "rich": "prober", "schedule": "prober",
+    "uvloop": "prober",
     "asyncpg": "postgres",
 }  # fmt: skip
 """Which extra brings a module."""

@@ -118,8 +118,7 @@ class Line(ResponseHandler):
         super().feed_data(data, size)
 
     def expect_answer(self) -> None:
-        """Note that a request was sent."""
-        self.is_used = True
+        """Note that another request was sent."""
         self.first_byte_at_s = None
         self.header_bytes = 0
         self.is_in_header = True

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import pycares
 
 from agent_health.errors import InvalidSetting
-from agent_health.target_address import Address
+from agent_health.target_address import IPV6_GLOBAL_UNICAST, Address
 
 MAX_ADDRESSES: Final = 32
 """Of one name, so many are looked at."""
@@ -38,6 +38,9 @@ _NO_ADDRESS: Final = frozenset({
 _NO_ADDRESS_IN_SYSTEM: Final = frozenset(
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
 )
+# Of the internet, and asked for nothing.
+_SOMEWHERE_4: Final = ip_address("8.8.8.8")
+_SOMEWHERE_6: Final = ip_address("2001:4860:4860::8888")
 _logger = getLogger("agent_health.prober")
 
 
@@ -118,6 +121,7 @@ class _Cares:
         self._servers = servers
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
+        self._family = _usable_family()
         self._reading: set[int] = set()
         self._writing: set[int] = set()
         self._tick: asyncio.TimerHandle | None = None
@@ -131,13 +135,24 @@ class _Cares:
         )
 
     def look_up(self, host: str, tell: Tell) -> None:
-        self._channel.getaddrinfo(
-            host,
-            None,
-            family=socket.AF_UNSPEC,
-            type=socket.SOCK_STREAM,
-            callback=lambda result, code: tell(_read(result, code)),
-        )
+        """Ask, within one family alone if no way leads to the other one: only a name without needs both."""
+
+        def settle(result: pycares.AddrInfoResult | None, code: int | None) -> None:
+            if code == pycares.errno.ARES_ENODATA and self._family is not socket.AF_UNSPEC:
+                other = socket.AF_INET if self._family is socket.AF_INET6 else socket.AF_INET6
+                self._ask(host, other, lambda result, code: tell(_read(result, code)))
+            else:
+                tell(_read(result, code))
+
+        self._ask(host, self._family, settle)
+
+    def _ask(
+        self,
+        host: str,
+        family: socket.AddressFamily,
+        settle: Callable[[pycares.AddrInfoResult | None, int | None], None],
+    ) -> None:
+        self._channel.getaddrinfo(host, None, family=family, type=socket.SOCK_STREAM, callback=settle)
 
     def ask_root(self, tell: Callable[[object, int | None], None]) -> None:
         """Ask who serves the root."""
@@ -210,6 +225,25 @@ class _Threads:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _usable_family() -> socket.AddressFamily:
+    """Return which addresses this machine reaches; AF_UNSPEC for both families, or for none."""
+    has_four = _source_towards(_SOMEWHERE_4) is not None
+    six = _source_towards(_SOMEWHERE_6)
+    has_six = six is not None and six in IPV6_GLOBAL_UNICAST
+    if has_four == has_six:
+        return socket.AF_UNSPEC
+    return socket.AF_INET if has_four else socket.AF_INET6
+
+
+def _source_towards(address: Address) -> Address | None:
+    """Return what this machine would send from; None if there is no route. Nothing is sent."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
+        asking.connect((str(address), 53))
+        return ip_address(asking.getsockname()[0])
+    return None
 
 
 def _read(result: pycares.AddrInfoResult | None, code: int | None) -> NameAnswer:
