@@ -6,6 +6,8 @@
     worker          claim a shard, probe its targets when they are due, report
     probe           card, interface, document of one target: one observation
     fetch           one bounded request to an address that was judged
+    evidence        how are the bytes behind a finding kept?
+    results_file    how do observations get into a file?
     census          what share of a directory is alive?
 
 It knows no database: anything with `claim` and `report` gives it work.
