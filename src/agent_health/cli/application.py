@@ -11,6 +11,7 @@ from agent_health.cli import EXIT_USAGE
 from agent_health.cli.agents import agents
 from agent_health.cli.backup import backup, restore
 from agent_health.cli.check import check
+from agent_health.cli.crawl import crawl
 from agent_health.cli.events import events
 from agent_health.cli.keys import keys
 from agent_health.cli.maintenance import maintenance
@@ -104,6 +105,7 @@ def _agent_health(
 _application.command(context_settings=_CONTEXT)(check)
 _application.command(context_settings=_CONTEXT)(validate)
 _application.command(context_settings=_CONTEXT)(probe)
+_application.command(context_settings=_CONTEXT)(crawl)
 agents.command()(maintenance)
 _application.add_typer(agents, context_settings=_CONTEXT)
 _application.add_typer(events, context_settings=_CONTEXT)

@@ -18,6 +18,8 @@ class OpenProber:
     prober: Prober
     fetcher: Fetcher
     resolver: Resolver
+    total_seconds: float
+    """For one request."""
 
 
 @asynccontextmanager
@@ -38,7 +40,12 @@ async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
             ) as fetcher,
         ):
             prober = Prober(fetcher, definition, evidence)
-            yield OpenProber(prober=prober, fetcher=fetcher, resolver=resolver)
+            yield OpenProber(
+                prober=prober,
+                fetcher=fetcher,
+                resolver=resolver,
+                total_seconds=definition.timeouts.total_seconds,
+            )
     finally:
         if evidence is not None:
             evidence.close()

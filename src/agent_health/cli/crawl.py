@@ -1,0 +1,100 @@
+"""Who of a directory is alive? Asked again and again, or once, on the command line."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from agent_health.cli.crawl_run import Crawled
+    from agent_health.cli.progress import Progress
+    from agent_health.prober.definition import ProbeDefinition
+
+MAX_PROCESSES = 64
+EXIT_FAILED = 1
+EXIT_UNFINISHED = 2
+
+Workers = Annotated[
+    int, typer.Option("--workers", min=1, max=MAX_PROCESSES, metavar="N", help="Processes that probe.")
+]
+CrawlDatabase = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        metavar="URL",
+        envvar="AGENT_HEALTH_PROBER_DATABASE",
+        help="sqlite:///FILE or postgresql://USER@HOST/NAME; else NAME.db in the working directory.",
+    ),
+]
+
+
+def crawl(
+    definition: Annotated[
+        Path, typer.Argument(metavar="PROBE.yml", help="Whom to probe, what to ask, how often.")
+    ],
+    *,
+    once: Annotated[
+        bool, typer.Option("--once/--watch", help="Every target once, or for ever. Without it: for ever.")
+    ] = False,
+    workers: Workers = 1,
+    database: CrawlDatabase = None,
+) -> int:
+    """Probe all that a definition names: for ever, each at its own time, or once.
+
+    Everything is kept in one SQLite file, called like the definition. It is a registry's database: what is
+    found decides which agents are active, unhealthy or dead, and `agent-health serve` shows them.
+
+    Ctrl-C ends it once what was found is stored. The same command goes on where it stopped.
+
+    \b
+    Examples:
+      agent-health crawl probes/directory.yml
+      agent-health crawl probes/census.yml --once --workers 2
+      agent-health crawl probes/one-agent.yml --database sqlite:////var/lib/agents.db
+      agent-health serve --database sqlite:///directory.db
+
+    \b
+    Exit codes:
+      0 done, or asked to end where there is no end   1 it could not be done
+      2 asked to end before all were probed: the same command goes on   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from agent_health.prober.definition_file import read_definition_file  # noqa: PLC0415 - takes 200 ms
+
+    read = read_definition_file(definition)
+    place = database or f"sqlite:///{read.name}.db"
+    crawled = run_crawl(read, database=place, is_once=once, processes=workers)
+    return ended(crawled, is_once=once)
+
+
+def run_crawl(definition: "ProbeDefinition", *, database: str, is_once: bool, processes: int) -> "Crawled":
+    """Crawl, and show on standard error how far it is. AgentHealthError if it cannot go on."""
+    # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
+    import asyncio  # noqa: PLC0415
+    import time  # noqa: PLC0415
+
+    from agent_health.cli.crawl_home import open_local_home  # noqa: PLC0415
+    from agent_health.cli.crawl_process import log_to, run_loop  # noqa: PLC0415
+    from agent_health.cli.crawl_run import Crawl, stopped_by_signals  # noqa: PLC0415
+    from agent_health.cli.progress import progress_on  # noqa: PLC0415
+
+    async def ran(progress: "Progress") -> "Crawled":
+        stop = asyncio.Event()
+        with stopped_by_signals(stop, progress.say):
+            async with open_local_home(database) as home:
+                progress.say(f"{definition.name}: {home.told}")
+                crawl = Crawl(definition, home, progress, stop)
+                since_s = time.time() if is_once else None
+                return await crawl.run(processes=processes, since_s=since_s)
+
+    with progress_on(definition.name) as progress:
+        log_to(progress.say)
+        return run_loop(ran(progress))
+
+
+def ended(crawled: "Crawled", *, is_once: bool) -> int:
+    """Say how a crawl ended, and return the exit code for it."""
+    if is_once and not crawled.is_done:
+        sys.stderr.write("not all were probed: the same command goes on with those that are left\n")
+        return EXIT_UNFINISHED
+    return EXIT_FAILED if crawled.failed and not crawled.probed else 0

@@ -1,0 +1,139 @@
+"""Where does a crawl have its home: whence come its targets, and who keeps what it finds?
+
+In a database of its own, which is a registry's, so that what is found is decided about here and now; or in
+a registry far away, which any number of machines share.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+from agent_health.access import Role
+from agent_health.cli.crawl_process import Share, worker_name
+from agent_health.cli.directory_import import TakesLists
+from agent_health.cli.local_ledger import LocalLedger
+from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
+from agent_health.cli.server_database import sqlite_file
+from agent_health.errors import InvalidSetting
+from agent_health.prober.definition import ProbeDefinition
+from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.sweep import Sweeper
+from agent_health.storage import probers, schema
+from agent_health.storage.database import Database, open_database
+
+SWEEP_SECONDS: Final = 2.0
+"""How often agents that fall silent are looked for: of those that are probed, no deadline is near."""
+LOCK_SUFFIX: Final = ".crawl"
+"""Of the file beside a database that says that somebody crawls with it."""
+MAX_LEFT_BEHIND: Final = 1_024
+"""Workers that a crawl which was killed may have left."""
+
+
+class Home(Protocol):
+    """Where a crawl has its home."""
+
+    lists: TakesLists
+    told: str
+    """Where that is, for people."""
+    option: str
+    """How other commands are led there."""
+
+    def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
+        """Return what each process has to know."""
+        ...
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets were not probed since then."""
+        ...
+
+    async def tend(self) -> None:
+        """Do what has to be done beside the crawl, until cancelled."""
+        ...
+
+
+class LocalHome:
+    """A database of the crawl's own."""
+
+    def __init__(self, url: str, database: Database, *, is_alone: bool) -> None:
+        self.told = f"database {url}"
+        self.option = f"--database {url}"
+        self.lists: TakesLists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+        self.database = database
+        self._url = url
+        self._is_alone = is_alone
+        self._ledger = LocalLedger(database, "crawl")
+
+    def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
+        """Return what each process has to know."""
+        return [
+            Share(
+                definition=definition,
+                worker=worker_name(number, is_alone=self._is_alone),
+                since_s=since_s,
+                database=self._url,
+            )
+            for number in range(1, processes + 1)
+        ]
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets were not probed since then. LedgerAway."""
+        return await self._ledger.unprobed(since_s)
+
+    async def tend(self) -> None:
+        """Judge the agents whose deadlines pass, until cancelled."""
+        settings = RegistrySettings.read(database=self._url, sweep_seconds=SWEEP_SECONDS)
+        await Sweeper(self.database, settings, time.monotonic).run()
+
+    async def clear(self) -> None:
+        """Give back what a crawl that was killed holds, so that nobody waits for its leases to run out."""
+        left_behind = await self.database.read(
+            lambda transaction: probers.listing(transaction, MAX_LEFT_BEHIND)
+        )
+        names = {holder.rpartition("/")[2] for holder, *_ in left_behind}
+        for name in sorted(names):
+            await LocalLedger(self.database, name).leave(name)
+
+
+@asynccontextmanager
+async def open_local_home(url: str) -> AsyncIterator[LocalHome]:
+    """Open a database, set up if it is empty; it is closed at the end of the block.
+
+    InvalidSetting if somebody else crawls with it. SchemaOutdated, ForeignDatabase, StoreUnavailable.
+    """
+    file = sqlite_file(url)
+    with _alone_with(file):
+        database = open_database(url)
+        try:
+            await database.write(schema.set_up_or_check)
+            home = LocalHome(url, database, is_alone=file is not None)
+            if file is not None:
+                await home.clear()
+            yield home
+        finally:
+            await database.close()
+
+
+@contextmanager
+def _alone_with(file: Path | None) -> Iterator[None]:
+    """Keep everybody else from crawling with an SQLite file, as long as this process lives."""
+    if file is None:
+        yield
+        return
+    lock = file.with_name(file.name + LOCK_SUFFIX)
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise InvalidSetting("database", str(file), f"a file that can be made ({error.strerror})") from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            expected = "a database that no other crawl is using: one is under way"
+            raise InvalidSetting("database", str(file), expected) from None
+        yield
+    finally:
+        os.close(fd)

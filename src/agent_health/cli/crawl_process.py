@@ -1,0 +1,214 @@
+"""What does one process of a crawl do: whom does it ask for work, and what does it say of itself?
+
+It probes its share of the targets until it is asked to end, or a census is through. Whoever started it
+hears twice a second how far it is, and every line of its log; if they are gone, it ends too.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any, Final, TypeVar
+
+from yarl import URL
+
+from agent_health.agent_card import MAX_CARD_BYTES
+from agent_health.cli.local_ledger import LocalLedger
+from agent_health.cli.prober_assembly import OpenProber, open_prober
+from agent_health.errors import AgentHealthError
+from agent_health.prober.definition import ProbeDefinition
+from agent_health.prober.fetch import Request
+from agent_health.prober.ledger import Ledger
+from agent_health.prober.progress import Progress
+from agent_health.prober.results_file import FiledLedger, ResultsFile
+from agent_health.prober.self_check import HAS_SPOKEN, NetworkCounts
+from agent_health.prober.worker import Worker
+from agent_health.registry.log_lines import LogLine
+from agent_health.storage.database import open_database
+
+TELL_SECONDS: Final = 0.5
+MAX_LOG_CHARS: Final = 2000
+EXIT_UNFINISHED: Final = 2
+"""Of a process that was asked to end before its census was through."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one process has to know; it travels through a pipe, for it may hold a key."""
+
+    definition: ProbeDefinition
+    worker: str
+    """A name that no other process has, on this machine or, with a registry, anywhere."""
+    since_s: float | None
+    """When the census began, in seconds since the epoch; None: the crawl never ends."""
+    database: str | None = field(default=None, repr=False)
+    """Where work comes from: a database's URL, or a registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a process tells whoever started it: how far it is, a line of its log, or both."""
+
+    progress: Progress | None = None
+    line: str | None = None
+
+
+Tell = Callable[[Said], None]
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run an event loop to its end: the fast one, where it is installed."""
+    try:
+        import uvloop  # noqa: PLC0415 - absent elsewhere than on CPython
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def probe_share(share: Share, stop: asyncio.Event, tell: Tell) -> bool:
+    """Probe until `stop` is set, or a census is through; return whether all is done that was to be done."""
+    async with open_ledger(share) as ledger, open_prober(share.definition) as opened:
+        worker = Worker(
+            ledger,
+            opened.prober,
+            share.definition,
+            worker_name=share.worker,
+            network=lambda: _counts(opened),
+            reaches=lambda url: _reaches(opened, url),
+        )
+        telling = asyncio.create_task(_tell_on(worker, tell))
+        try:
+            if share.since_s is None:
+                await worker.run(stop)
+                return True
+            return await worker.run_once(share.since_s, stop)
+        finally:
+            telling.cancel()
+            tell(Said(worker.progress))
+
+
+@asynccontextmanager
+async def open_ledger(share: Share) -> AsyncIterator[Ledger]:
+    """Open where work comes from; it is closed at the end of the block."""
+    database = open_database(share.database or "")
+    jsonl = share.definition.results.jsonl
+    try:
+        file = None if jsonl is None else ResultsFile(jsonl)
+        ledger: Ledger = LocalLedger(database, share.worker)
+        try:
+            yield ledger if file is None else FiledLedger(ledger, file)
+        finally:
+            if file is not None:
+                file.close()
+    finally:
+        await database.close()
+
+
+async def _tell_on(worker: Worker, tell: Tell) -> None:
+    while True:
+        await asyncio.sleep(TELL_SECONDS)
+        tell(Said(worker.progress))
+
+
+def _counts(opened: OpenProber) -> NetworkCounts:
+    resolver, connector = opened.resolver, opened.fetcher.connector
+    return NetworkCounts(
+        lookups=resolver.lookups,
+        lookup_faults=resolver.faults,
+        connects=connector.connects,
+        local_faults=connector.local_faults,
+    )
+
+
+async def _reaches(opened: OpenProber, url: str) -> bool:
+    """Whether somebody answers at a canary, whatever they say."""
+    loop = asyncio.get_running_loop()
+    request = Request(
+        url=URL(url, encoded=True),
+        max_bytes=MAX_CARD_BYTES,
+        deadline_s=loop.time() + opened.total_seconds,
+        may_leave_origin=True,
+        accept="*/*",
+    )
+    fetched = await opened.fetcher.fetch(request)
+    return fetched.result in HAS_SPOKEN
+
+
+class LogTo(logging.Handler):
+    """Hands every line of the log to whoever shows it."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self._tell = tell
+        self.setFormatter(LogLine())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand over one line; what cannot be is left."""
+        with suppress(OSError, ValueError):
+            self._tell(self.format(record)[:MAX_LOG_CHARS])
+
+
+def log_to(tell: Callable[[str], None]) -> None:
+    """Let all that is logged in this process go to `tell`, and nowhere else."""
+    root = logging.getLogger()
+    root.handlers[:] = [LogTo(tell)]
+    root.setLevel(logging.WARNING)
+
+
+def run_share(share: Share, pipe: Connection) -> None:
+    """Be one process of a crawl, from its first line to its exit; called in a process of its own.
+
+    It ends with 0 if all is done, with EXIT_UNFINISHED if it was asked to end before, and with 1 and a
+    line in the log if it cannot go on. SIGTERM asks it to end. Ctrl-C is for whoever started it.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log_to(lambda line: pipe.send(Said(line=line)))
+    try:
+        is_done = run_loop(_be_told(share, pipe))
+    except AgentHealthError as error:
+        with suppress(OSError):
+            pipe.send(Said(line=str(error)))
+        sys.exit(1)
+    except BaseException:
+        logging.getLogger("agent_health.prober").exception("a process of the crawl ended in a defect")
+        sys.exit(1)
+    sys.exit(0 if is_done else EXIT_UNFINISHED)
+
+
+async def _be_told(share: Share, pipe: Connection) -> bool:
+    """Probe; stop on SIGTERM, and when the other end of the pipe is closed, however that came."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    # Nobody ever writes to us: it becomes readable when the other end has gone.
+    loop.add_reader(pipe.fileno(), stop.set)
+
+    def tell(said: Said) -> None:
+        with suppress(OSError):
+            pipe.send(said)
+
+    try:
+        return await probe_share(share, stop, tell)
+    finally:
+        loop.remove_reader(pipe.fileno())
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+def worker_name(number: int, *, is_alone: bool) -> str:
+    """Return the name of a process of this crawl.
+
+    `is_alone`: nobody else crawls with this database, so that a crawl that is started again takes up what
+    the one before it left, however it ended, without waiting for its leases to run out.
+    """
+    if is_alone:
+        return f"worker-{number}"
+    host = "".join(character for character in os.uname().nodename if character.isalnum() or character in ".-")
+    return f"{host[:24] or 'host'}-{os.getpid()}-{number}"

@@ -1,0 +1,200 @@
+"""How do several processes crawl together, and what if one of them dies?
+
+Each has its share of the shards, won from the ledger like that of any other worker: nobody divides the
+work. One that dies is replaced, after a wait that grows while its successors die too.
+"""
+
+import asyncio
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Final
+
+from agent_health.cli.crawl_process import EXIT_UNFINISHED, Said, Share, probe_share, run_share
+from agent_health.cli.progress import CrawlState
+from agent_health.observation import ResultClass
+from agent_health.prober.progress import Progress
+
+FIRST_WAIT_SECONDS: Final = 1.0
+"""Before a process that died is replaced; doubled each time that its successor dies early."""
+MAX_WAIT_SECONDS: Final = 60.0
+STEADY_SECONDS: Final = 60.0
+"""Whoever lived so long did not die of its start."""
+MAX_EARLY_DEATHS: Final = 5
+"""In a row, of one place; then the crawl ends, for it would go on like this."""
+STOP_SECONDS: Final = 30.0
+"""How long a process may take over its end; then it is killed. Results are reported within it."""
+
+
+class CannotGoOn(Exception):
+    """Processes of the crawl die again and again."""
+
+
+@dataclass(slots=True)
+class Standings:
+    """How far all processes of a crawl are, those that died included."""
+
+    total: int | None
+    """How many targets there are to probe; None: it never ends."""
+    now: dict[str, Progress] = field(default_factory=dict)
+    """By worker."""
+    _past: Counter[ResultClass] = field(default_factory=Counter)
+    _past_probed: int = 0
+
+    def note(self, worker: str, progress: Progress) -> None:
+        """Take note of what a worker says of itself."""
+        self.now[worker] = progress
+
+    def let_go(self, worker: str) -> None:
+        """Keep the sums of a worker that has died: its successor counts from zero."""
+        progress = self.now.pop(worker, None)
+        if progress is not None:
+            self._past.update(progress.classes)
+            self._past_probed += progress.probed
+
+    @property
+    def state(self) -> CrawlState:
+        """All of it together."""
+        classes = Counter(self._past)
+        for progress in self.now.values():
+            classes.update(progress.classes)
+        return CrawlState(
+            probed=self._past_probed + sum(progress.probed for progress in self.now.values()),
+            total=self.total,
+            results=classes,
+            note="; ".join(self._notes()),
+        )
+
+    def _notes(self) -> list[str]:
+        now = self.now.values()
+        notes = []
+        if any(progress.is_ledger_away for progress in now):
+            notes.append(f"results cannot be stored: {sum(progress.held for progress in now):,} wait")
+        if given_up := sum(progress.given_up for progress in now):
+            notes.append(f"{given_up:,} results were lost")
+        doubts = sorted({progress.doubt for progress in now if progress.doubt is not None})
+        if doubts:
+            notes.append(f"nothing is believed now: {', '.join(doubts)}")
+        if self.total is None:
+            notes.append(f"{sum(progress.targets for progress in now):,} targets")
+            late = [
+                progress.start_error_p99_ms for progress in now if progress.start_error_p99_ms is not None
+            ]
+            if late:
+                notes.append(f"begun {max(late):,.0f} ms late at most (p99)")
+        if missed := sum(progress.missed for progress in now):
+            notes.append(f"{missed:,} missed")
+        return notes
+
+
+Tell = Callable[[str, Said], None]
+"""Takes what a worker says, by its name."""
+
+
+async def probe_all(
+    shares: Sequence[Share], stop: asyncio.Event, tell: Tell, died: Callable[[str], None]
+) -> bool:
+    """Probe all shares until `stop` is set or a census is through; return whether all is done.
+
+    One alone is probed in this process, several in one process each. `died` is told of each worker that
+    is replaced. CannotGoOn if that does not help.
+    """
+    if len(shares) == 1:
+        return await probe_share(shares[0], stop, partial(tell, shares[0].worker))
+    places = [asyncio.create_task(_Place(share, tell, died).keep(stop)) for share in shares]
+    try:
+        return all(await asyncio.gather(*places))
+    finally:
+        for place in places:
+            place.cancel()
+        await asyncio.gather(*places, return_exceptions=True)
+
+
+class _Place:
+    """One process of a crawl, and its successors."""
+
+    def __init__(self, share: Share, tell: Tell, died: Callable[[str], None]) -> None:
+        self._share = share
+        self._tell = partial(tell, share.worker)
+        self._died = died
+        self._context = multiprocessing.get_context("spawn")
+
+    async def keep(self, stop: asyncio.Event) -> bool:
+        """Have a process at work until it is done or `stop` is set; return whether it is done."""
+        loop = asyncio.get_running_loop()
+        early_deaths = 0
+        while True:
+            began_s = loop.time()
+            code = await self._live(stop)
+            if code == 0:
+                return True
+            if stop.is_set() or code == EXIT_UNFINISHED:
+                return False
+            early_deaths = 0 if loop.time() - began_s >= STEADY_SECONDS else early_deaths + 1
+            if early_deaths >= MAX_EARLY_DEATHS:
+                raise CannotGoOn(f"{self._share.worker} died {early_deaths} times in a row")
+            self._died(self._share.worker)
+            wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** max(0, early_deaths - 1))
+            told = f"{self._share.worker} died ({_death(code)}) and is replaced in {wait_s:g} s"
+            self._tell(Said(line=told))
+            if await _is_set_within(stop, wait_s):
+                return False
+
+    async def _live(self, stop: asyncio.Event) -> int:
+        """Run one process to its end, and return its exit code."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=run_share, args=(self._share, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        ended = asyncio.Event()
+        loop.add_reader(ours.fileno(), self._hear, ours)
+        loop.add_reader(process.sentinel, ended.set)
+        stopping = asyncio.create_task(_ask_to_end(process, stop, ended))
+        try:
+            await ended.wait()
+        finally:
+            stopping.cancel()
+            loop.remove_reader(process.sentinel)
+            if process.is_alive():
+                # We are cancelled: nobody would wait for it any more.
+                process.kill()
+            process.join()
+            self._hear(ours)
+            loop.remove_reader(ours.fileno())
+            ours.close()
+        return process.exitcode or 0
+
+    def _hear(self, pipe: Connection) -> None:
+        """Pass on what the process says."""
+        try:
+            while pipe.poll():
+                said = pipe.recv()
+                self._tell(said)
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(pipe.fileno())
+
+
+async def _ask_to_end(process: SpawnProcess, stop: asyncio.Event, ended: asyncio.Event) -> None:
+    """Once `stop` is set, ask a process to end; kill it if it does not."""
+    await stop.wait()
+    process.terminate()
+    if not await _is_set_within(ended, STOP_SECONDS):
+        process.kill()
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _death(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

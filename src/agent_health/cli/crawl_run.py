@@ -1,0 +1,187 @@
+"""How does a crawl go, from its first line to its last?
+
+Directories first, so that there is somebody to probe; then all processes at once, until a census is through
+or somebody ends it. Beside them the home is tended, and directories are read again when their time comes.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from agent_health.cli.crawl_home import Home
+from agent_health.cli.crawl_process import Said
+from agent_health.cli.crawl_processes import Standings, probe_all
+from agent_health.cli.directory_import import DirectoryImporter, Outcome
+from agent_health.cli.progress import Progress
+from agent_health.errors import AgentHealthError
+from agent_health.prober.definition import DirectorySource, ProbeDefinition
+from agent_health.prober.directories.fetching import TIMEOUTS, fetching_with
+from agent_health.prober.fetch import Fetcher
+from agent_health.prober.resolve import Resolver
+
+SHOW_SECONDS: Final = 0.5
+RETRY_SECONDS: Final = 600.0
+"""When a directory that could not be read is read again, if its own time does not come sooner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crawled:
+    """What a crawl came to."""
+
+    is_done: bool
+    """All is done that was to be done; a crawl without an end is done whenever it is asked to end."""
+    probed: int
+    held: tuple[str, ...] = ()
+    """Directories that somebody has to confirm."""
+    failed: tuple[str, ...] = ()
+    """Directories that could not be read."""
+
+
+class Crawl:
+    """One crawl of a definition, until it is through or `stop` is set."""
+
+    def __init__(
+        self, definition: ProbeDefinition, home: Home, progress: Progress, stop: asyncio.Event
+    ) -> None:
+        self._definition = definition
+        self._home = home
+        self._progress = progress
+        self._stop = stop
+        self._outcomes: dict[str, Outcome] = {}
+        """Of the last reading of each directory."""
+
+    async def run(self, *, processes: int, since_s: float | None) -> Crawled:
+        """Read the directories, and probe; `since_s` is when a census began, None if it never ends.
+
+        AgentHealthError if it cannot go on.
+        """
+        async with self._importer() as importer:
+            reading = asyncio.create_task(self._read_directories(importer))
+            await self._unless_stopped(reading)
+            standings = Standings(None if since_s is None else await self._home.unprobed(since_s))
+            beside = [self._home.tend(), self._show(standings)]
+            if since_s is None:
+                beside += [self._read_again(importer, source) for source in self._definition.directories]
+            tasks = [asyncio.create_task(each) for each in beside]
+            try:
+                is_done = not self._stop.is_set() and await self._probe(standings, processes, since_s)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            self._progress.show(standings.state)
+        outcomes = self._outcomes.values()
+        return Crawled(
+            is_done=is_done,
+            probed=standings.state.probed,
+            held=tuple(outcome.directory for outcome in outcomes if outcome.is_held),
+            failed=tuple(outcome.directory for outcome in outcomes if outcome.has_failed),
+        )
+
+    async def _unless_stopped(self, task: "asyncio.Task[None]") -> None:
+        """Wait for a task; if `stop` is set before, it is given up."""
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                task.result()
+        finally:
+            for each in (task, stopping):
+                each.cancel()
+            await asyncio.gather(task, stopping, return_exceptions=True)
+
+    async def _probe(self, standings: Standings, processes: int, since_s: float | None) -> bool:
+        def tell(worker: str, said: Said) -> None:
+            if said.progress is not None:
+                standings.note(worker, said.progress)
+            if said.line is not None:
+                self._progress.say(said.line)
+
+        shares = self._home.shares(self._definition, processes, since_s)
+        return await probe_all(shares, self._stop, tell, standings.let_go)
+
+    async def _show(self, standings: Standings) -> None:
+        while True:
+            self._progress.show(standings.state)
+            await asyncio.sleep(SHOW_SECONDS)
+
+    @asynccontextmanager
+    async def _importer(self) -> AsyncIterator[DirectoryImporter]:
+        definition = self._definition
+        async with (
+            Resolver(definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds) as resolver,
+            Fetcher(
+                timeouts=TIMEOUTS,
+                networks=definition.networks_allowed,
+                user_agent=definition.user_agent,
+                resolver=resolver,
+            ) as fetcher,
+        ):
+            yield DirectoryImporter(definition, self._home.lists, fetching_with(fetcher))
+
+    async def _read_directories(self, importer: DirectoryImporter) -> None:
+        """Read all that the definition names, and say whom else the home knows."""
+        inline = await importer.import_inline()
+        if inline is not None:
+            self._note(inline)
+        for source in self._definition.directories:
+            self._progress.say(f"{source.label}: reading {source.url or source.file}")
+            self._note(await importer.import_directory(source))
+        for record in await importer.unnamed():
+            self._progress.say(
+                f"{record.name}: not in this definition, but its {record.size:,} targets are probed too "
+                f"(agent-health directories remove {record.name})"
+            )
+
+    async def _read_again(self, importer: DirectoryImporter, source: DirectorySource) -> None:
+        """Read one directory again and again, each time that it is due."""
+        while True:
+            last = self._outcomes.get(source.label)
+            has_failed = last is not None and last.has_failed
+            wait_s = min(source.refresh_seconds, RETRY_SECONDS) if has_failed else source.refresh_seconds
+            await asyncio.sleep(wait_s)
+            try:
+                outcome = await importer.import_directory(source)
+            except AgentHealthError as error:
+                outcome = Outcome(
+                    directory=source.label, told=f"{source.label}: not stored: {error}", has_failed=True
+                )
+            if last is None or outcome.told != last.told:
+                self._note(outcome)
+
+    def _note(self, outcome: Outcome) -> None:
+        self._outcomes[outcome.directory] = outcome
+        self._progress.say(outcome.told)
+        if outcome.is_held:
+            self._progress.say(f"  agent-health directories confirm {outcome.directory} {self._home.option}")
+
+
+@contextmanager
+def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Iterator[None]:
+    """Set `stop` on Ctrl-C and SIGTERM; a second one ends the process as if nobody had listened.
+
+    Signals reach the main thread alone; in any other one nothing is listened to.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def heard() -> None:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+        say("ending: what was found is stored, probes under way are given some seconds")
+        stop.set()
+
+    for number in numbers:
+        loop.add_signal_handler(number, heard)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,212 @@
+"""How does what a directory lists become targets?
+
+It is read whole, those who opted out are left out, and it is handed over in pages; then it takes the place
+of what the directory listed before, a part at a time. What did not change is not handed over again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final, Protocol
+from uuid import uuid4
+
+from agent_health.cli.registry_access import read_key
+from agent_health.directory_record import (
+    MAX_PAGE_URLS,
+    DirectoryRecord,
+    ImportPage,
+    ImportRecord,
+    ImportState,
+)
+from agent_health.errors import InvalidSetting
+from agent_health.observation import MAX_ETAG_CHARS
+from agent_health.prober.definition import DirectorySource, ProbeDefinition
+from agent_health.prober.directories import SKIP_REASONS, Get, NotRead, Snapshot, Source, read_directory
+from agent_health.prober.directories.snapshot import Unchanged
+from agent_health.prober.opt_out import OptOuts, read_opt_outs
+
+INLINE_SUFFIX: Final = ".Targets"
+"""Ends the name of the directory that a definition itself is; no other has a capital."""
+MAX_FINDINGS: Final = 3
+"""Of those that are told of one reading."""
+_DIGEST_DIGITS: Final = 8
+
+
+class TakesLists(Protocol):
+    """Who keeps what directories list: a registry far away, or the database of this crawl."""
+
+    async def all(self) -> list[DirectoryRecord]:
+        """Return all directories."""
+        ...
+
+    async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
+        """Hand over one page; the first one is 1."""
+        ...
+
+    async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
+        """Do one part of what is left to do."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one reading of one directory."""
+
+    directory: str
+    told: str
+    """In one line, for people."""
+    is_held: bool = False
+    """It has shrunk so much that somebody has to confirm it."""
+    has_failed: bool = False
+    """It could not be read; what it listed before still counts."""
+
+
+class DirectoryImporter:
+    """Reads the directories of a definition, and hands over what they list."""
+
+    def __init__(self, definition: ProbeDefinition, lists: TakesLists, get: Get) -> None:
+        """Read the lists of those who opted out; InvalidSetting if one cannot be."""
+        self._definition = definition
+        self._lists = lists
+        self._get = get
+        self._opt_outs = opt_outs_of(definition)
+        self._prefix = _digest(_opt_out_lines(self._opt_outs))
+
+    @property
+    def names(self) -> list[str]:
+        """The directories that the definition names."""
+        named = [source.label for source in self._definition.directories]
+        return [*([self._inline] if self._definition.targets else []), *named]
+
+    @property
+    def _inline(self) -> str:
+        return self._definition.name + INLINE_SUFFIX
+
+    async def unnamed(self) -> list[DirectoryRecord]:
+        """Return the directories whose targets are probed too although the definition does not name them."""
+        names = set(self.names)
+        return [record for record in await self._lists.all() if record.size and record.name not in names]
+
+    async def import_inline(self) -> Outcome | None:
+        """Hand over the targets that stand in the definition itself; None if there are none."""
+        targets = self._definition.targets
+        if not targets:
+            return None
+        version = f"{self._prefix} {_digest(targets)}"
+        return await self._hand_over(self._inline, targets, version, source=None, allow_shrink=True)
+
+    async def import_directory(self, source: DirectorySource) -> Outcome:
+        """Read one directory and hand over what it lists. AgentHealthError if nobody takes it."""
+        name = source.label
+        record = await self._record(name)
+        known = None
+        if record is not None and (last := record.held or record.applied) is not None:
+            known = _without_prefix(last.etag, self._prefix)
+        read = await read_directory(self._source(source), self._get, known=known)
+        if isinstance(read, NotRead):
+            size = 0 if record is None else record.size
+            kept = f"; the {size:,} targets that it listed before stay" if size else ""
+            return Outcome(directory=name, told=f"{name}: not read: {read.message}{kept}", has_failed=True)
+        if isinstance(read, Unchanged):
+            assert record is not None  # noqa: S101 - else there was nothing that could be unchanged
+            if record.held is not None:
+                return _held(name, record.held)
+            return Outcome(directory=name, told=f"{name}: unchanged, {record.size:,} targets")
+        version = f"{self._prefix} {read.version}"
+        if len(version) > MAX_ETAG_CHARS:
+            # Without what the server gave: the next reading costs more, and finds as much.
+            version = " ".join(version.split(" ")[:4])
+        urls = [entry.url for entry in read.entries]
+        outcome = await self._hand_over(
+            name, urls, version, source=read.url, allow_shrink=source.allow_shrink
+        )
+        return _with_findings(outcome, read)
+
+    def _source(self, source: DirectorySource) -> Source:
+        key = None if source.key_file is None else read_key(source.key_file)
+        return Source(
+            url=source.url,
+            file=source.file,
+            format=source.format,
+            key=key,
+            max_entries=self._definition.limits.max_targets,
+        )
+
+    async def _record(self, name: str) -> DirectoryRecord | None:
+        return next((record for record in await self._lists.all() if record.name == name), None)
+
+    async def _hand_over(
+        self, name: str, urls: Sequence[str], version: str, *, source: str | None, allow_shrink: bool
+    ) -> Outcome:
+        """Hand over a list, and wait until it is applied or held."""
+        record = await self._record(name)
+        applied = None if record is None or record.held is not None else record.applied
+        if record is not None and applied is not None and applied.etag == version:
+            return Outcome(directory=name, told=f"{name}: unchanged, {record.size:,} targets")
+        wanted = [url for url in urls if self._opt_outs.entry_for(url) is None]
+        import_id = uuid4().hex
+        pages = [wanted[first : first + MAX_PAGE_URLS] for first in range(0, len(wanted), MAX_PAGE_URLS)]
+        pages = pages or [[]]
+        for number, page in enumerate(pages, 1):
+            body = ImportPage(urls=page, source=source, etag=version, allow_shrink=allow_shrink)
+            await self._lists.put_page(name, import_id, number, body)
+        done = await self._lists.apply(name, import_id, pages=len(pages))
+        while done.is_under_way:
+            done = await self._lists.apply(name, import_id, pages=len(pages))
+        if done.state is ImportState.HELD:
+            return _held(name, done)
+        size = done.size_before + done.added - done.removed
+        changes = f", {done.added:,} new, {done.removed:,} left" if done.size_before else ""
+        opted_out = len(urls) - len(wanted)
+        if opted_out:
+            changes += f", {opted_out:,} opted out"
+        return Outcome(directory=name, told=f"{name}: {size:,} targets{changes}")
+
+
+def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
+    """Return who is not to be asked, by the definition and by the files that it names. InvalidSetting."""
+    found = read_opt_outs(definition.opt_out.hosts, "opt_out.hosts")
+    for name in definition.opt_out.files:
+        try:
+            with name.open(encoding="utf-8-sig", errors="replace") as file:
+                found |= read_opt_outs(file, str(name))
+        except OSError as error:
+            raise InvalidSetting("opt_out.files", str(name), f"a readable file ({error.strerror})") from None
+    return found
+
+
+def _opt_out_lines(opt_outs: OptOuts) -> Iterable[str]:
+    """Return what tells one list of those who opted out from another."""
+    yield from sorted(opt_outs.hosts)
+    yield from (f".{domain}" for domain in sorted(opt_outs.domains))
+    yield from (f"{host}{path}" for host in sorted(opt_outs.paths) for path in sorted(opt_outs.paths[host]))
+
+
+def _digest(lines: Iterable[str]) -> str:
+    digest = sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()[:_DIGEST_DIGITS]
+
+
+def _without_prefix(etag: str | None, prefix: str) -> str | None:
+    """Return the version of a list that was handed over with the same opt-outs, None for any other."""
+    before, _, version = (etag or "").partition(" ")
+    return version if before == prefix and version else None
+
+
+def _held(name: str, record: ImportRecord) -> Outcome:
+    told = f"{name}: held: {record.explanation or 'it has shrunk'}; what it listed before stays"
+    return Outcome(directory=name, told=told, is_held=True)
+
+
+def _with_findings(outcome: Outcome, read: Snapshot) -> Outcome:
+    """Add to what is told what was left out, and why."""
+    left_out = [f"{reasons.count:,} {SKIP_REASONS[reason]}" for reason, reasons in read.left_out.items()]
+    told = outcome.told
+    if read.duplicates:
+        told += f", {read.duplicates:,} listed again"
+    if left_out:
+        told += f"; left out: {', '.join(left_out)}"
+    findings = "".join(f"; {finding.message}" for finding in read.findings[:MAX_FINDINGS])
+    return Outcome(directory=outcome.directory, told=told + findings, is_held=outcome.is_held)

@@ -1,0 +1,142 @@
+"""Where do targets come from, and where do results go, if there is no server?
+
+A crawl without a registry is its own: the database beside it is a registry's, and the same deeds run in
+this process. Whoever opens it with `agent-health serve` sees the agents as they were judged.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from agent_health.access import Role
+from agent_health.cli.local_registry import LocalRegistry
+from agent_health.errors import AgentHealthError
+from agent_health.monitor_health import MAX_ILLNESS_SECONDS, MAX_WHY_CHARACTERS
+from agent_health.observation_batch import ObservationAnswer, ObservationBatch
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetEntry, TargetPage
+from agent_health.registry.accept_observations import accept_observations
+from agent_health.registry.claim_shards import LeavingWorker, claim_shards, leave_shards
+from agent_health.registry.operations import Deed
+from agent_health.registry.tend_monitor import IllnessReport, report_illness
+from agent_health.shard_record import ShardClaimRequest, ShardGrant
+from agent_health.storage import probed, targets
+from agent_health.storage.database import Database, Transaction
+from agent_health.storage.targets import FeedRow
+
+MAX_SHARD_TARGETS: Final = 2_000_001
+"""One shard may hold all targets there are, if one host serves them."""
+
+T = TypeVar("T")
+
+_NEVER_PROBED = ProbeMemory()
+
+
+class LocalLedger:
+    """A ledger on a database of one's own: SQLite, or PostgreSQL if it is named."""
+
+    def __init__(
+        self, database: Database, worker: str, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`worker` names who calls itself ill or well; it is the name that claims are made by."""
+        # A prober's illness is known by its key: without one of its own, the well would speak for the ill.
+        self._registry = LocalRegistry(database, Role.PROBER, worker)
+        self._monotonic_s = monotonic_s
+
+    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+        """Say that this worker lives, and take its share of the shards. LedgerAway."""
+        asked_at_s = self._monotonic_s()
+        asked = ShardClaimRequest(worker=worker, ttl_seconds=ttl_s, held=dict(held))
+        grant = await self._do(claim_shards, body=asked)
+        assert isinstance(grant, ShardGrant)  # noqa: S101 - it is what the deed answers
+        return [
+            ShardClaim(
+                shard=granted.shard, fencing_token=granted.fencing_token, expires_at_s=asked_at_s + ttl_s
+            )
+            for granted in grant.shards
+        ]
+
+    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+        """Return a shard's targets, or what changed there. LedgerAway."""
+
+        def deed(transaction: Transaction) -> TargetPage:
+            until = targets.last_version(transaction)
+            rows = targets.feed(
+                transaction, shard, after=after_version, until=until, place=None, limit=MAX_SHARD_TARGETS
+            )
+            return TargetPage(
+                entries=[_entry(row) for row in rows if not row.is_gone],
+                gone=[row.subject_id for row in rows if row.is_gone],
+                version=until,
+            )
+
+        return await self._read(deed)
+
+    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
+        """Return which of these shards have changed after the version known of each. LedgerAway."""
+        if not versions:
+            return []
+        oldest = min(versions.values())
+        newest = await self._read(lambda transaction: targets.newest_versions(transaction, oldest))
+        return [shard for shard, version in versions.items() if newest.get(shard, 0) > version]
+
+    async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+        """Hand over results of several shards; return those whose claim is lost. LedgerAway."""
+        reports = [report for batch in batches for report in batch.reports]
+        if not reports:
+            return []
+        # They are what this process has made: nothing is left to check.
+        body = ObservationBatch.model_construct(
+            observations=[report.observation for report in reports],
+            memories=[report.memory for report in reports],
+            shard=None,
+            fencing_token=None,
+            tokens={batch.claim.shard: batch.claim.fencing_token for batch in batches},
+        )
+        answer = await self._do(accept_observations, body=body)
+        assert isinstance(answer, ObservationAnswer)  # noqa: S101 - it is what the deed answers
+        return answer.lost
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets were not probed since then. LedgerAway."""
+        return await self._read(lambda transaction: probed.count_unprobed(transaction, since_s))
+
+    async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:
+        """Say that this prober does not trust its own eyes for so long. LedgerAway."""
+        said = IllnessReport(
+            ill=True,
+            seconds=min(lasting_s, MAX_ILLNESS_SECONDS),
+            why=f"{worker}: {why}"[:MAX_WHY_CHARACTERS],
+        )
+        await self._do(report_illness, body=said)
+
+    async def say_well(self, worker: str) -> None:  # noqa: ARG002 - each worker has a ledger of its own
+        """Take that back. LedgerAway."""
+        await self._do(report_illness, body=IllnessReport(ill=False))
+
+    async def leave(self, worker: str) -> None:
+        """Give all shards back. LedgerAway."""
+        await self._do(leave_shards, query=LeavingWorker(worker=worker))
+
+    async def _do(self, deed: Deed, *, body: Any = None, query: Any = None) -> Any:
+        """Do one deed, and return what it answers. LedgerAway."""
+        try:
+            return await self._registry.do(deed, body=body, query=query)
+        except AgentHealthError as error:
+            raise LedgerAway(str(error)) from error
+
+    async def _read(self, deed: Callable[[Transaction], T]) -> T:
+        try:
+            return await self._registry.read(deed)
+        except AgentHealthError as error:
+            raise LedgerAway(str(error)) from error
+
+
+def _entry(row: FeedRow) -> TargetEntry:
+    return TargetEntry(
+        subject_id=row.subject_id,
+        url=row.url,
+        memory=_NEVER_PROBED if row.memory is None else ProbeMemory.from_json(row.memory),
+        recheck_at_s=row.recheck_at_s,
+        version=row.place.version,
+    )

@@ -1,0 +1,80 @@
+"""How are a registry's deeds done in this process, without a server?"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from agent_health.access import Principal, Role
+from agent_health.directory_record import DirectoryRecord, ImportEnd, ImportPage, ImportRecord
+from agent_health.errors import AgentHealthError
+from agent_health.registry.import_directory import apply_import, confirm_directory, list_directories, put_page
+from agent_health.registry.operations import NO_HEADERS, Call, Deed
+from agent_health.storage.database import Database, Transaction
+
+KEY_ID: Final = "local"
+"""By which leases and events of this machine are known; there is no such key: nobody has to show one."""
+
+NO_PATH: Final[Mapping[str, str]] = MappingProxyType({})
+
+T = TypeVar("T")
+
+
+class LocalRegistry:
+    """A database, and somebody who may do with it what a key of his role may."""
+
+    def __init__(self, database: Database, role: Role, name: str = "") -> None:
+        """`name` tells several of the same role apart."""
+        self.database = database
+        self._caller = Principal(f"{KEY_ID}-{name}" if name else KEY_ID, role, None)
+
+    async def do(
+        self,
+        deed: Deed,
+        *,
+        path: Mapping[str, str] = NO_PATH,
+        body: Any = None,
+        query: Any = None,
+        is_write: bool = True,
+    ) -> Any:
+        """Do what the server would for a request, and return what it would answer. AgentHealthError."""
+        call = Call(caller=self._caller, path=path, body=body, query=query, headers=NO_HEADERS, digest=b"")
+        run = self.database.write if is_write else self.database.read
+        reply = await run(lambda transaction: deed(transaction, call))
+        if isinstance(reply, AgentHealthError):
+            raise reply
+        return reply.content
+
+    async def read(self, deed: Callable[[Transaction], T]) -> T:
+        """Look something up. AgentHealthError."""
+        return await self.database.read(deed)
+
+
+class LocalDirectories:
+    """What directories list, as a database of one's own knows it."""
+
+    def __init__(self, registry: LocalRegistry) -> None:
+        self._registry = registry
+
+    async def all(self) -> list[DirectoryRecord]:
+        """Return all directories. AgentHealthError."""
+        found = await self._registry.do(list_directories, is_write=False)
+        return list(found.directories)
+
+    async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
+        """Hand over one page of what a directory lists; the first one is 1. AgentHealthError."""
+        path = {"directory": directory, "import_id": import_id, "page": str(page)}
+        return _record(await self._registry.do(put_page, path=path, body=body))
+
+    async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
+        """Do one part of what is left to do for an import. AgentHealthError."""
+        path = {"directory": directory, "import_id": import_id}
+        return _record(await self._registry.do(apply_import, path=path, body=ImportEnd(pages=pages)))
+
+    async def confirm(self, directory: str) -> ImportRecord:
+        """Let go what left a directory that has shrunk; one part of it. AgentHealthError."""
+        return _record(await self._registry.do(confirm_directory, path={"directory": directory}))
+
+
+def _record(content: object) -> ImportRecord:
+    assert isinstance(content, ImportRecord)  # noqa: S101 - it is what the deed answers
+    return content
