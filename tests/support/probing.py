@@ -1,12 +1,12 @@
 """How does a test probe what a server of its own serves?"""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
-from agent_health.observation import LayerResult, Observation
+from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.fetch import Fetched, Fetcher, Request
@@ -53,6 +53,33 @@ class Witness:
         self.requests.append(request)
         self.answers.append(await self._fetcher.fetch(request))
         return self.answers[-1]
+
+
+class Played:
+    """Answers each request as a test says, without a network; keeps what was asked."""
+
+    def __init__(self, **answers: Callable[[Request], Fetched]) -> None:
+        self._answers = answers
+        self.requests: list[Request] = []
+
+    async def fetch(self, request: Request) -> Fetched:
+        self.requests.append(request)
+        for part, answers in self._answers.items():
+            if part in str(request.url):
+                return answers(request)
+        return said(request, ResultClass.NOT_AN_AGENT, status=404)
+
+    @property
+    def paths(self) -> list[str]:
+        return [request.url.path for request in self.requests]
+
+
+def said(request: Request, result: ResultClass, **members: Any) -> Fetched:
+    return Fetched(url=request.url, result=result, reason=result.value, **members)
+
+
+def always(result: ResultClass, **members: Any) -> Callable[[Request], Fetched]:
+    return lambda request: said(request, result, **members)
 
 
 class Bodies:

@@ -1,0 +1,214 @@
+"""Whom does one probe ask, how long, and when does it leave somebody in peace?"""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json, drip, raw, serving, silence
+from tests.support.probing import (
+    SHORT_SECONDS,
+    Played,
+    always,
+    definition,
+    entry,
+    layer,
+    probing,
+    results,
+    see,
+)
+from yarl import URL
+
+from agent_health.observation import MAX_REASON_CHARS, Observation, ResultClass
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.fetch import Fetched, Request
+from agent_health.prober.pace import AddressBusy
+from agent_health.prober.probe import Prober
+from agent_health.prober.visit import MAX_SILENCES, Visit
+
+IMPATIENT: dict[str, Any] = {
+    "timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": SHORT_SECONDS}
+}
+AT_S = 1_790_000_000.0
+KNOWN = ProbeMemory(
+    probed_at_s=AT_S - 300,
+    result=ResultClass.OK,
+    card_read_at_s=AT_S - 300,
+    card_url="https://agent.example/.well-known/agent-card.json",
+    interface_url="https://agent.example/rpc",
+    health_url="https://agent.example/.well-known/agent-health",
+)
+
+
+async def played(
+    memory: ProbeMemory | None = None, url: str = "https://agent.example/", **answers: Any
+) -> tuple[Observation, Played]:
+    """What a probe sees of a target whose URLs that hold a word are answered so."""
+    witness = Played(**answers)
+    prober = Prober(witness, definition())
+    report = await prober.probe(entry(url, memory), AT_S)
+    return report.observation, witness
+
+
+# ── who is left in peace ──
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["refused", "dns_failure", "tls_failure", "blocked_address", "timeout", "rate_limited", "internal"],
+)
+async def test_who_cannot_be_reached_or_wants_patience_is_asked_once(result: str) -> None:
+    failing = always(ResultClass(result), is_reached=result == "rate_limited")
+    observation, witness = await played(agent=failing)
+    assert results(observation) == {"discovery": result}
+    assert len(witness.requests) == 1
+    known, witness = await played(KNOWN, agent=failing)
+    assert results(known) == {"transport": result}
+    assert len(witness.requests) == 1
+
+
+async def test_a_silent_agent_that_is_known_is_asked_twice_and_no_more() -> None:
+    observation, witness = await played(KNOWN, agent=always(ResultClass.TIMEOUT))
+    assert results(observation) == {"transport": "timeout", "readiness": "timeout"}
+    assert len(witness.requests) == MAX_SILENCES
+
+
+async def test_an_interface_elsewhere_is_asked_although_the_cards_host_is_down() -> None:
+    memory = KNOWN.model_copy(update={"interface_url": "https://other.example/rpc"})
+    down, up = always(ResultClass.REFUSED, is_reached=False), always(ResultClass.HTTP_ERROR, status=405)
+    observation, witness = await played(memory, agent=down, other=up)
+    assert results(observation) == {"transport": "ok", "readiness": "refused"}
+    assert observation.is_sign_of_life
+    assert len(witness.requests) == 2
+
+
+async def test_it_is_the_last_place_of_a_redirect_that_cannot_be_reached() -> None:
+    elsewhere = URL("https://gone.example/card.json")
+    gone = Fetched(url=elsewhere, result=ResultClass.REFUSED, reason="", is_reached=False)
+    observation, witness = await played(card=lambda _: gone)
+    assert results(observation) == {"discovery": "refused", "readiness": "not_an_agent"}
+    assert witness.paths == [CARD_PATH, HEALTH_PATH]
+
+
+async def test_what_we_lack_for_one_request_we_lack_for_all() -> None:
+    memory = KNOWN.model_copy(update={"interface_url": "https://other.example/rpc"})
+    observation, witness = await played(memory, other=always(ResultClass.INTERNAL))
+    assert results(observation) == {"transport": "internal"}
+    assert len(witness.requests) == 1
+    assert not observation.is_measured_failure
+
+
+# ── time ──
+
+
+async def test_a_whole_visit_ends_after_three_times_what_one_request_may_take() -> None:
+    # Every place drips, each on a port of its own, so that nobody counts as silent.
+    slow = drip(lambda: asyncio.sleep(0.01))
+    async with serving({CARD_PATH: slow, HEALTH_PATH: slow}) as server, serving({"/rpc": silence}) as other:
+        memory = ProbeMemory(
+            card_read_at_s=time.time(), card_url=server.url + CARD_PATH, interface_url=other.url + "/rpc"
+        )
+        asked = {"paths": [f"/{number}" for number in range(8)]}
+        for number in range(8):
+            server.replies[f"/{number}"] = slow
+        async with probing(**IMPATIENT, ask=asked) as probes:
+            probes.memory = memory
+            began_s = time.monotonic()
+            observation = await probes.see(server.url)
+            took_s = time.monotonic() - began_s
+    assert observation.result is ResultClass.TIMEOUT
+    # Generous for slow machines: without the bound it would be eleven requests.
+    assert took_s < 3 * SHORT_SECONDS + 1.5
+
+
+async def test_what_no_time_was_left_for_was_not_measured() -> None:
+    loop = asyncio.get_running_loop()
+    visit = Visit(Played(), definition(**IMPATIENT), None, entry("https://agent.example/"), AT_S)
+    assert visit.may_ask(URL("https://agent.example/"))
+    visit._deadline_s = loop.time()
+    assert visit.is_late
+    assert await visit.ask(URL("https://agent.example/"), max_bytes=1) is None
+
+
+async def test_a_request_has_its_own_time_and_never_more_than_is_left() -> None:
+    loop = asyncio.get_running_loop()
+    witness = Played()
+    visit = Visit(
+        witness, definition(timeouts={"total_seconds": 10}), None, entry("https://a.example/"), AT_S
+    )
+    await visit.ask(URL("https://a.example/1"), max_bytes=1)
+    visit._deadline_s = loop.time() + 5
+    await visit.ask(URL("https://a.example/2"), max_bytes=1)
+    first, second = (request.deadline_s - loop.time() for request in witness.requests)
+    assert 9 < first <= 10
+    assert 4 < second <= 5
+
+
+async def test_the_time_of_an_observation_is_counted_on_from_when_the_visit_began() -> None:
+    observation, _ = await played()
+    assert 0 <= observation.observed_at.timestamp() - AT_S < 60
+
+
+# ── an address that is busy ──
+
+
+async def test_a_busy_address_is_for_whoever_paces_if_nothing_was_sent() -> None:
+    def busy(_: Request) -> Fetched:
+        raise AddressBusy("192.0.2.1")
+
+    with pytest.raises(AddressBusy):
+        await played(agent=busy)
+    # Later than that, what was found out is kept.
+    memory = KNOWN.model_copy(update={"health_url": "https://other.example/health"})
+    answers = {"rpc": always(ResultClass.HTTP_ERROR, status=405), "other": busy}
+    observation, _ = await played(memory, **answers)
+    assert results(observation) == {"transport": "ok"}
+
+
+# ── what is noted on the way ──
+
+
+async def test_the_longest_patience_that_anybody_asks_for_is_kept() -> None:
+    async with serving({CARD_PATH: answer(503, Retry_After="60")}) as server:
+        server.replies[HEALTH_PATH] = answer(503, Retry_After="7200")
+        async with probing(ask={"transport": False}) as probes:
+            report = await probes.report(server.url, at_s=AT_S)
+    assert report.memory.not_before_s is not None
+    assert 7200 <= report.memory.not_before_s - AT_S < 7260
+    assert report.requests == 2
+
+
+async def test_statuses_and_reasons_that_a_peer_makes_up_fit_into_an_observation() -> None:
+    observation, _ = await played(agent=always(ResultClass.HTTP_ERROR, status=999))
+    assert layer(observation.discovery).status_code is None
+    long = Fetched(
+        url=URL("https://a.example"), result=ResultClass.HTTP_ERROR, reason="ü\ud800" * 1000, status=500
+    )
+    observation, _ = await played(agent=lambda _: long)
+    assert len(layer(observation.discovery).reason) == MAX_REASON_CHARS
+    Observation.model_validate_json(observation.model_dump_json())
+
+
+async def test_a_raw_answer_of_any_status_is_an_observation() -> None:
+    for status in (199, 299, 399, 499, 599, 600, 999):
+        async with serving(
+            {CARD_PATH: raw(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)}
+        ) as server:
+            observation = await see(server.url, ask={"transport": False, "health": False}, **IMPATIENT)
+        assert not observation.is_sign_of_life
+
+
+async def test_phases_and_time_are_told() -> None:
+    replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
+    async with serving(replies) as server:
+        observation = await see(server.url, ask={"transport": False})
+    for found in (layer(observation.discovery), layer(observation.readiness)):
+        assert found.status_code == 200
+        assert found.latency_ms is not None
+        assert found.phases is not None
+        assert found.phases.first_byte_ms is not None
+        assert found.phases.last_byte_ms is not None
+    phases = layer(observation.discovery).phases
+    assert phases is not None
+    assert phases.connect_ms is not None
