@@ -84,6 +84,7 @@ class Dispatch:
         self._overdue: set[asyncio.Task[None]] = set()
         self._replanning: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_pumping_soon = False
         self._is_ending = False
 
     @property
@@ -162,6 +163,8 @@ class Dispatch:
         for shard in shards:
             for slot in shard.slots.values():
                 self.plan.remove(slot)
+            # Each knows its shard: they would keep one another alive.
+            shard.slots.clear()
             self._outbox.release(shard.number)
 
     def note_turn(self, doubt: Doubt | None) -> None:
@@ -240,6 +243,13 @@ class Dispatch:
         self._overdue.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
+        if (self._pace.waiting or self.plan.left) and not self._is_pumping_soon:
+            # Several end in one turn of the event loop, and others begin in their places together.
+            self._is_pumping_soon = True
+            asyncio.get_running_loop().call_soon(self._pump_once)
+
+    def _pump_once(self) -> None:
+        self._is_pumping_soon = False
         self.pump()
 
     async def _probe(self, turn: Turn[Due]) -> None:

@@ -15,6 +15,7 @@ from agent_health.prober.ledger import ShardClaim, TargetEntry, TargetPage
 from agent_health.target import TARGET_ID_PREFIX, host_of
 
 _NOTHING: Final = ProbeMemory()
+_NOTHING_KNOWN: Final = _NOTHING.to_json()
 
 
 class Slot:
@@ -47,10 +48,10 @@ class Slot:
         """Whether it left, or its shard did."""
         return self.shard.claim is None or self.shard.slots.get(self.subject_id) is not self
 
-    def remember(self, memory: ProbeMemory) -> str | None:
-        """Keep what a probe left behind; return it as it is kept."""
-        self.memory = memory.to_json() if memory != _NOTHING else None
-        return self.memory
+    def remember(self, memory: ProbeMemory) -> None:
+        """Keep what a probe left behind."""
+        text = memory.to_json()
+        self.memory = text if text != _NOTHING_KNOWN else None
 
     def recall(self) -> ProbeMemory:
         """Return what is remembered."""

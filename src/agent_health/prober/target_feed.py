@@ -5,6 +5,7 @@ whoever asked for a look does not wait longer than that.
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -16,6 +17,12 @@ from agent_health.prober.shards import Applied, Holdings, Shard
 POLL_SECONDS: Final = 2.0
 READ_AT_ONCE: Final = 4
 """Shards that are read at the same time."""
+
+FREEZE_EVERY: Final = 50_000
+"""Targets that were added since the garbage collector was last told that what there is will stay.
+
+It would look at all of them again and again, and stand still for most of a second with a million.
+"""
 
 _log = logging.getLogger("agent_health.prober")
 
@@ -36,6 +43,8 @@ class TargetFeed:
         self._applied = applied
         self._away = Away(chance)
         self._hurry = asyncio.Event()
+        self._frozen = 0
+        """How many targets there were when the garbage collector was told last."""
 
     def hurry(self) -> None:
         """Look at once: shards were won."""
@@ -67,13 +76,16 @@ class TargetFeed:
         shards = {number: self._holdings.shards[number] for number in sorted(versions)}
         changed = set(await self._ledger.changed(versions))
         for number, shard in shards.items():
-            if number not in changed and versions[number] == 0:
+            if number not in changed and not shard.is_current:
                 # It holds nothing, so there is nothing to read.
                 self._apply(shard, shard.token, TargetPage(entries=()))
         to_read = [shard for number, shard in shards.items() if number in changed]
         for first in range(0, len(to_read), READ_AT_ONCE):
             some = to_read[first : first + READ_AT_ONCE]
             await asyncio.gather(*(self._read(shard, versions[shard.number]) for shard in some))
+            if self._holdings.targets >= self._frozen + FREEZE_EVERY:
+                self._frozen = self._holdings.targets
+                gc.freeze()
 
     async def _read(self, shard: Shard, version: int) -> None:
         token = shard.token
