@@ -144,8 +144,8 @@ class FiledLedger:
 
 
 def _open_regular(path: Path) -> int:
-    # A FIFO would be waited for otherwise.
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
+    # For reading too, to see how the last line ends.
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _MODE)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "not a regular file")
