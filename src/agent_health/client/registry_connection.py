@@ -140,7 +140,7 @@ class RegistryConnection:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.url = _checked_url(url, allow_plain_http=allow_plain_http)
-        _check_key(key)
+        check_key(key)
         if not (math.isfinite(timeout_seconds) and 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS):
             expected = f"seconds above 0, at most {MAX_TIMEOUT_SECONDS:g}"
             raise InvalidSetting("timeout_seconds", timeout_seconds, expected)
@@ -325,12 +325,13 @@ def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
     url = read_place(text).url
     if url.raw_query_string:
         raise InvalidSetting("url", text, _EXPECTED_URL)
-    if url.scheme == "http" and not allow_plain_http and not _is_loopback(url.host or ""):
+    if url.scheme == "http" and not allow_plain_http and not is_loopback(url.host or ""):
         raise InvalidSetting("url", text, "https, since the key must not travel in the clear")
     return URL(str(url).rstrip("/"), encoded=True)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself, so that nobody listens on the way."""
     if host == "localhost":
         return True
     try:
@@ -339,7 +340,8 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _check_key(key: str | None) -> None:
+def check_key(key: str | None) -> None:
+    """Raise InvalidSetting, which does not show it, for a key that cannot stand in a header."""
     if key is not None and (len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key)):
         expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters"
         raise InvalidSetting("key", "something else (not shown)", expected)

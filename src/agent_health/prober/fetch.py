@@ -160,7 +160,8 @@ class Fetcher:
     async def fetch(self, request: Request) -> Fetched:
         """Send a request and follow where it leads; never raises for what a peer does.
 
-        AddressBusy passes through: nothing was sent, and whoever paces the probes knows what to do.
+        AddressBusy passes through: nothing was sent to that address, and whoever paces the probes knows what
+        to do.
         """
         began_s = perf_counter()
         deadline_s = min(request.deadline_s, self._loop.time() + self._timeouts.total_seconds)
@@ -296,7 +297,10 @@ class _TimedResponse(aiohttp.ClientResponse):
         self.line = cast("Line", connection.protocol)
         self.sent_at_s = perf_counter()
         self.is_line_new = not self.line.is_used
-        self.line.expect_answer()
+        if self.is_line_new:
+            self.line.is_used = True
+        else:
+            self.line.expect_answer()
         return await super().start(connection)
 
     def phases(self, ended_s: float) -> Phases:

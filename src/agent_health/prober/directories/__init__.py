@@ -2,6 +2,7 @@
 
     reader             how is a whole directory read: to its end, politely, or not at all?
     source             which directory is read, how is it fetched, and where may it stand?
+    fetching           how does the prober's own fetcher get a document of a directory?
     walk               which document of a directory is read next, and when is it all?
     gathered           which entries are targets, what was left out, and what came twice?
     snapshot           what did reading a directory come to?
@@ -39,7 +40,7 @@ from agent_health.prober.directories.page import (
 )
 from agent_health.prober.directories.reader import read_directory
 from agent_health.prober.directories.snapshot import NotRead, Snapshot, Unchanged
-from agent_health.prober.directories.source import Get, Got, Source
+from agent_health.prober.directories.source import Get, Got, Source, Wanted
 
 __all__ = [
     "AUTO",
@@ -61,6 +62,7 @@ __all__ = [
     "Snapshot",
     "Source",
     "Unchanged",
+    "Wanted",
     "names",
     "read_directory",
 ]

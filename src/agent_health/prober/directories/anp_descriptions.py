@@ -72,10 +72,10 @@ def _entries(items: list[Any]) -> Iterator[Entry]:
 
 
 def _a2a_urls(item: Mapping[str, Any]) -> list[str]:
-    interfaces = next((item[key] for key in _INTERFACE_KEYS if isinstance(item.get(key), list)), [])
+    lists = [item[key] for key in _INTERFACE_KEYS if isinstance(item.get(key), list)]
     return [
         url
-        for interface in interfaces[:MAX_INTERFACES]
+        for interface in (lists[0][:MAX_INTERFACES] if lists else ())
         if is_object(interface) and (first_text(interface, ("protocol",)) or "").upper() == "A2A"
         if (url := first_text(interface, ("url",)))
     ]

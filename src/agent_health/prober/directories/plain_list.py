@@ -81,7 +81,7 @@ class PlainList:
 
     def recognises(self, document: Document) -> bool:
         """Whether most of its first entries are URLs or domains."""
-        if document.value is not None:
+        if _is_json(document):
             items = _json_items(document.value)
             return items is not None and (not items or _is_mostly_listed(_json_entries(items[:SAMPLE_LINES])))
         way = _way_of(document)
@@ -91,7 +91,7 @@ class PlainList:
 
     def read(self, document: Document) -> Page:
         """Take a list apart; NotReadable if not one of its first entries is a URL or a domain."""
-        if document.value is not None:
+        if _is_json(document):
             items = _json_items(document.value)
             if items is None or (items and not _has_place(_json_entries(items[:SAMPLE_LINES]))):
                 raise NotReadable("expected a JSON list of URLs, or of objects with a URL")
@@ -106,6 +106,11 @@ class PlainList:
 def is_place(text: str) -> bool:
     """Whether a text is a URL, or a domain with a dot or a port: a single word is a word."""
     return ("." in text or ":" in text) and isinstance(read_target(text), str)
+
+
+def _is_json(document: Document) -> bool:
+    # One line of JSONL is JSON too.
+    return document.content_type not in _WAYS and document.value is not None
 
 
 def _json_items(value: object) -> list[Any] | None:

@@ -9,6 +9,7 @@ import asyncio
 import stat
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -25,8 +26,8 @@ from agent_health.prober.directories.snapshot import (
     Version,
     read_version,
 )
-from agent_health.prober.directories.source import MAX_DOCUMENT_BYTES, SUFFIX_TYPES, Get, Got, Source
-from agent_health.prober.directories.walk import Endless, Step, TooManyDocuments, Walk
+from agent_health.prober.directories.source import MAX_DOCUMENT_BYTES, SUFFIX_TYPES, Get, Got, Source, Wanted
+from agent_health.prober.directories.walk import Endless, TooManyDocuments, Walk
 
 MAX_BYTES: Final = 2 * 1024 * 1024 * 1024
 """Of all documents of a directory."""
@@ -41,18 +42,15 @@ MAX_WAIT_S: Final = 120.0
 THREAD_BYTES: Final = 65_536
 """What has more takes longer than some milliseconds, and is taken apart beside the event loop."""
 
-ACCEPTED: Final = (
-    "application/json, application/ai-catalog+json, application/linkset+json, "
-    "text/csv, text/plain;q=0.9, */*;q=0.1"
-)
-
 _NONE: Final = "no directory that we can read"
 T = TypeVar("T")
 
-# What may go better in a moment; whatever else went wrong will go wrong again.
 _PASSING: Final = frozenset({
-    ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.HTTP_ERROR,
-    ResultClass.RATE_LIMITED, ResultClass.INTERNAL, ResultClass.NOT_MEASURED,
+    ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.RATE_LIMITED, ResultClass.INTERNAL,
+    ResultClass.NOT_MEASURED,
+})  # fmt: skip
+_ABSENT: Final = frozenset({
+    ResultClass.NOT_AN_AGENT, ResultClass.GATED, ResultClass.REDIRECT_REFUSED, ResultClass.BLOCKED_ADDRESS,
 })  # fmt: skip
 
 
@@ -107,6 +105,8 @@ class _Reading:
         self._now_s = now_s
         self._ends_at_s = now_s() + MAX_READING_S
         self._bytes = 0
+        self._place = str(source.file)
+        """Where the first document was looked for, and found."""
         self._validators: tuple[str | None, str | None] = (None, None)
         """Entity tag and `Last-Modified` of the document that came last."""
         self._walk = Walk()
@@ -114,14 +114,13 @@ class _Reading:
 
     async def run(self) -> Snapshot | Unchanged:
         """Read all of it. _NoReading, BrokenPlugIn."""
-        document = first = await self._first()
-        step = Step(first.url, 0)
-        while True:
-            await self._take(document, step.depth)
-            following = await self._next_document()
-            if following is None:
-                return self._outcome(first)
-            document, step = following
+        document: Document | None = await self._first()
+        depth = 0
+        while document is not None:
+            await self._take(document, depth)
+            document, depth = await self._next_document()
+        # Sorting a million URLs takes a while.
+        return await asyncio.to_thread(self._outcome)
 
     async def _first(self) -> Document:
         """Return the document that the directory begins with, and choose the format if that is left to us."""
@@ -130,32 +129,32 @@ class _Reading:
         tried: list[str] = []
         places = self._source.places(self._format)
         for place in places:
-            got = await self._fetch(place, self._conditions(place))
+            got = await self._fetch(self._first_wanted(place))
             if got.result is ResultClass.OK:
-                document = self._document(place, got)
+                self._place = place
+                document = self._document(got)
                 if await self._is_recognised(document):
                     return document
                 tried.append(f"{place}: this is {told(document)}")
-            elif place == places[-1] or _is_passing(got):
-                # Whoever is away for a moment is not somebody who has no directory there.
+            elif place == places[-1] or not _is_absent(got):
                 raise self._not_fetched(place, got, tried)
             else:
                 tried.append(f"{place}: {got.reason}")
         raise self._failed("not_a_directory", f"{_NONE}: {'; '.join(tried)}", places[-1])
 
-    async def _next_document(self) -> tuple[Document, Step] | None:
-        """Return what is read next; None at the end."""
+    async def _next_document(self) -> tuple[Document | None, int]:
+        """Return what is read next, None at the end, and how deep it is nested."""
         while (step := self._walk.next_step()) is not None:
             if self._get is None:
                 self._walk.note("nested_not_read", f"named by a file, and not asked for: {step.url}")
                 continue
-            got = await self._fetch(step.url, self._source.headers(step.url))
+            got = await self._fetch(self._source.wanted(step.url))
             if got.result is ResultClass.OK:
-                return self._document(step.url, got), step
-            if step.depth == 0 or _is_passing(got):
+                return self._document(got), step.depth
+            if step.depth == 0 or not _is_absent(got):
                 raise self._not_fetched(step.url, got)
             self._walk.note("nested_not_read", f"{step.url}: {got.reason}")
-        return None
+        return None, 0
 
     async def _take(self, document: Document, depth: int) -> None:
         """Take one document apart, and note where it leads."""
@@ -187,14 +186,13 @@ class _Reading:
                 self._walk.note("broken_plug_in", complaint)
         return self._format is not None
 
-    def _outcome(self, first: Document) -> Snapshot | Unchanged:
-        place = first.url or str(self._source.file)
+    def _outcome(self) -> Snapshot | Unchanged:
         version = Version(
-            settings=self._source.settings(place),
+            settings=self._source.settings(self._place),
             digest=self._gathered.digest(),
             # Of several documents one alone says nothing of the rest.
-            etag=self._validators[0] if self._walk.documents == 1 else None,
-            modified=self._validators[1] if self._walk.documents == 1 else None,
+            etag=self._validators[0] if self._walk.is_single else None,
+            modified=self._validators[1] if self._walk.is_single else None,
         )
         before = read_version(self._known)
         if before is not None and (before.settings, before.digest) == (version.settings, version.digest):
@@ -202,7 +200,7 @@ class _Reading:
         assert self._format is not None  # noqa: S101 - chosen with the first document
         return Snapshot(
             format=self._format.name,
-            url=place,
+            url=self._place,
             entries=self._gathered.entries,
             left_out=self._gathered.left_out,
             duplicates=self._gathered.duplicates,
@@ -212,30 +210,23 @@ class _Reading:
             version=str(version),
         )
 
-    def _conditions(self, place: str) -> dict[str, str]:
-        """Return the headers of the first request: credentials, and what we have already."""
-        headers = self._source.headers(place)
+    def _first_wanted(self, place: str) -> Wanted:
+        """Return the first request, which says what we have already."""
+        wanted = self._source.wanted(place)
         before = read_version(self._known)
-        if before is not None and before.settings == self._source.settings(place):
-            if before.etag:
-                headers["If-None-Match"] = before.etag
-            elif before.modified:
-                headers["If-Modified-Since"] = before.modified
-        return headers
+        if before is None or before.settings != self._source.settings(place):
+            return wanted
+        return replace(wanted, etag=before.etag, modified_since=before.modified)
 
-    async def _fetch(self, url: str, headers: dict[str, str]) -> Got:
+    async def _fetch(self, wanted: Wanted) -> Got:
         """Ask until there is an answer that stays: as often as is polite, as long as we are given."""
         if self._get is None:
             raise InvalidSetting("get", None, "a way to fetch a directory at a URL")
         for tries in range(1, MAX_TRIES + 1):
             if self._now_s() >= self._ends_at_s:
-                raise self._failed("too_slow", f"not read within {MAX_READING_S:g} s", url)
-            got = await self._get(url, {"Accept": ACCEPTED, **headers})
-            if got.is_unchanged:
-                if {"If-None-Match", "If-Modified-Since"}.isdisjoint(headers):
-                    raise self._failed(
-                        "not_fetched", "it answers that nothing changed, which was not asked", url
-                    )
+                raise self._failed("too_slow", f"not read within {MAX_READING_S:g} s", wanted.url)
+            got = await self._get(wanted)
+            if got.is_unchanged and wanted.is_conditional:
                 raise _NoReading(Unchanged(version=self._known or ""))
             wait_s = max(float(got.retry_after_seconds or 0), FIRST_WAIT_S * 2 ** (tries - 1))
             is_over = wait_s > MAX_WAIT_S or self._now_s() + wait_s >= self._ends_at_s
@@ -244,8 +235,12 @@ class _Reading:
             await self._sleep(wait_s)
         raise AssertionError("the last try returns")  # pragma: no cover
 
-    def _document(self, url: str, got: Got) -> Document:
-        self._count(len(got.body), url)
+    def _document(self, got: Got) -> Document:
+        # Where it was found, not where it was looked for: what it names is relative to that.
+        url = str(got.url)
+        self._bytes += len(got.body)
+        if self._bytes > MAX_BYTES:
+            raise self._failed("too_large", f"more than {MAX_BYTES} bytes in all", url)
         self._validators = (got.etag, got.last_modified)
         return Document(got.body, got.content_type, url)
 
@@ -263,11 +258,6 @@ class _Reading:
         if not await self._is_recognised(document):
             raise self._failed("not_a_directory", f"{_NONE}: this is {told(document)}", str(file))
         return document
-
-    def _count(self, size_bytes: int, url: str) -> None:
-        self._bytes += size_bytes
-        if self._bytes > MAX_BYTES:
-            raise self._failed("too_large", f"more than {MAX_BYTES} bytes in all", url)
 
     def _failed(self, fault: Fault, message: str, url: str) -> _NoReading:
         return _NoReading(NotRead(fault=fault, message=message, url=url or str(self._source.file)))
@@ -290,10 +280,19 @@ async def _beside(document: Document, work: Callable[[], T]) -> T:
 
 
 def _is_passing(got: Got) -> bool:
-    """Whether asking again may help."""
-    if got.result is ResultClass.HTTP_ERROR and got.status is not None:
-        return got.status in {408, 425} or got.status >= 500
+    """Whether asking again in a moment may help."""
+    if got.result is ResultClass.HTTP_ERROR:
+        return got.status is None or got.status in {408, 425} or got.status >= 500
+    if got.result is ResultClass.DNS_FAILURE:
+        return got.is_resolver_fault
     return got.result in _PASSING
+
+
+def _is_absent(got: Got) -> bool:
+    """Whether there is definitely no document for us; whoever is away for a while may have one."""
+    if got.result in {ResultClass.HTTP_ERROR, ResultClass.DNS_FAILURE}:
+        return not _is_passing(got)
+    return got.result in _ABSENT
 
 
 def _file_bytes(file: Path) -> bytes | None:

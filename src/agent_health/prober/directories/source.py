@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urljoin, urlsplit
 
+from yarl import URL
+
+from agent_health.client.registry_connection import check_key, is_loopback
 from agent_health.errors import InvalidSetting
 from agent_health.observation import ResultClass
 from agent_health.prober.directories.formats import AUTO, WELL_KNOWN
 from agent_health.prober.directories.gathered import PROBED_KINDS
 from agent_health.prober.directories.page import MAX_ENTRIES, Format, Kind
-from agent_health.target import read_target
+from agent_health.target import host_of, read_target
 from agent_health.target_address import Refused
 
 MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
@@ -28,6 +31,11 @@ SUFFIX_TYPES: Final[Mapping[str, str]] = {
 
 class Got(Protocol):
     """What came back from one GET: what `client.bounded_get.Answer` says, and what may be remembered."""
+
+    @property
+    def url(self) -> URL:
+        """Where it was found, redirects followed."""
+        ...
 
     @property
     def result(self) -> ResultClass:
@@ -74,12 +82,32 @@ class Got(Protocol):
         """Whether the answer was 304."""
         ...
 
+    @property
+    def is_resolver_fault(self) -> bool:
+        """Whether no name server did its work for us."""
+        ...
 
-Get = Callable[[str, Mapping[str, str]], Awaitable[Got]]
-"""Gets a URL with these headers; raises for nothing that a peer does.
 
-Addresses are judged, redirects too, and `Authorization` never goes to another origin.
-"""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One document that is to be fetched."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    """Sent as Bearer, and never to another origin."""
+    etag: str | None = None
+    """Of what is known already; the answer may be that it has not changed."""
+    modified_since: str | None = None
+    """The same by `Last-Modified`, where there is no entity tag."""
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the answer may be that nothing changed."""
+        return self.etag is not None or self.modified_since is not None
+
+
+Get = Callable[[Wanted], Awaitable[Got]]
+"""Fetches a document, from judged addresses alone; raises for nothing that a peer does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +134,10 @@ class Source:
             if isinstance(url, Refused):
                 raise InvalidSetting("url", self.url, f"where a directory is ({url.reason})")
             object.__setattr__(self, "url", url)
+        if self.key is not None:
+            check_key(self.key)
+            if self.url is not None and self.url.startswith("http:") and not is_loopback(host_of(self.url)):
+                raise InvalidSetting("url", self.url, "https, since the key must not travel in the clear")
 
     def places(self, chosen: Format | None) -> tuple[str, ...]:
         """Return where it may stand, in the order of asking; of a file, its path.
@@ -122,11 +154,10 @@ class Source:
             return (urljoin(self.url, chosen.place),)
         return (*(urljoin(self.url, place) for place in WELL_KNOWN), self.url)
 
-    def headers(self, url: str) -> dict[str, str]:
-        """Return the credentials that a URL may be asked with."""
-        if self.key is None or self.url is None or _origin(url) != _origin(self.url):
-            return {}
-        return {"Authorization": f"Bearer {self.key}"}
+    def wanted(self, url: str) -> Wanted:
+        """Return the request for a document, with the key if it belongs there."""
+        is_own = self.url is not None and _origin(url) == _origin(self.url)
+        return Wanted(url=url, key=self.key if is_own else None)
 
     def settings(self, place: str) -> str:
         """Return what tells this reading from another one of the same place: 16 hexadecimal digits."""

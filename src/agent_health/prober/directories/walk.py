@@ -47,6 +47,8 @@ class Walk:
         """How many were taken."""
         self.items: int | None = None
         """How many items the directory's own pages had; None: not counted."""
+        self.is_single = True
+        """Whether nothing named a further document."""
         self._total: int | None = None
         self._steps: deque[Step] = deque()
         self._named: set[str] = set()
@@ -89,6 +91,7 @@ class Walk:
         if depth == 0 and page.items is not None:
             self.items = (self.items or 0) + page.items
             self._total = page.total if page.total is not None else self._total
+        self.is_single = self.is_single and page.next_page is None and not page.nested
         following = _following(document.url, page)
         if following is not None:
             self._turn(following, page, depth)

@@ -1,0 +1,62 @@
+"""Is this JSON, and is it small enough to take apart?"""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_health.prober.directories import bounded_json
+from agent_health.prober.directories.bounded_json import read_json
+
+
+@given(st.dictionaries(st.text(), st.integers()) | st.lists(st.none() | st.booleans() | st.text()))
+def test_objects_and_lists_are_read(value: object) -> None:
+    for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
+        assert read_json(text.encode(errors="replace"))[1] == ""
+    assert read_json(json.dumps(value).encode()) == (value, "")
+
+
+def test_a_byte_order_mark_and_white_space_are_passed_over() -> None:
+    assert read_json(b'\xef\xbb\xbf \r\n\t{"a": 1}') == ({"a": 1}, "")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b"1", b'"text"', b"true", b"https://a.example/", b"<html>", b" "]
+)
+def test_what_is_neither_object_nor_list_is_not_even_parsed(body: bytes) -> None:
+    assert read_json(body) == (None, "neither a JSON object nor a JSON list")
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (b"{", "not JSON"),
+        (b'{"a": 1}\n{"a": 2}', "not JSON"),
+        (b'{"a": \xff}', "not UTF-8 from byte 6 on"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[" + b"9" * 5_000 + b"]", "not JSON"),
+    ],
+)
+def test_what_cannot_be_parsed_is_told(body: bytes, fault: str) -> None:
+    value, told = read_json(body)
+    assert value is None
+    assert fault in told
+
+
+@pytest.mark.parametrize(
+    ("bound", "body"),
+    [
+        ("MAX_JSON_BYTES", b"[1,2,3,4,5]"),
+        ("MAX_CONTAINERS", b"[{},[],{},[],{},[]]"),
+        ("MAX_TEXTS", b'["","","",""]'),
+    ],
+)
+def test_what_would_take_too_much_memory_is_not_parsed(
+    bound: str, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_json(body)[1] == ""
+    monkeypatch.setattr(bounded_json, bound, 3)
+    value, told = read_json(body)
+    assert value is None
+    assert "more than 3" in told

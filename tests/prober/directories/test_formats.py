@@ -1,0 +1,240 @@
+"""Which format is a directory in, by name or by content?"""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.cards import CARD_10, JSON
+from tests.support.directories import document, listed
+
+from agent_health.errors import InvalidSetting
+from agent_health.prober.directories import Snapshot, Source, read_directory
+from agent_health.prober.directories.formats import (
+    BUILT_IN,
+    TAKEN_FOR_ANYTHING,
+    TOLD_BY_CONTENT,
+    BrokenPlugIn,
+    format_called,
+    format_of,
+    names,
+    plug_ins,
+    told,
+)
+from agent_health.prober.directories.gathered import Gathered
+from agent_health.prober.directories.page import NotReadable, Page
+from agent_health.prober.directories.snapshot import NotRead
+
+EXAMPLES = {
+    "a2a_registry": {"agents": [{"wellKnownURI": "https://a.example/card.json"}], "total": 1},
+    "agent_health": {"agents": [{"agent_id": "a", "status": "active"}], "total": 1},
+    "agntcy": {"results": [], "total_count": 0},
+    "ai_catalog": {"specVersion": "1.0", "entries": []},
+    "anp": {"@type": "CollectionPage", "items": [{"@type": "ad:AgentDescription"}]},
+    "api_catalog": {"linkset": []},
+    "mcp_registry": {"servers": [], "metadata": {}},
+    "nanda": {"agentm1": "https://a.example/"},
+    "plain_list": ["https://a.example/"],
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_format_is_told_by_content_and_by_nothing_else(name: str) -> None:
+    found, complaints = format_of(document(EXAMPLES[name]))
+    assert found is not None
+    assert (found.name, complaints) == (name, [])
+    others = [one.name for one in TOLD_BY_CONTENT if one.recognises(document(EXAMPLES[name]))]
+    assert others == [name] or BUILT_IN[name] in TAKEN_FOR_ANYTHING
+
+
+def test_every_format_has_an_example_and_a_name() -> None:
+    assert set(names()) == set(BUILT_IN) == set(EXAMPLES)
+    assert all(format_called(name) is BUILT_IN[name] for name in EXAMPLES)
+
+
+def test_a_format_that_nobody_knows_is_the_callers_fault() -> None:
+    with pytest.raises(InvalidSetting, match=r"one of auto, a2a_registry, .*plain_list"):
+        format_called("yellow_pages")
+
+
+@given(
+    JSON
+    | st.dictionaries(st.sampled_from(["agents", "entries", "items", "servers", "linkset", "total"]), JSON)
+)
+def test_any_json_is_read_refused_or_not_recognised(value: object) -> None:
+    made = document(value)
+    found, _ = format_of(made)
+    for one in BUILT_IN.values():
+        try:
+            page = one.read(made)
+        except NotReadable:
+            assert one is not found
+            continue
+        gathered = Gathered()
+        gathered.add(page.entries, made.url)
+    assert told(made)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "empty"),
+        (" \n", "empty"),
+        ("<!doctype html><p>Hello", "a page"),
+        ("Service Unavailable", "text whose lines are neither"),
+        ('{"a": ', "not JSON"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        ("[" * 5_000, "nested too deeply"),
+        ([1, 2], "a JSON list"),
+        ({"$schema": "https://json-schema.org/draft-07/schema", "properties": {}}, "a JSON Schema"),
+        (CARD_10, "A2A card"),
+        ({"error": 1, "message\n": 2}, r"the members error, message\n"),
+        ({}, "the members (none)"),
+    ],
+)
+def test_what_is_no_directory_is_told_in_words(content: object, words: str) -> None:
+    made = document(content)
+    assert format_of(made)[0] is None
+    assert words in told(made)
+
+
+# ── formats of other packages ──
+
+GOOD = """
+from agent_health.prober.directories import Document, Listed, NotReadable, Page, Skipped
+
+class YellowPages:
+    name = "yellow_pages"
+    place = "/yellow"
+
+    def recognises(self, document):
+        return document.body.startswith(b"YELLOW")
+
+    def read(self, document):
+        if not self.recognises(document):
+            raise NotReadable("expected YELLOW")
+        lines = document.body.decode().split("\\n")[1:]
+        return Page(entries=[Listed(line) if "." in line else Skipped(line, "no_url") for line in lines])
+
+PAGES = YellowPages()
+"""
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install a package with formats: its source, and what its entry points are called and lead to."""
+    loaded = set(sys.modules)
+
+    def install(source: str, **entry_points: str) -> None:
+        (tmp_path / "yellow_pages.py").write_text(source)
+        about = tmp_path / "yellow_pages-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: yellow-pages\nVersion: 1.0\n")
+        lines = [f"{name} = {place}" for name, place in entry_points.items()]
+        (about / "entry_points.txt").write_text("\n".join(["[agent_health.directories]", *lines]))
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    yield install
+    for module in set(sys.modules) - loaded:
+        if module.startswith("yellow_pages"):
+            del sys.modules[module]
+
+
+def written(tmp_path: Path, text: str) -> Source:
+    file = tmp_path / "agents"
+    file.write_text(text)
+    return Source(file=file)
+
+
+@pytest.mark.parametrize("place", ["yellow_pages:PAGES", "yellow_pages:YellowPages"])
+async def test_a_format_of_another_package_is_found_by_content_and_by_name(
+    place: str, install: Install, tmp_path: Path
+) -> None:
+    install(GOOD, yellow_pages=place)
+    assert names() == (*BUILT_IN, "yellow_pages")
+    assert format_called("yellow_pages").place == "/yellow"
+    # Our own plain list would take it too.
+    found = await read_directory(written(tmp_path, "YELLOW\na.example\nb.example\nnobody"))
+    assert isinstance(found, Snapshot)
+    assert (found.format, len(found.entries), found.left_out["no_url"].count) == ("yellow_pages", 2, 1)
+
+
+async def test_what_it_refuses_is_refused(install: Install, tmp_path: Path) -> None:
+    install(GOOD, yellow_pages="yellow_pages:PAGES")
+    source = written(tmp_path, "a.example")
+    found = await read_directory(Source(file=source.file, format="yellow_pages"))
+    assert isinstance(found, NotRead)
+    assert (found.fault, found.message.startswith("expected YELLOW")) == ("not_a_directory", True)
+
+
+def test_our_names_and_wrong_names_are_nobody_elses(install: Install) -> None:
+    install(GOOD, plain_list="yellow_pages:PAGES", auto="yellow_pages:PAGES", Yellow="yellow_pages:PAGES")
+    assert plug_ins() == {}
+    assert format_called("plain_list") is BUILT_IN["plain_list"]
+
+
+BROKEN = {
+    "it cannot be imported": ("import no_such_module_of_anybody", "PAGES"),
+    "it is no Python": ("def", "PAGES"),
+    "it wants to leave": ("raise SystemExit", "PAGES"),
+    "there is nothing": ("", "PAGES"),
+    "it cannot be made": ("class Pages:\n    def __init__(self): raise RuntimeError('no')", "Pages"),
+    "it is something else": ("PAGES = 7", "PAGES"),
+    "it has no place": (GOOD.replace('place = "/yellow"', ""), "PAGES"),
+    "its place is no text": (GOOD.replace('place = "/yellow"', "place = 7"), "PAGES"),
+    "it cannot look": (GOOD.replace("return document.body", "return document.bodies"), "PAGES"),
+    "it cannot read": (GOOD.replace("lines = ", "lines = 1 / 0 or "), "PAGES"),
+    "it reads a list": (
+        GOOD.replace("return Page(entries=", "return (").replace("lines])", "lines])"),
+        "PAGES",
+    ),
+    "it lists texts": (GOOD.replace("Listed(line)", "line"), "PAGES"),
+    "it lists without text": (GOOD.replace("Listed(line)", "Listed(7)"), "PAGES"),
+    "it skips for a reason of its own": (GOOD.replace('"no_url"', '"because"'), "PAGES"),
+    "its next page is a number": (GOOD.replace("return Page(", "return Page(next_page=7, "), "PAGES"),
+    "its total is a text": (GOOD.replace("return Page(", "return Page(total='7', "), "PAGES"),
+    "its catalogs are a list": (GOOD.replace("return Page(", "return Page(nested=['x'], "), "PAGES"),
+    "it breaks midway": (GOOD.replace("return Page(entries=[", "return Page(entries=[1 / 0, "), "PAGES"),
+}
+
+
+@pytest.mark.parametrize("why", BROKEN)
+async def test_a_broken_plug_in_is_an_error_and_no_crash(why: str, install: Install, tmp_path: Path) -> None:
+    source, name = BROKEN[why]
+    install(source, yellow_pages=f"yellow_pages:{name}")
+    file = written(tmp_path, "YELLOW\na.example\nnobody").file
+    found = await read_directory(Source(file=file, format="yellow_pages"))
+    assert isinstance(found, NotRead)
+    assert found.fault == "broken_plug_in"
+    assert found.message.startswith("the directory format 'yellow_pages' of another package ")
+
+
+async def test_a_broken_plug_in_is_in_nobodys_way(install: Install, tmp_path: Path) -> None:
+    install("import no_such_module_of_anybody", yellow_pages="yellow_pages:PAGES")
+    found = await read_directory(written(tmp_path, "a.example\nb.example"))
+    assert isinstance(found, Snapshot)
+    assert (found.format, len(found.entries)) == ("plain_list", 2)
+    assert [finding.name for finding in found.findings] == ["broken_plug_in"]
+
+
+def test_an_error_of_a_plug_in_names_it_and_its_cause(install: Install) -> None:
+    install("raise ValueError('out of yellow ink')", yellow_pages="yellow_pages:PAGES")
+    with pytest.raises(
+        BrokenPlugIn, match=r"'yellow_pages'.*cannot be loaded: ValueError: out of yellow ink"
+    ):
+        format_called("yellow_pages")
+
+
+def test_what_a_plug_in_may_import_is_what_it_needs() -> None:
+    from agent_health.prober import directories  # noqa: PLC0415 - as its author would
+
+    assert {"Document", "Format", "Kind", "Listed", "NotReadable", "Page", "Skipped"} <= set(
+        directories.__all__
+    )
+    assert listed(Page(entries=[directories.Listed("a.example")])) == [
+        ("a.example", None, directories.Kind.UNKNOWN)
+    ]

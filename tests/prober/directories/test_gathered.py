@@ -1,0 +1,170 @@
+"""Which entries of a directory are targets, what was left out, and what came twice?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_health.prober.directories import gathered as module
+from agent_health.prober.directories.gathered import (
+    MAX_EXAMPLE_CHARS,
+    MAX_EXAMPLES,
+    PROBED_KINDS,
+    Gathered,
+    LeftOut,
+    TooMany,
+)
+from agent_health.prober.directories.page import MAX_NAME_CHARS, Entry, Kind, Listed, Skipped
+from agent_health.target import read_target
+
+BASE = "https://directory.example/catalogs/all.json"
+
+
+def gather(*entries: Entry | str, base: str = "", kinds: frozenset[Kind] = PROBED_KINDS) -> Gathered:
+    found = Gathered(kinds)
+    found.add([Listed(entry) if isinstance(entry, str) else entry for entry in entries], base)
+    return found
+
+
+def urls(found: Gathered) -> list[str]:
+    return [entry.url for entry in found.entries]
+
+
+def reasons(found: Gathered) -> dict[str, int]:
+    return {reason: left_out.count for reason, left_out in found.left_out.items()}
+
+
+def test_each_url_is_one_target_in_the_order_of_listing_however_it_is_written() -> None:
+    found = gather("b.example", "https://A.example", "https://b.example:443/#x", "https://a.example/")
+    assert urls(found) == ["https://b.example/", "https://a.example/"]
+    assert (found.items, found.duplicates) == (4, 2)
+
+
+def test_the_first_listing_of_a_url_names_it() -> None:
+    found = gather(Listed("a.example", "One", Kind.A2A_CARD), Listed("https://a.example/", "Two"))
+    assert found.entries == (Listed("https://a.example/", "One", Kind.A2A_CARD),)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("https://{tenant}.example/mcp", "template_url"),
+        ("https://a.example/{id}", "template_url"),
+        ("https://mcp.example/sse?key=<YOUR_TOKEN>", "template_url"),
+        ("https://${HOST}/a2a", "template_url"),
+        ("{{base}}/a2a", "template_url"),
+        ("ftp://a.example/", "foreign_scheme"),
+        ("stdio://server", "foreign_scheme"),
+        ("wss://a.example/", "foreign_scheme"),
+        ("did:web:a.example", "foreign_scheme"),
+        ("urn:air:a.example:agent", "foreign_scheme"),
+        ("mailto:ops@a.example", "foreign_scheme"),
+        ("data:text/html,x", "foreign_scheme"),
+        ("javascript:alert(1)", "foreign_scheme"),
+        ("", "invalid_url"),
+        ("agent", "invalid_url"),
+        ("not a url", "invalid_url"),
+        ("a.example:99999", "invalid_url"),
+        ("https://", "invalid_url"),
+        ("http://user:secret@a.example/", "invalid_url"),
+        ("/relative", "invalid_url"),
+        ("https://a.example/\u202e", "invalid_url"),
+        (f"https://a.example/{'x' * 3_000}", "invalid_url"),
+    ],
+)
+def test_what_is_no_target_is_left_out_by_name(text: str, reason: str) -> None:
+    found = gather(text, "https://b.example/")
+    assert urls(found) == ["https://b.example/"]
+    assert reasons(found) == {reason: 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("/a2a", "https://directory.example/a2a"),
+        ("./one.json", "https://directory.example/catalogs/one.json"),
+        ("../one.json", "https://directory.example/one.json"),
+        ("?id=1", "https://directory.example/catalogs/all.json?id=1"),
+        ("//other.example/x", "https://other.example/x"),
+        ("a.example", "https://a.example/"),
+    ],
+)
+def test_what_is_relative_stands_beside_its_document(text: str, url: str) -> None:
+    assert urls(gather(text, base=BASE)) == [url]
+
+
+@pytest.mark.parametrize("text", ["//[", "/\x00", "//{x}/"])
+def test_what_is_relative_may_lead_nowhere(text: str) -> None:
+    assert urls(gather(text, base=BASE)) == []
+
+
+def test_mcp_servers_are_no_a2a_agents_unless_somebody_asks_for_them() -> None:
+    server = Listed("https://a.example/mcp", "one", Kind.MCP)
+    assert reasons(gather(server)) == {"not_a2a": 1}
+    assert gather(server, kinds=frozenset(Kind)).entries == (server,)
+
+
+def test_what_a_format_left_out_is_counted_with_its_first_examples() -> None:
+    found = gather(*(Skipped(f"entry {n}" if n else "", "no_url") for n in range(MAX_EXAMPLES + 3)))
+    examples = tuple(f"entry {n}" for n in range(1, MAX_EXAMPLES + 1))
+    assert found.left_out == {"no_url": LeftOut(MAX_EXAMPLES + 3, examples)}
+
+
+def test_examples_and_names_are_cut_and_can_be_printed() -> None:
+    evil = "\x1b[2J\u202e" + "x" * 5_000
+    found = gather(Skipped(evil, "unreadable"), Listed("a.example", evil))
+    (example,) = found.left_out["unreadable"].examples
+    name = found.entries[0].name
+    assert name is not None
+    assert (len(example), len(name)) == (MAX_EXAMPLE_CHARS, MAX_NAME_CHARS)
+    assert example.isprintable()
+    assert name.isprintable()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:5008/sse", "http://127.0.0.1/", "https://[::1]:80/", "http://0.0.0.0:1/"]
+)
+def test_an_entry_on_localhost_is_a_target_and_told_of(url: str) -> None:
+    found = gather(url, "https://localhost.example/", "https://a.example/localhost")
+    assert len(found.entries) == 3
+    (finding,) = found.findings()
+    assert finding.name == "entries_on_localhost"
+    assert finding.message == f"1 lead back to whoever reads them: {url}"
+
+
+def test_a_directory_without_any_target_is_told_of() -> None:
+    assert [finding.name for finding in gather("x").findings()] == ["nothing_to_probe"]
+    assert gather().findings() == []
+
+
+def test_more_than_so_many_targets_are_refused_and_the_same_ones_again_are_not() -> None:
+    found = Gathered(max_entries=2)
+    found.add([Listed("a.example"), Listed("b.example"), Listed("a.example")])
+    with pytest.raises(TooMany, match="more than 2 targets"):
+        found.add([Listed("c.example")])
+
+
+def test_what_is_left_out_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ITEMS", 3)
+    with pytest.raises(TooMany, match="more than 3 items"):
+        gather("x", "y", "z", "x")
+
+
+def test_the_digest_is_that_of_the_set() -> None:
+    one, other = gather("a.example", "b.example"), gather("https://b.example/", "a.example", "a.example")
+    assert one.digest() == other.digest()
+    assert one.digest() != gather("a.example").digest()
+    assert gather().digest() != one.digest()
+    assert len(one.digest()) == 64
+
+
+@given(
+    st.lists(
+        st.one_of(st.text(max_size=20), st.from_regex(r"(https?://)?[a-c]\.example(/x)?", fullmatch=True))
+    )
+)
+def test_every_item_is_a_target_a_duplicate_or_left_out(texts: list[str]) -> None:
+    found = gather(*texts, base=BASE)
+    assert found.items == len(texts)
+    assert found.items == len(found.entries) + found.duplicates + sum(reasons(found).values())
+    assert len(set(urls(found))) == len(found.entries)
+    assert all(read_target(url) == url for url in urls(found))

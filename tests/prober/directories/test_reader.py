@@ -1,0 +1,587 @@
+"""How is a whole directory read: to its end, politely, or not at all?
+
+Over real sockets, with the prober's own fetcher.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.hostile_server import HostileServer, Reply, answer, as_json, raw, redirect, serving
+from yarl import URL
+
+from agent_health.errors import InvalidSetting
+from agent_health.observation import ResultClass
+from agent_health.prober.definition import Timeouts
+from agent_health.prober.directories import NotRead, Snapshot, Source, Unchanged, read_directory
+from agent_health.prober.directories import reader as module
+from agent_health.prober.directories.fetching import fetching_with
+from agent_health.prober.directories.page import Kind
+from agent_health.prober.directories.reader import FIRST_WAIT_S, MAX_READING_S, MAX_TRIES, MAX_WAIT_S
+from agent_health.prober.directories.source import Get, Got, Wanted
+from agent_health.prober.fetch import Fetched, Fetcher
+from agent_health.prober.resolve import Resolver
+from agent_health.target_address import read_networks
+
+A2A = "application/a2a-agent-card+json"
+CATALOG_TYPE = "application/ai-catalog+json"
+CATALOG = "/.well-known/ai-catalog.json"
+API_CATALOG = "/.well-known/api-catalog"
+LIST = "a.example\nb.example\n"
+
+
+@pytest.fixture
+async def fetcher() -> AsyncIterator[Fetcher]:
+    async with (
+        Resolver() as resolver,
+        Fetcher(
+            timeouts=Timeouts(first_byte_seconds=5, total_seconds=5),
+            networks=read_networks(["127.0.0.0/8"]),
+            user_agent="agent-health-prober/test",
+            resolver=resolver,
+        ) as fetcher,
+    ):
+        yield fetcher
+
+
+class Reader:
+    """Reads directories of one server with clocks that only move while it waits."""
+
+    def __init__(self, fetcher: Fetcher, server: HostileServer) -> None:
+        self.get: Get = fetching_with(fetcher)
+        self.server = server
+        self.waits: list[float] = []
+
+    async def read(
+        self, path: str = "/list", *, known: str | None = None, **settings: Any
+    ) -> Snapshot | Unchanged | NotRead:
+        return await read_directory(
+            Source(url=f"{self.server.url}{path}", **settings),
+            self.get,
+            known=known,
+            sleep=self.wait,
+            now_s=lambda: sum(self.waits),
+        )
+
+    async def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    async def snapshot(self, path: str = "/list", **settings: Any) -> Snapshot:
+        found = await self.read(path, **settings)
+        assert isinstance(found, Snapshot), found
+        return found
+
+    async def refusal(self, path: str = "/list", **settings: Any) -> NotRead:
+        found = await self.read(path, **settings)
+        assert isinstance(found, NotRead), found
+        return found
+
+
+def text(content: str, **headers: str) -> Reply:
+    return answer(200, content.encode(), **({"Content_Type": "text/plain"} | headers))
+
+
+def urls(found: Snapshot) -> list[str]:
+    return [entry.url for entry in found.entries]
+
+
+def catalog(*entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {"specVersion": "1.0", "entries": [{"identifier": "urn:x", **entry} for entry in entries]}
+
+
+def card(url: str) -> dict[str, Any]:
+    return {"type": A2A, "url": url}
+
+
+def nested(url: str) -> dict[str, Any]:
+    return {"type": CATALOG_TYPE, "url": url}
+
+
+def agents(first: int, number: int) -> list[dict[str, str]]:
+    return [{"wellKnownURI": f"https://a{n}.example/card.json"} for n in range(first, first + number)]
+
+
+# ── one document ──
+
+
+async def test_a_list_is_read_whole(fetcher: Fetcher) -> None:
+    async with serving({"/list": text(f"{LIST}a.example\nftp://x.example/\n")}) as server:
+        found = await Reader(fetcher, server).snapshot()
+        assert server.asked("/list")["user-agent"] == "agent-health-prober/test"
+    assert (found.format, found.url) == ("plain_list", f"{server.url}/list")
+    assert urls(found) == ["https://a.example/", "https://b.example/"]
+    assert (found.duplicates, found.documents, found.findings) == (1, 1, ())
+    assert found.left_out["foreign_scheme"].examples == ("ftp://x.example/",)
+
+
+async def test_what_is_no_directory_is_told(fetcher: Fetcher) -> None:
+    async with serving({"/list": text("<html>Hello</html>", Content_Type="text/html")}) as server:
+        refused = await Reader(fetcher, server).refusal()
+    assert (refused.fault, refused.url) == ("not_a_directory", f"{server.url}/list")
+    assert refused.message.endswith("/list: this is a page (HTML or XML)")
+
+
+async def test_what_is_of_another_format_than_was_said_is_told(fetcher: Fetcher) -> None:
+    async with serving({"/list": as_json({"error": "x"})}) as server:
+        refused = await Reader(fetcher, server).refusal(format="mcp_registry")
+    assert refused.fault == "not_a_directory"
+    assert "`servers`" in refused.message
+    assert "the members error" in refused.message
+
+
+async def test_relative_places_stand_beside_where_the_list_was_found(fetcher: Fetcher) -> None:
+    replies = {
+        "/list": redirect("/moved/catalog.json"),
+        "/moved/catalog.json": as_json(catalog(card("./a.json"))),
+    }
+    async with serving(replies) as server:
+        assert urls(await Reader(fetcher, server).snapshot()) == [f"{server.url}/moved/a.json"]
+
+
+async def test_more_targets_than_are_wanted_are_no_half_directory(fetcher: Fetcher) -> None:
+    async with serving({"/list": text(LIST)}) as server:
+        refused = await Reader(fetcher, server).refusal(max_entries=1)
+    assert (refused.fault, refused.message) == ("too_large", "more than 1 targets")
+
+
+async def test_mcp_servers_are_read_if_they_are_wanted(fetcher: Fetcher) -> None:
+    server_list = {"servers": [{"server": {"remotes": [{"url": "https://m.example/mcp"}]}}], "metadata": {}}
+    async with serving({"/list": as_json(server_list)}) as server:
+        reader = Reader(fetcher, server)
+        without = await reader.snapshot()
+        assert (without.entries, without.left_out["not_a2a"].count) == ((), 1)
+        assert urls(await reader.snapshot(kinds=frozenset({Kind.MCP}))) == ["https://m.example/mcp"]
+
+
+async def test_a_large_list_is_taken_apart_beside_the_event_loop(fetcher: Fetcher) -> None:
+    content = "".join(f"a{number}.example\n" for number in range(20_000))
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async with serving({"/list": text(content)}) as server:
+        ticking = asyncio.create_task(tick())
+        found = await Reader(fetcher, server).snapshot()
+        ticking.cancel()
+    assert len(found.entries) == 20_000
+    assert ticks > 1
+
+
+# ── pages ──
+
+
+def a2a_pages(total: int, served: int, size: int = 100) -> dict[str, Reply]:
+    return {
+        f"/api/agents?limit=100&offset={offset}": as_json({
+            "agents": agents(offset, max(0, min(size, served - offset))),
+            "total": total,
+            "limit": 100,
+            "offset": offset,
+        })
+        for offset in range(0, served + size, size)
+    }  # fmt: skip
+
+
+async def test_pages_are_turned_to_the_end_one_after_the_other(fetcher: Fetcher) -> None:
+    async with serving(a2a_pages(219, 219)) as server:
+        found = await Reader(fetcher, server).snapshot("", format="a2a_registry")
+        assert len(server.paths) == 3
+    assert (len(found.entries), found.items, found.documents, found.findings) == (219, 219, 3, ())
+
+
+async def test_a_directory_that_says_more_than_it_serves_is_told_of(fetcher: Fetcher) -> None:
+    async with serving(a2a_pages(219, 200)) as server:
+        found = await Reader(fetcher, server).snapshot("", format="a2a_registry")
+    assert len(found.entries) == 200
+    (finding,) = found.findings
+    assert (finding.name, finding.message) == ("total_differs", "says that it has 219 items, and served 200")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [answer(404), answer(400), as_json({"error": 1}), text("<html>"), answer(200, b"{", Content_Type="x/y")],
+)
+async def test_a_page_that_fails_is_no_half_directory(reply: Reply, fetcher: Fetcher) -> None:
+    replies = a2a_pages(219, 219) | {"/api/agents?limit=100&offset=100": reply}
+    async with serving(replies) as server:
+        refused = await Reader(fetcher, server).refusal("", format="a2a_registry")
+    assert refused.url.endswith("offset=100")
+    assert refused.fault in {"not_fetched", "not_a_directory"}
+
+
+async def test_a_server_that_goes_in_circles_is_left(fetcher: Fetcher) -> None:
+    page = {"servers": [], "metadata": {"nextCursor": "again"}}
+    replies = {
+        "/v0.1/servers?limit=100": as_json(page),
+        "/v0.1/servers?limit=100&cursor=again": as_json(page),
+    }
+    async with serving(replies) as server:
+        refused = await Reader(fetcher, server).refusal("", format="mcp_registry")
+        assert len(server.paths) == 2
+    assert refused.fault == "endless"
+
+
+async def test_what_all_documents_take_together_is_bounded(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 10_000)
+    async with serving(a2a_pages(219, 219)) as server:
+        refused = await Reader(fetcher, server).refusal("", format="a2a_registry")
+    assert (refused.fault, refused.message) == ("too_large", "more than 10000 bytes in all")
+
+
+# ── catalogs ──
+
+
+async def test_catalogs_that_a_catalog_names_are_read_too(fetcher: Fetcher) -> None:
+    replies = {
+        "/list": as_json(catalog(card("https://a.example/"), nested("/one.json"), nested("/two.json"))),
+        "/one.json": as_json(catalog(card("https://b.example/"), nested("/list"))),
+        "/two.json": as_json(catalog(card("https://a.example/"), nested("/one.json"))),
+    }
+    async with serving(replies) as server:
+        found = await Reader(fetcher, server).snapshot()
+    assert urls(found) == ["https://a.example/", "https://b.example/"]
+    assert (found.documents, found.duplicates, found.findings) == (3, 1, ())
+
+
+@pytest.mark.parametrize(
+    "reply", [answer(404), answer(403), redirect("ftp://x/"), text("<html>"), as_json({})]
+)
+async def test_a_catalog_that_is_definitely_none_is_told_of(reply: Reply, fetcher: Fetcher) -> None:
+    outer = catalog(card("https://a.example/"), nested("/gone.json"))
+    async with serving({"/list": as_json(outer), "/gone.json": reply}) as server:
+        reader = Reader(fetcher, server)
+        found = await reader.snapshot()
+    assert urls(found) == ["https://a.example/"]
+    assert [finding.name for finding in found.findings] == ["nested_not_read"]
+    assert "/gone.json" in found.findings[0].message
+    assert reader.waits == []
+
+
+@pytest.mark.parametrize("reply", [answer(503), answer(429), raw(b"nonsense\r\n\r\n")])
+async def test_a_catalog_that_is_away_for_a_moment_is_no_half_directory(
+    reply: Reply, fetcher: Fetcher
+) -> None:
+    outer = catalog(card("https://a.example/"), nested("/away.json"))
+    async with serving({"/list": as_json(outer), "/away.json": reply}) as server:
+        refused = await Reader(fetcher, server).refusal()
+    assert (refused.fault, refused.url) == ("not_fetched", f"{server.url}/away.json")
+
+
+async def test_a_catalog_on_a_closed_network_is_not_asked_for(fetcher: Fetcher) -> None:
+    outer = catalog(card("https://a.example/"), nested("http://169.254.169.254/latest/meta-data/"))
+    async with serving({"/list": as_json(outer)}) as server:
+        found = await Reader(fetcher, server).snapshot()
+    assert "metadata address" in found.findings[0].message
+
+
+# ── a domain alone ──
+
+
+async def test_a_domain_is_asked_for_its_catalogs(fetcher: Fetcher) -> None:
+    linkset = {"linkset": [{"anchor": "/", "item": [{"href": "https://a.example/api"}]}]}
+    async with serving({API_CATALOG: as_json(linkset)}) as server:
+        found = await Reader(fetcher, server).snapshot("")
+        assert server.paths == [CATALOG, API_CATALOG]
+    assert (found.format, found.url) == ("api_catalog", f"{server.url}{API_CATALOG}")
+
+
+async def test_a_domain_may_serve_a_list_itself(fetcher: Fetcher) -> None:
+    async with serving({CATALOG: text("<html>", Content_Type="text/html"), "/": text(LIST)}) as server:
+        assert (await Reader(fetcher, server).snapshot("")).format == "plain_list"
+        assert server.paths == [CATALOG, API_CATALOG, "/"]
+
+
+async def test_a_domain_without_any_directory_is_told_with_all_that_was_asked(fetcher: Fetcher) -> None:
+    async with serving({CATALOG: as_json({"status": "UP"})}) as server:
+        refused = await Reader(fetcher, server).refusal("")
+    assert (refused.fault, refused.result) == ("not_fetched", ResultClass.NOT_AN_AGENT)
+    for what in (f"{CATALOG}: this is a JSON object", f"{API_CATALOG}: HTTP 404", "/: HTTP 404"):
+        assert what in refused.message
+
+
+async def test_a_catalog_that_is_away_is_not_taken_for_none(fetcher: Fetcher) -> None:
+    async with serving({CATALOG: answer(503), API_CATALOG: as_json({"linkset": []})}) as server:
+        refused = await Reader(fetcher, server).refusal("")
+        assert set(server.paths) == {CATALOG}
+    assert refused.result is ResultClass.HTTP_ERROR
+
+
+# ── politeness ──
+
+
+def in_turn(*replies: Reply) -> Reply:
+    """Each request gets the next reply."""
+    waiting = list(replies)
+
+    async def reply(writer: asyncio.StreamWriter, head: str) -> None:
+        await waiting.pop(0)(writer, head)
+
+    return reply
+
+
+async def test_whoever_asks_to_wait_is_waited_for(fetcher: Fetcher) -> None:
+    away = [answer(429, Retry_After="7"), answer(503, Retry_After="1"), answer(500)]
+    async with serving({"/list": in_turn(*away, text(LIST))}) as server:
+        reader = Reader(fetcher, server)
+        assert len((await reader.snapshot()).entries) == 2
+    assert reader.waits == [7, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
+
+
+async def test_nobody_is_asked_for_ever(fetcher: Fetcher) -> None:
+    async with serving({"/list": answer(503)}) as server:
+        refused = await Reader(fetcher, server).refusal()
+        assert len(server.paths) == MAX_TRIES
+    assert (refused.fault, refused.result) == ("not_fetched", ResultClass.HTTP_ERROR)
+
+
+async def test_who_asks_for_a_long_wait_is_read_another_time(fetcher: Fetcher) -> None:
+    async with serving({"/list": answer(429, Retry_After=str(int(MAX_WAIT_S) + 1))}) as server:
+        reader = Reader(fetcher, server)
+        refused = await reader.refusal()
+    assert (reader.waits, refused.retry_after_s) == ([], MAX_WAIT_S + 1)
+    assert refused.result is ResultClass.RATE_LIMITED
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 404, 410, 451])
+async def test_what_will_not_change_is_not_asked_again(status: int, fetcher: Fetcher) -> None:
+    async with serving({"/list": answer(status)}) as server:
+        await Reader(fetcher, server).refusal()
+        assert len(server.paths) == 1
+
+
+async def test_waits_have_an_end_too(fetcher: Fetcher) -> None:
+    slow = {
+        path: in_turn(answer(503, Retry_After="120"), reply)
+        for path, reply in a2a_pages(10_000, 10_000).items()
+    }
+    async with serving(slow) as server:
+        reader = Reader(fetcher, server)
+        assert (await reader.refusal("", format="a2a_registry")).fault == "not_fetched"
+    assert MAX_READING_S - MAX_WAIT_S <= sum(reader.waits) < MAX_READING_S
+
+
+async def test_a_directory_that_takes_too_long_is_left(fetcher: Fetcher) -> None:
+    async with serving(a2a_pages(1_000, 1_000)) as server:
+        reader = Reader(fetcher, server)
+        fetch = reader.get
+
+        async def get(wanted: Wanted) -> Got:
+            reader.waits.append(MAX_READING_S / 4)
+            return await fetch(wanted)
+
+        reader.get = get
+        refused = await reader.refusal("", format="a2a_registry")
+        assert len(server.paths) == 4
+    assert (refused.fault, refused.message) == ("too_slow", "not read within 3600 s")
+
+
+# ── what is known already ──
+
+
+async def test_what_has_not_changed_is_not_sent_again(fetcher: Fetcher) -> None:
+    etag = '"v1"'
+    async with serving({"/list": in_turn(text(LIST, ETag=etag), answer(304, ETag=etag))}) as server:
+        reader = Reader(fetcher, server)
+        known = (await reader.snapshot()).version
+        assert await reader.read(known=known) == Unchanged(version=known)
+        assert server.asked("/list")["if-none-match"] == etag
+
+
+async def test_where_there_is_no_entity_tag_the_time_will_do(fetcher: Fetcher) -> None:
+    time = "Wed, 21 Oct 2026 07:28:00 GMT"
+    async with serving({"/list": in_turn(text(LIST, Last_Modified=time), answer(304))}) as server:
+        reader = Reader(fetcher, server)
+        known = (await reader.snapshot()).version
+        assert await reader.read(known=known) == Unchanged(version=known)
+        assert server.asked("/list")["if-modified-since"] == time
+
+
+async def test_what_is_sent_again_may_be_the_same(fetcher: Fetcher) -> None:
+    again = text("b.example\na.example\na.example\n", ETag='"v2"')
+    async with serving({"/list": in_turn(text(LIST, ETag='"v1"'), again)}) as server:
+        reader = Reader(fetcher, server)
+        known = (await reader.snapshot()).version
+        found = await reader.read(known=known)
+    assert isinstance(found, Unchanged)
+    assert found.version == known.replace("v1", "v2")
+
+
+async def test_what_has_changed_is_a_snapshot(fetcher: Fetcher) -> None:
+    async with serving({"/list": in_turn(text(LIST, ETag='"v1"'), text("c.example", ETag='"v2"'))}) as server:
+        reader = Reader(fetcher, server)
+        known = (await reader.snapshot()).version
+        assert urls(await reader.snapshot(known=known)) == ["https://c.example/"]
+
+
+@pytest.mark.parametrize("settings", [{"format": "plain_list"}, {"kinds": frozenset(Kind)}])
+async def test_what_is_to_be_read_otherwise_is_asked_for_anew(
+    settings: dict[str, Any], fetcher: Fetcher
+) -> None:
+    async with serving({"/list": text(LIST, ETag='"v1"')}) as server:
+        reader = Reader(fetcher, server)
+        known = (await reader.snapshot()).version
+        await reader.snapshot(known=known, **settings)
+        assert "if-none-match" not in server.asked("/list")
+
+
+async def test_of_several_documents_none_speaks_for_the_others(fetcher: Fetcher) -> None:
+    replies = {
+        "/list": as_json(catalog(card("https://a.example/"), nested("/one.json")), ETag='"v1"'),
+        "/one.json": answer(404),
+    }
+    async with serving(replies) as server:
+        reader = Reader(fetcher, server)
+        known = (await reader.snapshot()).version
+        assert "v1" not in known
+        server.replies["/one.json"] = as_json(catalog(card("https://b.example/")))
+        assert len((await reader.snapshot(known=known)).entries) == 2
+        assert isinstance(await reader.read(known=(await reader.snapshot()).version), Unchanged)
+
+
+async def test_nothing_new_is_no_answer_to_who_knows_nothing(fetcher: Fetcher) -> None:
+    async with serving({"/list": answer(304)}) as server:
+        assert (await Reader(fetcher, server).refusal()).fault == "not_fetched"
+
+
+@pytest.mark.parametrize("known", ["", "nonsense", "1 x y"])
+async def test_what_is_remembered_wrongly_is_forgotten(known: str, fetcher: Fetcher) -> None:
+    async with serving({"/list": text(LIST)}) as server:
+        assert len((await Reader(fetcher, server).snapshot(known=known)).entries) == 2
+
+
+# ── the key ──
+
+
+async def test_the_key_goes_to_the_directory_and_to_nobody_else(fetcher: Fetcher) -> None:
+    async with serving({"/other.json": as_json(catalog(card("https://b.example/")))}) as other:
+        outer = catalog(nested("/own.json"), nested(f"{other.url}/other.json"))
+        replies = {"/list": as_json(outer), "/own.json": as_json(catalog(card("https://a.example/")))}
+        async with serving(replies) as server:
+            found = await Reader(fetcher, server).snapshot(key="secret")
+            assert server.asked("/list")["authorization"] == "Bearer secret"
+            assert server.asked("/own.json")["authorization"] == "Bearer secret"
+        assert "authorization" not in other.asked("/other.json")
+    assert len(found.entries) == 2
+
+
+async def test_a_key_is_not_taken_elsewhere_by_a_redirect(fetcher: Fetcher) -> None:
+    async with (
+        serving({"/list": text(LIST)}) as other,
+        serving({"/list": redirect(f"{other.url}/list")}) as server,
+    ):
+        reader = Reader(fetcher, server)
+        assert (await reader.refusal(key="secret")).result is ResultClass.REDIRECT_REFUSED
+        assert other.heads == []
+        assert len((await reader.snapshot()).entries) == 2
+
+
+# ── files ──
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("agents.txt", "a.example\n"),
+        ("agents.csv", "https://a.example/,One\n"),
+        ("agents.tsv", "https://a.example/\tOne\n"),
+        ("agents.jsonl", '{"url": "a.example"}\n'),
+        ("agents.ndjson", '"a.example"\n'),
+        ("agents.json", '["a.example"]'),
+        ("agents", "a.example"),
+    ],
+)
+async def test_a_file_is_read_as_its_suffix_says(name: str, content: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text(content)
+    found = await read_directory(Source(file=file))
+    assert isinstance(found, Snapshot)
+    assert (urls(found), found.url) == (["https://a.example/"], str(file))
+
+
+async def test_a_file_that_is_the_same_is_unchanged(tmp_path: Path) -> None:
+    file = tmp_path / "agents.txt"
+    file.write_text(LIST)
+    found = await read_directory(Source(file=file))
+    assert isinstance(found, Snapshot)
+    assert await read_directory(Source(file=file), known=found.version) == Unchanged(version=found.version)
+    file.write_text("c.example")
+    assert isinstance(await read_directory(Source(file=file), known=found.version), Snapshot)
+
+
+async def test_what_a_file_names_is_read_if_there_is_a_way(fetcher: Fetcher, tmp_path: Path) -> None:
+    async with serving({"/one.json": as_json(catalog(card("https://a.example/")))}) as server:
+        file = tmp_path / "catalog.json"
+        file.write_text(json.dumps(catalog(nested(f"{server.url}/one.json"))))
+        found = await read_directory(Source(file=file), fetching_with(fetcher))
+    assert isinstance(found, Snapshot)
+    assert urls(found) == ["https://a.example/"]
+
+
+async def test_one_page_of_a_registry_is_not_taken_for_all_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "page.json"
+    file.write_text(json.dumps({"agents": agents(0, 100), "total": 219, "limit": 100, "offset": 0}))
+    found = await read_directory(Source(file=file))
+    assert isinstance(found, Snapshot)
+    assert [finding.name for finding in found.findings] == ["first_page_only", "total_differs"]
+
+
+async def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    expected = {"absent": "No such file", "": "regular file", "pipe": "regular file"}
+    for name, words in expected.items():
+        refused = await read_directory(Source(file=tmp_path / name))
+        assert isinstance(refused, NotRead)
+        assert (refused.fault, words in refused.message) == ("file_unreadable", True)
+
+
+async def test_a_file_that_is_too_large_is_not_read_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 10)
+    file = tmp_path / "agents.txt"
+    file.write_text(LIST)
+    refused = await read_directory(Source(file=file))
+    assert isinstance(refused, NotRead)
+    assert refused.fault == "too_large"
+
+
+async def test_a_url_needs_a_way_to_fetch_it() -> None:
+    with pytest.raises(InvalidSetting, match="fetch"):
+        await read_directory(Source(url="https://a.example/list"))
+
+
+async def test_a_format_that_nobody_knows_is_told_before_anybody_is_asked() -> None:
+    with pytest.raises(InvalidSetting, match="yellow_pages"):
+        await read_directory(Source(url="https://a.example/list", format="yellow_pages"))
+
+
+# ── whose fault it is ──
+
+
+@pytest.mark.parametrize(("is_ours", "tries"), [(True, MAX_TRIES), (False, 1)])
+async def test_a_name_without_address_is_asked_again_only_if_our_resolver_is_at_fault(
+    *, is_ours: bool, tries: int
+) -> None:
+    asked: list[Wanted] = []
+
+    async def get(wanted: Wanted) -> Got:
+        asked.append(wanted)
+
+        return Fetched(url=URL(wanted.url), result=ResultClass.DNS_FAILURE, is_resolver_fault=is_ours)
+
+    async def no_wait(_seconds: float) -> None:
+        pass
+
+    refused = await read_directory(Source(url="https://a.example/list"), get, sleep=no_wait)
+    assert isinstance(refused, NotRead)
+    assert (refused.result, len(asked)) == (ResultClass.DNS_FAILURE, tries)

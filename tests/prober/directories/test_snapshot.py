@@ -1,0 +1,35 @@
+"""What did reading a directory come to, and what is remembered of it?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_health.prober.directories.snapshot import MAX_VALIDATOR_CHARS, Version, read_version
+
+SETTINGS, DIGEST = "0123456789abcdef", "ab" * 32
+
+
+def version(etag: str | None = None, modified: str | None = None) -> Version:
+    return Version(settings=SETTINGS, digest=DIGEST, etag=etag, modified=modified)
+
+
+@pytest.mark.parametrize("etag", [None, '"abc"', 'W/"a b"', "bare"])
+def test_a_version_is_read_back(etag: str | None) -> None:
+    assert read_version(str(version(etag))) == version(etag)
+
+
+def test_a_time_is_remembered_where_there_is_no_entity_tag() -> None:
+    time = "Wed, 21 Oct 2026 07:28:00 GMT"
+    assert read_version(str(version(None, time))) == version(None, time)
+    assert read_version(str(version('"a"', time))) == version('"a"')
+
+
+@pytest.mark.parametrize("etag", ["", " a", "a ", "a\r\nX: y", "é", "a" * (MAX_VALIDATOR_CHARS + 1)])
+def test_what_cannot_be_sent_is_not_remembered(etag: str) -> None:
+    assert read_version(str(version(etag))) == version()
+
+
+@given(st.none() | st.text() | st.from_regex(r"1 [0-9a-f]{14,18} [0-9a-f]{62,66}( etag .*)?", fullmatch=True))
+def test_whatever_was_remembered_is_a_version_or_none(text: str | None) -> None:
+    found = read_version(text)
+    assert found is None or str(found) == text
