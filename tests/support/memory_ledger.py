@@ -1,0 +1,205 @@
+"""How does a ledger behave that keeps everything in memory, for tests of workers?
+
+As the registry's: shards are leased with fencing tokens that rise with every grant, nobody keeps more than a
+fair share, a renewal never resurrects, a stale token refuses its whole batch, and an observation counts once.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from agent_health.observation import Observation
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.clock import Clock
+from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetEntry, TargetPage
+from agent_health.target import SHARDS, host_of, shard_of, target_id
+
+
+@dataclass
+class _Lease:
+    token: int = 0
+    worker: str | None = None
+    expires_at_s: float = 0.0
+
+
+@dataclass
+class Grant:
+    """Who got a shard, when, with which token."""
+
+    shard: int
+    worker: str
+    token: int
+    at_s: float
+
+
+@dataclass
+class MemoryLedger:
+    """What many workers share; switch `is_away` on and nobody can reach it."""
+
+    clock: Clock
+    is_away: bool = False
+    entries: dict[str, TargetEntry] = field(default_factory=dict)
+    leases: dict[int, _Lease] = field(default_factory=dict)
+    workers: dict[str, float] = field(default_factory=dict)
+    grants: list[Grant] = field(default_factory=list)
+    seen: dict[str, list[Observation]] = field(default_factory=dict)
+    """What was reported of each target, each observation once."""
+    refused: list[ShardBatch] = field(default_factory=list)
+    """Batches whose token was stale."""
+    calls: list[int] = field(default_factory=list)
+    """How many results each report had."""
+    said: list[tuple[str, str | None]] = field(default_factory=list)
+    """Which worker called itself ill, and why; None: well."""
+    indigestible: set[str] = field(default_factory=set)
+    """Targets whose results cannot be taken, by a defect."""
+    before_report: Callable[[], None] | None = None
+    _version: int = 0
+    _versions: dict[int, int] = field(default_factory=dict)
+    _shards: dict[int, set[str]] = field(default_factory=dict)
+    _gone: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    # What a test does
+
+    def add(self, *urls: str, memory: ProbeMemory | None = None) -> None:
+        """List targets."""
+        for url in urls:
+            self._put(TargetEntry(subject_id=target_id(url), url=url, memory=memory or ProbeMemory()))
+
+    def remove(self, url: str) -> None:
+        """Let a target leave."""
+        shard = self._raise_version(url)
+        del self.entries[target_id(url)]
+        self._shards[shard].remove(target_id(url))
+        self._gone[target_id(url)] = (shard, self._version)
+
+    def ask_recheck(self, url: str) -> None:
+        """Ask for a look now."""
+        self._put(replace(self.entries[target_id(url)], recheck_at_s=self.clock.wall_s()))
+
+    def observations(self, url: str) -> list[Observation]:
+        """Return what was reported of a target."""
+        return self.seen.get(target_id(url), [])
+
+    def memory(self, url: str) -> ProbeMemory:
+        """Return what is remembered of a target."""
+        return self.entries[target_id(url)].memory
+
+    def held_by(self, worker: str) -> set[int]:
+        """Return which shards a worker holds now."""
+        now_s = self.clock.wall_s()
+        return {
+            n for n, lease in self.leases.items() if lease.worker == worker and lease.expires_at_s > now_s
+        }
+
+    # What a worker asks
+
+    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+        self._reach()
+        now_s, asked_at_s = self.clock.wall_s(), self.clock.monotonic_s()
+        self.workers = {name: until_s for name, until_s in self.workers.items() if until_s > now_s}
+        self.workers[worker] = now_s + ttl_s
+        share = math.ceil(SHARDS / len(self.workers))
+        kept: list[int] = []
+        for number in sorted(self.held_by(worker)):
+            lease = self.leases[number]
+            if held.get(number) == lease.token and len(kept) < share:
+                lease.expires_at_s = now_s + ttl_s
+                kept.append(number)
+            else:
+                # Surplus, or the answer that granted it was lost.
+                lease.worker = None
+        for number in range(SHARDS):
+            if len(kept) >= share:
+                break
+            lease = self.leases.setdefault(number, _Lease())
+            if lease.worker is None or lease.expires_at_s <= now_s:
+                lease.token, lease.worker, lease.expires_at_s = lease.token + 1, worker, now_s + ttl_s
+                self.grants.append(Grant(number, worker, lease.token, now_s))
+                kept.append(number)
+        return [
+            ShardClaim(shard=n, fencing_token=self.leases[n].token, expires_at_s=asked_at_s + ttl_s)
+            for n in kept
+        ]
+
+    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
+        self._reach()
+        after = after_version or 0
+        lie_there = [self.entries[subject_id] for subject_id in self._shards.get(shard, ())]
+        gone = [i for i, (where, version) in self._gone.items() if where == shard and version > after]
+        return TargetPage(
+            entries=[entry for entry in lie_there if entry.version > after],
+            gone=gone if after_version else (),
+            version=self._versions.get(shard, 0),
+        )
+
+    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
+        self._reach()
+        return [shard for shard, version in versions.items() if self._versions.get(shard, 0) > version]
+
+    async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+        self._reach()
+        if self.before_report is not None:
+            self.before_report()
+        if any(report.subject_id in self.indigestible for batch in batches for report in batch.reports):
+            raise ValueError("this cannot be taken")
+        self.calls.append(sum(len(batch.reports) for batch in batches))
+        lost = [batch for batch in batches if not self._is_held(batch)]
+        self.refused += lost
+        for batch in batches:
+            if batch in lost:
+                continue
+            for report in batch.reports:
+                self._take(report.subject_id, report.observation, report.memory)
+        return [batch.claim.shard for batch in lost]
+
+    async def unprobed(self, since_s: float) -> int:
+        self._reach()
+        return sum((entry.memory.probed_at_s or 0.0) < since_s for entry in self.entries.values())
+
+    async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:
+        self._reach()
+        self.said.append((worker, why))
+
+    async def say_well(self, worker: str) -> None:
+        self._reach()
+        self.said.append((worker, None))
+
+    async def leave(self, worker: str) -> None:
+        self._reach()
+        self.workers.pop(worker, None)
+        for lease in self.leases.values():
+            if lease.worker == worker:
+                lease.worker = None
+
+    def _reach(self) -> None:
+        if self.is_away:
+            raise LedgerAway("nobody answers")
+
+    def _raise_version(self, url: str) -> int:
+        self._version += 1
+        shard = shard_of(host_of(url))
+        self._versions[shard] = self._version
+        return shard
+
+    def _put(self, entry: TargetEntry) -> None:
+        shard = self._raise_version(entry.url)
+        self._shards.setdefault(shard, set()).add(entry.subject_id)
+        self.entries[entry.subject_id] = replace(entry, version=self._version)
+
+    def _is_held(self, batch: ShardBatch) -> bool:
+        lease = self.leases.get(batch.claim.shard, _Lease())
+        return (
+            lease.worker is not None
+            and lease.token == batch.claim.fencing_token
+            and lease.expires_at_s > self.clock.wall_s()
+        )
+
+    def _take(self, subject_id: str, observation: Observation, memory: ProbeMemory) -> None:
+        entry = self.entries.get(subject_id)
+        before = self.seen.setdefault(subject_id, [])
+        if entry is None or any(observation.observed_at <= one.observed_at for one in before[-1:]):
+            return
+        before.append(observation)
+        asked = entry.recheck_at_s
+        is_done = asked is not None and memory.probed_at_s is not None and asked <= memory.probed_at_s
+        self.entries[subject_id] = replace(entry, memory=memory, recheck_at_s=None if is_done else asked)

@@ -1,0 +1,73 @@
+"""How does a test let an hour pass in a moment, without touching what it tests?
+
+An event loop whose time stands still while anything is to be done, and jumps to the next timer when nothing
+is. Real sockets work, if nothing but the other side of them is waited for; threads do not.
+"""
+
+import asyncio
+import functools
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from agent_health.prober.clock import Clock
+
+START_WALL_S = 1_763_640_000.0
+"""2025-11-20T12:00:00Z."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Instead of waiting for a timer, lets time pass."""
+
+    now_s = 1_000.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        events = super().select(0 if timeout is not None else None)
+        if not events and timeout is not None:
+            self.now_s += timeout
+        return events
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop with a time of its own."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+        self.steps_s = 0.0
+
+    def time(self) -> float:
+        return self._jumping.now_s
+
+    def stand_still(self, seconds: float) -> None:
+        """Let time pass in which nothing is done: the process was stopped."""
+        self._jumping.now_s += seconds
+
+    def wall_s(self) -> float:
+        return START_WALL_S + self.time() + self.steps_s
+
+    @property
+    def clock(self) -> Clock:
+        """What a worker takes."""
+        return Clock(wall_s=self.wall_s, monotonic_s=self.time)
+
+
+def virtual_loop() -> VirtualLoop:
+    """Return the loop that runs the test."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Run a test in a loop with a time of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            return runner.run(test(*args, **kwargs))
+
+    return run
