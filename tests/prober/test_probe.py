@@ -264,7 +264,7 @@ BODIES = st.sampled_from([
     json.dumps({**document(), "timestamp": "9999-12-31T23:59:59Z", "agent_id": "x" * 2048}).encode(),
     b'{"jsonrpc": "2.0", "error": {"code": -32601}}',
 ])  # fmt: skip
-ANSWERS = st.builds(
+ANSWERS: st.SearchStrategy[dict[str, Any]] = st.builds(
     dict,
     result=RESULTS,
     status=st.none() | st.integers(100, 999),

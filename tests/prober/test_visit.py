@@ -161,8 +161,7 @@ async def test_a_busy_address_is_for_whoever_paces_if_nothing_was_sent() -> None
         await played(agent=busy)
     # Later than that, what was found out is kept.
     memory = KNOWN.model_copy(update={"health_url": "https://other.example/health"})
-    answers = {"rpc": always(ResultClass.HTTP_ERROR, status=405), "other": busy}
-    observation, _ = await played(memory, **answers)
+    observation, _ = await played(memory, rpc=always(ResultClass.HTTP_ERROR, status=405), other=busy)
     assert results(observation) == {"transport": "ok"}
 
 

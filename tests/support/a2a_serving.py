@@ -6,13 +6,15 @@ Runs in the environments of both lines of the A2A SDK.
 import argparse
 import json
 import logging
+import os
 from typing import Any
 
 import uvicorn
 
 from agent_health import AgentHealthMiddleware
 
-CARD_URL = "https://agent.test/"
+CARD_URL = os.environ.get("AGENT_URL", "https://agent.test/")
+"""Where the card says that the agent is called."""
 COUNTS_PATH = "/counts-of-the-test"
 OUTCOMES = "io.github.agent-health.outcomes"
 

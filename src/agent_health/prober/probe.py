@@ -68,8 +68,8 @@ class Prober:
         if self._definition.opt_out.robots_txt and (away := await keep_away(visit)) is not None:
             card, document = (away, None) if asked.card else (None, away)
             return _observation(visit, discovery=card, readiness=document)
-        asks_interface = asked.transport or asked.message is not None
-        asks_else = (asks_interface and memory.interface_url is not None) or (
+        # A message is no reason to leave the card out: before one is sent, we make sure whom it reaches.
+        asks_else = (asked.transport and memory.interface_url is not None) or (
             asked.health and memory.health_url is not None
         )
         visit.asks_card = asked.card and wants_card(memory, self._cadence, visit.at_s, asks_else=asks_else)
