@@ -38,15 +38,25 @@ Answer = Failure | Alias | Sequence[str]
 """A failure, an alias, or addresses of both families."""
 
 
+class Turns:
+    """Answers that are given one after the other, the last one for ever."""
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = answers
+
+
+Names = Mapping[str, Answer | Turns] | Mapping[str, Answer]
+"""By name in lower case without a final dot; what is absent does not exist. "" is the root."""
+
+
 @dataclass
 class DnsServer:
-    """Names by lower case without a final dot; what is not in the table does not exist.
+    """Answers questions from a table, which may change at any time."""
 
-    A list of answers is given one after the other, the last one for ever.
-    """
-
-    names: dict[str, list[Answer]]
+    names: dict[str, Answer | Turns]
     ttl_s: int = 60
+    elsewhere: Answer = Failure.NXDOMAIN
+    """Of all other names."""
     port: int = 0
     asked: Counter[str] = field(default_factory=Counter)
     """How often for a name, over both families together."""
@@ -73,10 +83,12 @@ class DnsServer:
         return whole if len(whole) <= max_bytes else _message(query, question, [], code, _TRUNCATED)
 
     def _turn(self, name: str, kind: int) -> Answer:
-        answers = self.names.get(name, [Failure.NXDOMAIN])
+        answer = self.names.get(name, self.elsewhere)
+        if not isinstance(answer, Turns):
+            return answer
         turn = self._turns[name, kind]
         self._turns[name, kind] += 1
-        return answers[min(turn, len(answers) - 1)]
+        return answer.answers[min(turn, len(answer.answers) - 1)]
 
     def _records(self, name: str, kind: int, answer: Alias | Sequence[str]) -> list[bytes]:
         if not isinstance(answer, Alias):
@@ -95,12 +107,9 @@ class DnsServer:
 
 
 @contextlib.asynccontextmanager
-async def dns_serving(
-    names: Mapping[str, Answer | list[Answer]], *, ttl_s: int = 60
-) -> AsyncIterator[DnsServer]:
-    """Run a name server until the block ends; a plain list in the table is answers one after the other."""
-    table = {name: answers if isinstance(answers, list) else [answers] for name, answers in names.items()}
-    server = DnsServer(table, ttl_s=ttl_s)
+async def dns_serving(names: Names, *, ttl_s: int = 60) -> AsyncIterator[DnsServer]:
+    """Run a name server until the block ends."""
+    server = DnsServer(dict(names), ttl_s=ttl_s)
     loop = asyncio.get_running_loop()
     tcp = await asyncio.start_server(lambda r, w: _serve_tcp(server, r, w), "127.0.0.1", 0)
     server.port = tcp.sockets[0].getsockname()[1]

@@ -24,11 +24,15 @@ class HostileServer:
     replies: dict[str, Reply]
     port: int = 0
     scheme: str = "http"
+    host: str = "127.0.0.1"
     heads: list[str] = field(default_factory=list)
+    connections: int = 0
+    is_kept_alive: bool = False
+    """Whether a connection takes further requests."""
 
     @property
     def url(self) -> str:
-        return f"{self.scheme}://127.0.0.1:{self.port}"
+        return f"{self.scheme}://{self.host}:{self.port}"
 
     @property
     def paths(self) -> list[str]:
@@ -43,21 +47,33 @@ class HostileServer:
     async def serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A peer that is cut off, or a client that gives up, is what these tests are about.
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError, ssl.SSLError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            self.heads.append(head)
-            await self.replies.get(head.split(" ", 2)[1], answer(404))(writer, head)
-            await writer.drain()
+            self.connections += 1
+            await self._reply_to_one(reader, writer)
+            while self.is_kept_alive:
+                await self._reply_to_one(reader, writer)
         writer.close()
         with contextlib.suppress(ConnectionError, TimeoutError, ssl.SSLError):
             await writer.wait_closed()
 
+    async def _reply_to_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        self.heads.append(head)
+        await self.replies.get(head.split(" ", 2)[1], answer(404))(writer, head)
+        await writer.drain()
+
 
 @contextlib.asynccontextmanager
 async def serving(
-    replies: Mapping[str, Reply], tls: ssl.SSLContext | None = None
+    replies: Mapping[str, Reply],
+    tls: ssl.SSLContext | None = None,
+    *,
+    host: str = "127.0.0.1",
+    keeps_alive: bool = False,
 ) -> AsyncIterator[HostileServer]:
     """Run a server until the block ends; open connections are cut then."""
-    hostile = HostileServer(dict(replies), scheme="https" if tls else "http")
+    hostile = HostileServer(
+        dict(replies), scheme="https" if tls else "http", host=host, is_kept_alive=keeps_alive
+    )
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,7 +87,7 @@ async def serving(
         finally:
             tasks.discard(task)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(serve, host, 0, ssl=tls)
     hostile.port = server.sockets[0].getsockname()[1]
     try:
         yield hostile
@@ -80,6 +96,25 @@ async def serving(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def accepting(
+    greet: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """Do the same with whoever connects, before any request; gives the port."""
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            await greet(reader, writer)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
         await server.wait_closed()
 
 
@@ -98,6 +133,14 @@ def answer(status: int, body: bytes = b"", **headers: str) -> Reply:
     fields.setdefault("Content-Length", str(len(body)))
     lines = [f"HTTP/1.1 {status} Whatever", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in fields.items()]
+    return raw("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+
+
+def kept(body: bytes = b"{}", status: int = 200, **headers: str) -> Reply:
+    """A whole answer after which the connection may take another request."""
+    fields = {"Content_Type": "application/json", "Content_Length": str(len(body))} | headers
+    lines = [f"HTTP/1.1 {status} Whatever"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
     return raw("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
 
@@ -165,6 +208,33 @@ def drip(pause: Callable[[], Awaitable[Any]]) -> Reply:
             await pause()
 
     return reply
+
+
+def drip_header(pause: Callable[[], Awaitable[Any]]) -> Reply:
+    """A header that never ends, one byte at a time; `pause` is awaited between them."""
+
+    async def reply(writer: asyncio.StreamWriter, _head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        while True:
+            writer.write(b"a")
+            await writer.drain()
+            await pause()
+
+    return reply
+
+
+async def endless_hints(writer: asyncio.StreamWriter, _head: str) -> None:
+    """Answers before the answer, each of them small (RFC 8297)."""
+    while True:
+        writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 100)
+        await writer.drain()
+
+
+async def endless_chunks(writer: asyncio.StreamWriter, _head: str) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+    while True:
+        writer.write(b"1\r\n \r\n" * 1000)
+        await writer.drain()
 
 
 async def silence(_writer: asyncio.StreamWriter, _head: str) -> None:

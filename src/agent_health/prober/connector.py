@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -143,8 +144,6 @@ class JudgedConnector(aiohttp.BaseConnector):
         self._resolver = resolver
         self._timeouts = timeouts
         self._allowed = tuple(allowed)
-        self._tls = _tls_context()
-        self._tls_at_any_time: ssl.SSLContext | None = None
         self._ready: dict[asyncio.Task[Any] | None, Line] = {}
         """Connections that were made for the next request of a task."""
 
@@ -278,9 +277,6 @@ class JudgedConnector(aiohttp.BaseConnector):
         """
         if getattr(error, "verify_code", None) != _CERTIFICATE_IS_EXPIRED:
             return None
-        if self._tls_at_any_time is None:
-            self._tls_at_any_time = _tls_context()
-            self._tls_at_any_time.verify_flags |= ssl.VerifyFlags(_IGNORE_TIMES)
         line = None
         try:
             async with asyncio.timeout_at(min(deadline_s, self._loop.time() + self._timeouts.tls_seconds)):
@@ -296,6 +292,18 @@ class JudgedConnector(aiohttp.BaseConnector):
 
     def _new_line(self) -> Line:
         return Line(self._loop)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    @cached_property
+    def _tls_at_any_time(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        context.verify_flags |= ssl.VerifyFlags(_IGNORE_TIMES)
+        return context
 
     async def _create_connection(
         self,
@@ -341,12 +349,6 @@ def _in_turn(addresses: Sequence[Address]) -> list[Address]:
     sixes = [address for address in addresses if address.version == 6]
     both = [address for pair in zip_longest(fours, sixes) for address in pair if address is not None]
     return both[:MAX_ATTEMPTS]
-
-
-def _tls_context() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 def _without_address(target: TargetUrl, why: NoAddress | None, phases: Phases) -> Unreached:

@@ -103,6 +103,11 @@ class Resolver:
             return None
         return kept[1]
 
+    def forget(self) -> None:
+        """Look all names up anew from now on."""
+        self._kept.clear()
+        self._renew_channel()
+
     async def resolve(self, host: str) -> Found | NoAddress:
         """Return the addresses of a name as `TargetUrl` spells it, or why there are none.
 

@@ -1,0 +1,462 @@
+"""What can a hostile target do to the prober? Nothing but be told apart: on real sockets, on both loops."""
+
+import asyncio
+import gzip
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+import uvloop
+from hypothesis import HealthCheck as Check
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support import hostile_server as hostile
+from tests.support.both_loops import on_both_loops
+from tests.support.certificates import LONG_AGO, Authority
+from tests.support.dns_server import Alias, Answer, Failure, Turns
+from tests.support.hostile_server import Reply, accepting, answer, as_json, kept, raw, redirect, serving
+from tests.support.safe_asking import HERE, MAX_BYTES, SHORT, asking
+
+from agent_health.observation import ResultClass
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def pause() -> None:
+    await asyncio.sleep(0.02)
+
+
+# ── what it answers ──
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+HTTP_ERROR: dict[str, Reply] = {
+    "a garbage status line": raw(b"\x00\xff I AM NOT HTTP\r\n\r\n"),
+    "HTTP/0.9": raw(b"<html>I am from 1991</html>"),
+    "HTTP/9.9": raw(b"HTTP/9.9 200 OK\r\nContent-Length: 0\r\n\r\n"),
+    "a status that is no number": raw(b"HTTP/1.1 OK 200\r\n\r\n"),
+    "nothing": raw(b""),
+    "half a status line": raw(b"HTTP/1.1 2"),
+    "half a header": raw(b"HTTP/1.1 200 OK\r\nContent-Le"),
+    "a header line that is none": raw(b"HTTP/1.1 200 OK\r\nno colon here\r\n\r\n{}"),
+    "a nul byte in a header": raw(b"HTTP/1.1 200 OK\r\nX-A: a\x00b\r\n\r\n{}"),
+    "two lengths": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"),
+    "a negative length": raw(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}"),
+    "a length that is no number": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2abc\r\n\r\n{}"),
+    "a body that is too short": answer(200, b"{", Content_Length="500"),
+    "broken chunks": hostile.broken_chunks(),
+    "a chunk of negative size": raw(CHUNKED + b"-1\r\n{}\r\n0\r\n\r\n"),
+    "a chunk that ends early": raw(CHUNKED + b"ff\r\n{}"),
+    "a body that is not gzip": answer(200, b"{}" * 100, Content_Encoding="gzip"),
+    "a reset after the request": hostile.reset,
+    "500": answer(500),
+    "999": answer(999),
+    "304 without a condition": answer(304),
+    "a redirect to nowhere": answer(302),
+    "101 without a question": raw(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\nxx"),
+}  # fmt: skip
+TOO_LARGE: dict[str, Reply] = {
+    "an endless body": hostile.endless_body,
+    "endless chunks": hostile.endless_chunks,
+    "endless headers": hostile.endless_headers,
+    "an endless header line": hostile.endless_header_line,
+    "endless hints before the answer": hostile.endless_hints,
+    "a huge length": answer(200, b"{", Content_Length=str(10**15)),
+    "a gzip bomb": hostile.gzip_bomb(64 * 1024 * 1024),
+    "a deflate bomb": answer(200, zlib.compress(b" " * 10_000_000), Content_Encoding="deflate"),
+    "one byte too much": answer(200, b" " * (MAX_BYTES + 1)),
+    "one byte too much in gzip": answer(200, gzip.compress(b" " * (MAX_BYTES + 1)), Content_Encoding="gzip"),
+}
+
+
+@pytest.mark.parametrize("name", HTTP_ERROR)
+@on_both_loops
+async def test_what_is_no_answer_is_an_error(name: str) -> None:
+    async with serving({"/": HTTP_ERROR[name]}) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/")
+    assert fetched.result is ResultClass.HTTP_ERROR, fetched
+    assert fetched.reason
+    assert fetched.body == b""
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+@on_both_loops
+async def test_what_is_too_large_is_not_read_to_its_end(name: str) -> None:
+    async with serving({"/": TOO_LARGE[name]}) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/")
+    assert fetched.result is ResultClass.TOO_LARGE, fetched
+    assert fetched.body == b""
+
+
+@on_both_loops
+async def test_the_largest_body_is_read_also_when_its_header_comes_with_it() -> None:
+    body = os.urandom(MAX_BYTES)
+    replies = {"/plain": kept(body), "/packed": answer(200, gzip.compress(body), Content_Encoding="gzip")}
+    async with serving(replies) as server, asking() as asker:
+        for path in replies:
+            fetched = await asker.get(f"{server.url}{path}")
+            assert fetched.result is ResultClass.OK, fetched.reason
+            assert fetched.body == body
+
+
+@on_both_loops
+async def test_whoever_is_slow_is_given_up_at_the_deadline() -> None:
+    async def never(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async def drip_before_tls(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # The head of a TLS record that announces much.
+        writer.write(b"\x16\x03\x03\x40\x00")
+        while True:
+            writer.write(b"a")
+            await writer.drain()
+            await pause()
+
+    replies: dict[str, Reply] = {
+        "/silent": hostile.silence,
+        "/header": hostile.drip_header(pause),
+        "/body": hostile.drip(pause),
+    }
+    async with (
+        serving(replies) as server,
+        accepting(never) as silent_port,
+        accepting(drip_before_tls) as drip_port,
+        asking({"silent.example": Failure.SILENCE, "here.example": HERE}, timeouts=SHORT) as asker,
+    ):
+        urls = [
+            *(f"{server.url}{path}" for path in replies),
+            f"https://127.0.0.1:{silent_port}/",
+            f"https://127.0.0.1:{drip_port}/",
+        ]
+        for fetched in await asyncio.gather(*(asker.get(url) for url in urls)):
+            assert fetched.result is ResultClass.TIMEOUT, fetched
+            assert "in time" in fetched.reason
+        unknown, found = await asyncio.gather(
+            asker.get("http://silent.example/"), asker.get(f"http://here.example:{server.port}/silent")
+        )
+        assert unknown.result is ResultClass.DNS_FAILURE
+        assert found.result is ResultClass.TIMEOUT
+
+
+@on_both_loops
+async def test_a_connection_that_is_cut_is_told_at_each_stage() -> None:
+    async def at_once(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async def after_hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.transport.abort()
+
+    async def in_header(writer: asyncio.StreamWriter, _head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-")
+        await pause()
+        writer.transport.abort()
+
+    async def in_body(writer: asyncio.StreamWriter, _head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+        await pause()
+        writer.transport.abort()
+
+    async with (
+        serving({"/header": in_header, "/body": in_body}) as server,
+        accepting(at_once) as port,
+        accepting(after_hello) as tls_port,
+        asking() as asker,
+    ):
+        expected = {
+            f"http://127.0.0.1:{port}/": {ResultClass.HTTP_ERROR, ResultClass.REFUSED},
+            f"https://127.0.0.1:{tls_port}/": {ResultClass.TLS_FAILURE},
+            f"{server.url}/header": {ResultClass.HTTP_ERROR},
+            f"{server.url}/body": {ResultClass.HTTP_ERROR},
+        }
+        for url, results in expected.items():
+            fetched = await asker.get(url)
+            assert fetched.result in results, fetched
+            assert fetched.reason
+
+
+@on_both_loops
+async def test_who_talks_first_is_taken_at_their_word_and_no_more() -> None:
+    async def chatter(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"220 smtp.example ESMTP\r\n" * 1000)
+            await writer.drain()
+
+    async with accepting(chatter) as port, asking() as asker:
+        assert (await asker.get(f"http://127.0.0.1:{port}/")).result is ResultClass.HTTP_ERROR
+        assert (await asker.get(f"https://127.0.0.1:{port}/")).result is ResultClass.TLS_FAILURE
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[Check.too_slow, Check.function_scoped_fixture]
+)
+@given(data=st.binary(max_size=300), begin=st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n"]))
+def test_no_answer_makes_it_raise(data: bytes, begin: bytes) -> None:
+    async def fetch() -> None:
+        async with serving({"/": raw(begin + data)}) as server, asking() as asker:
+            assert isinstance((await asker.get(f"{server.url}/")).result, ResultClass)
+
+    uvloop.run(fetch())
+
+
+# ── where it leads ──
+
+BLOCKED_NAMES: dict[str, Answer] = {
+    "private": ("10.0.0.5",),
+    "home": ("192.168.1.1",),
+    "metadata": ("169.254.169.254",),
+    "unspecified": ("0.0.0.0",),
+    "carrier": ("100.64.0.1",),
+    "multicast": ("224.0.0.1",),
+    "documentation": ("203.0.113.7",),
+    "v6-loopback": ("::1",),
+    "v6-private": ("fd00::1",),
+    "v6-link-local": ("fe80::1",),
+    "mapped": ("::ffff:127.0.0.1",),
+    "mapped-metadata": ("::ffff:169.254.169.254",),
+    "compatible": ("::127.0.0.1",),
+    "six-to-four": ("2002:7f00:1::1",),
+    "teredo": ("2001:0:4136:e378:8000:63bf:3fff:fdd2",),
+    "nat64": ("64:ff9b::7f00:1",),
+    "several": ("10.0.0.1", "127.0.0.1", "::1"),
+    "alias": Alias("localhost"),
+    "localhost": ("127.0.0.1", "::1"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKED_NAMES)
+@on_both_loops
+async def test_a_name_of_an_address_that_is_blocked_is_not_called(name: str) -> None:
+    names = {f"{key}.example": found for key, found in BLOCKED_NAMES.items()}
+    names["localhost"] = HERE
+    async with serving({"/": answer(200)}) as server, asking(names, networks=()) as asker:
+        fetched = await asker.get(f"http://{name}.example:{server.port}/")
+        assert fetched.result is ResultClass.BLOCKED_ADDRESS, fetched
+        assert fetched.reason
+        assert not fetched.is_reached
+        assert server.connections == 0
+        assert asker.fetcher.connector.connects == 0
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:{port}/",
+        "http://127.0.0.1.:{port}/",
+        "http://localhost:{port}/",
+        "http://LOCALHOST.:{port}/",
+        "http://a.localhost:{port}/",
+        "http://0.0.0.0:{port}/",
+        "http://[::1]:{port}/",
+        "http://[::]:{port}/",
+        "http://[::ffff:127.0.0.1]:{port}/",
+        "http://[::ffff:7f00:1]:{port}/",
+        "http://[64:ff9b::7f00:1]:{port}/",
+        "http://[2002:7f00:1::]:{port}/",
+        "http://2130706433:{port}/",
+        "http://0x7f000001:{port}/",
+        "http://0177.0.0.1:{port}/",
+        "http://127.1:{port}/",
+        "http://127.0.0.0x1:{port}/",
+        "http://169.254.169.254/latest/meta-data/",
+        "http://user:secret@127.0.0.1:{port}/",
+        "http://127.0.0.1:{port}@public.example/",
+    ],
+)
+@on_both_loops
+async def test_no_spelling_of_an_address_gets_around_the_judge(url: str) -> None:
+    async with serving({"/": answer(200)}) as server, asking(networks=()) as asker:
+        fetched = await asker.get(url.format(port=server.port))
+        assert fetched.result is ResultClass.BLOCKED_ADDRESS, fetched
+        assert "secret" not in fetched.reason
+        assert server.connections == 0
+        assert asker.dns.asked.total() == 0
+
+
+@on_both_loops
+async def test_a_name_that_changes_between_two_looks_leads_nowhere_else() -> None:
+    names = {"rebinds.example": Turns(("127.0.0.1",), ("169.254.169.254",))}
+    async with serving({"/": as_json({})}) as server, asking(names, ttl_s=0) as asker:
+        first = await asker.get(f"http://rebinds.example:{server.port}/")
+        assert first.result is ResultClass.OK, first.reason
+        assert str(first.address) == "127.0.0.1"
+        # It was looked up once, and what was judged is what was called.
+        assert asker.resolver.lookups == 1
+        assert server.asked("/")["host"] == f"rebinds.example:{server.port}"
+        asker.resolver.forget()
+        second = await asker.get(f"http://rebinds.example:{server.port}/")
+        assert second.result is ResultClass.BLOCKED_ADDRESS, second
+        assert "metadata" in second.reason
+        assert server.connections == 1
+
+
+@on_both_loops
+async def test_one_private_address_among_many_public_ones_is_never_called() -> None:
+    public = tuple(f"127.1.{number // 200}.{number % 200 + 1}" for number in range(300))
+    names: dict[str, Answer] = {"many.example": ("127.0.0.1", *public)}
+    # 127.1.0.0/16 plays the public internet, 127.0.0.1 the machine itself.
+    async with (
+        serving({"/": answer(200)}) as server,
+        asking(names, networks=("127.1.0.0/16",), timeouts=SHORT) as asker,
+    ):
+        fetched = await asker.get(f"http://many.example:{server.port}/")
+        assert fetched.result is ResultClass.REFUSED, fetched
+        assert str(fetched.address).startswith("127.1.")
+        assert server.connections == 0
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@on_both_loops
+async def test_a_redirect_is_judged_anew(status: int) -> None:
+    names: dict[str, Answer] = {"public.example": ("127.1.0.1",), "private.example": ("127.0.0.1",)}
+    async with serving({"/": answer(200)}) as inside:
+        replies = {
+            "/literal": redirect(f"http://127.0.0.1:{inside.port}/", status),
+            "/name": redirect(f"http://private.example:{inside.port}/", status),
+            "/metadata": redirect("http://169.254.169.254/latest/meta-data/", status),
+        }
+        async with (
+            serving(replies, host="127.1.0.1") as outside,
+            asking(names, networks=("127.1.0.0/16",)) as asker,
+        ):
+            for path in replies:
+                fetched = await asker.get(
+                    f"http://public.example:{outside.port}{path}", may_leave_origin=True
+                )
+                assert fetched.result is ResultClass.BLOCKED_ADDRESS, fetched
+        assert inside.connections == 0
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "file:///etc/passwd",
+        "gopher://127.0.0.1/",
+        "//",
+        "http://",
+        "http://user:secret@here.example/",
+        "http://2130706433/",
+        "http://here.example:0/",
+        "http://here.example:99999/",
+        "http:\\\\here.example\\",
+        "x" * 5000,
+    ],
+)
+@on_both_loops
+async def test_a_redirect_to_what_is_no_address_is_refused(location: str) -> None:
+    async with serving({"/": redirect(location)}) as server, asking({"here.example": HERE}) as asker:
+        fetched = await asker.get(f"http://here.example:{server.port}/", may_leave_origin=True)
+        if fetched.result is ResultClass.NOT_AN_AGENT:
+            # Read as a path of the same place: it was asked, and there is nothing.
+            assert {head.split()[0] for head in server.heads} == {"GET"}
+            assert fetched.url.host == "here.example"
+        else:
+            assert fetched.result in {ResultClass.REDIRECT_REFUSED, ResultClass.BLOCKED_ADDRESS}, fetched
+        assert "secret" not in fetched.reason
+
+
+@on_both_loops
+async def test_redirects_in_a_circle_end() -> None:
+    replies = {"/a": redirect("/b"), "/b": redirect("/a"), "/": redirect("/")}
+    async with serving(replies) as server, asking() as asker:
+        for path in ("/a", "/"):
+            fetched = await asker.get(f"{server.url}{path}")
+            assert fetched.result is ResultClass.REDIRECT_REFUSED
+            assert "more than 3" in fetched.reason
+    assert len(server.heads) == 8
+
+
+# ── TLS ──
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@on_both_loops
+async def test_certificates_are_checked(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    authority.is_trusted(monkeypatch)
+    (tmp_path / "other").mkdir()
+    contexts = {
+        "good": authority.serving("agent.example"),
+        "expired": authority.serving(
+            "agent.example", begins_at=LONG_AGO, ends_at=LONG_AGO.replace(year=2021)
+        ),
+        "future": authority.serving(
+            "agent.example", begins_at=LONG_AGO.replace(year=2090), ends_at=LONG_AGO.replace(year=2091)
+        ),
+        "other name": authority.serving("other.example"),
+        "address": authority.serving("127.0.0.1"),
+        "untrusted": Authority(tmp_path / "other").serving("agent.example"),
+    }
+    for kind, context in contexts.items():
+        async with serving({"/": as_json({})}, context) as server, asking({"agent.example": HERE}) as asker:
+            fetched = await asker.get(f"https://agent.example:{server.port}/")
+            if kind == "good":
+                assert fetched.result is ResultClass.OK, fetched
+                assert fetched.certificate_expires_at is not None
+                continue
+            assert fetched.result is ResultClass.TLS_FAILURE, (kind, fetched)
+            assert server.heads == []
+            if kind == "expired":
+                assert fetched.certificate_expires_at == LONG_AGO.replace(year=2021)
+                assert "expired at 2021-01-01" in fetched.reason
+            else:
+                assert fetched.certificate_expires_at is None
+
+
+@on_both_loops
+async def test_no_redirect_leads_from_https_to_http(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.is_trusted(monkeypatch)
+    async with serving({"/": as_json({})}) as plain:
+        replies = {"/": redirect(f"http://agent.example:{plain.port}/")}
+        async with (
+            serving(replies, authority.serving("agent.example")) as server,
+            asking({"agent.example": HERE}) as asker,
+        ):
+            fetched = await asker.get(f"https://agent.example:{server.port}/", may_leave_origin=True)
+            assert fetched.result is ResultClass.REDIRECT_REFUSED
+            assert "plain http" in fetched.reason
+        assert plain.connections == 0
+
+
+@on_both_loops
+async def test_tls_records_that_are_garbage_are_a_failure() -> None:
+    async def garble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"\x16\x03\x03" + struct.pack("!H", 100) + os.urandom(100))
+        await writer.drain()
+        await reader.read(100)
+
+    async with accepting(garble) as port, asking() as asker:
+        fetched = await asker.get(f"https://127.0.0.1:{port}/")
+    assert fetched.result is ResultClass.TLS_FAILURE, fetched
+
+
+# ── what stays behind ──
+
+
+@on_both_loops
+async def test_a_thousand_hostile_answers_leave_no_socket_behind() -> None:
+    async def cut(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    replies = {f"/{number}": reply for number, reply in enumerate(HTTP_ERROR.values())}
+    async with serving(replies) as server, accepting(cut) as port, asking() as asker:
+        urls = [f"{server.url}{path}" for path in replies]
+        urls += [f"https://127.0.0.1:{port}/", "http://127.0.0.1:1/", "http://unknown.example/"]
+        await asyncio.gather(*(asker.get(url) for url in urls))
+        before = open_files()
+        for _ in range(1000 // len(urls) + 1):
+            await asyncio.gather(*(asker.get(url) for url in urls))
+        await asyncio.sleep(0.05)
+        assert open_files() <= before + len(urls) / 2

@@ -1,0 +1,35 @@
+"""Which certificates can a server show? An authority of the tests' own issues them, good and bad ones."""
+
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import trustme
+
+
+class Authority:
+    """Issues certificates; whoever is told of `file` trusts them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._authority = trustme.CA()
+        self.file = directory / "authority.pem"
+        self._authority.cert_pem.write_to_path(self.file)
+
+    def serving(
+        self, *names: str, ends_at: datetime | None = None, begins_at: datetime | None = None
+    ) -> ssl.SSLContext:
+        """Return what a server of these names or addresses serves with; times default to years."""
+        issued = self._authority.issue_cert(*names, not_before=begins_at, not_after=ends_at)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        issued.configure_cert(context)
+        return context
+
+    def is_trusted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let contexts that are made from now on trust it, and nobody else."""
+        monkeypatch.setenv("SSL_CERT_FILE", str(self.file))
+        monkeypatch.setenv("SSL_CERT_DIR", str(self.file.parent / "none"))
+
+
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+"""When certificates begin that have expired."""
