@@ -102,6 +102,8 @@ class DirectorySource(_Settings):
     """Holds the key that it is asked with; a key never stands in the definition."""
     allow_shrink: Switch = False
     """Whether it may lose more than half of its entries at once without anybody's confirmation."""
+    mcp_servers: Switch = False
+    """Whether MCP servers that it lists are probed too; they are no A2A agents."""
 
     @model_validator(mode="after")
     def _stand_somewhere(self) -> Self:
