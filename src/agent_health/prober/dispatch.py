@@ -150,9 +150,11 @@ class Dispatch:
         """Plan anew who was due while a claim was over."""
         wall_s = self._clock.wall_s()
         for shard in shards:
-            if shard.has_parked and shard.is_current:
+            if not shard.is_current:
+                continue
+            self._outbox.release(shard.number)
+            if shard.has_parked:
                 shard.has_parked = False
-                self._outbox.release(shard.number)
                 for slot in shard.slots.values():
                     if slot.due_at_s is None and not slot.is_busy:
                         self.plan.add(slot, slot.recall(), wall_s)
