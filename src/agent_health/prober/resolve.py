@@ -24,11 +24,13 @@ NO_ADDRESS_SECONDS: Final = 5.0
 """Thousands of targets may stand on one host that is gone; who looks again half a minute later sees anew."""
 MAX_LOOKUPS_OF_CHANNEL: Final = 20_000
 """c-ares remembers every answer until it is too old, with about 2 kB each; a new one has forgotten them."""
+RENEW_SECONDS: Final = 10.0
+"""How often c-ares is started anew while no name server answers."""
 MAX_NAMES: Final = 2 * MAX_LOOKUPS_OF_CHANNEL
 """That are remembered: more than c-ares does."""
 MAX_LOOKUPS_AT_ONCE: Final = 1_000
-MAX_UNCLEAR_IN_ROW: Final = 10
-"""Without one name that was found: then it is our name server that finds nothing, though it answers."""
+MAX_UNCLEAR_NAMES: Final = 10
+"""Since one was found: then it is our name server that finds nothing, though it answers."""
 ROOT_SECONDS: Final = 1.0
 """How long a name server has to answer for the root, after the deadline of a name."""
 
@@ -65,12 +67,14 @@ class Resolver:
         self._timeout_s = timeout_s
         self._channel = open_channel(self._servers, timeout_s)
         self._lookups_left = MAX_LOOKUPS_OF_CHANNEL
+        self._renewed_at_s = self._loop.time()
         self._kept: dict[str, tuple[float, Found | NoAddress]] = {}
         """Until when it holds; the oldest first."""
         self._pending: dict[str, asyncio.Future[NameAnswer]] = {}
         self._room = asyncio.Semaphore(MAX_LOOKUPS_AT_ONCE)
         self._found_at_s = -1.0
-        self._unclear_in_row = 0
+        self._unclear: set[str] = set()
+        """Names that could not be looked up since one was found."""
         self._root: asyncio.Task[bool] | None = None
         self._root_asked_at_s = -1.0
         self._retiring: set[asyncio.Task[None]] = set()
@@ -103,11 +107,6 @@ class Resolver:
             return None
         return kept[1]
 
-    def forget(self) -> None:
-        """Look all names up anew from now on."""
-        self._kept.clear()
-        self._renew_channel()
-
     async def resolve(self, host: str) -> Found | NoAddress:
         """Return the addresses of a name as `TargetUrl` spells it, or why there are none.
 
@@ -129,6 +128,9 @@ class Resolver:
         if await self._is_found_elsewhere(began_at_s):
             return NoAddress(answer.unclear)
         self.faults += 1
+        if not self._is_closed and self._loop.time() >= self._renewed_at_s + RENEW_SECONDS:
+            # The machine may have got other name servers meanwhile.
+            self._renew_channel()
         return NoAddress(f"no name server does its work for us ({answer.unclear})", is_resolver_fault=True)
 
     async def _answer(self, host: str) -> NameAnswer:
@@ -157,7 +159,8 @@ class Resolver:
 
     def _keep(self, host: str, answer: NameAnswer) -> None:
         if answer.unclear:
-            self._unclear_in_row += 1
+            if len(self._unclear) < MAX_UNCLEAR_NAMES:
+                self._unclear.add(host)
             return
         now_s = self._loop.time()
         if not answer.addresses:
@@ -166,7 +169,7 @@ class Resolver:
             if answer.ttl_s:
                 # What stands in /etc/hosts holds for no time, and tells nothing of name servers.
                 self._found_at_s = now_s
-                self._unclear_in_row = 0
+                self._unclear.clear()
             ttl_s = min(max(answer.ttl_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
             self._kept[host] = (now_s + ttl_s, answer.addresses)
         if len(self._kept) > MAX_NAMES:
@@ -174,7 +177,7 @@ class Resolver:
 
     async def _is_found_elsewhere(self, since_s: float) -> bool:
         """Whether our name servers do their work for other names."""
-        if self._unclear_in_row >= MAX_UNCLEAR_IN_ROW or self._is_closed:
+        if len(self._unclear) >= MAX_UNCLEAR_NAMES or self._is_closed:
             return False
         if self._found_at_s >= since_s:
             return True
@@ -185,6 +188,7 @@ class Resolver:
 
     def _renew_channel(self) -> None:
         self._lookups_left = MAX_LOOKUPS_OF_CHANNEL
+        self._renewed_at_s = self._loop.time()
         renewed = self._channel.renewed()
         if renewed is None:
             return

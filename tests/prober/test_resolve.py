@@ -1,0 +1,344 @@
+"""Which addresses does a name have, and if none is found: is it the name, or is it our resolver?"""
+
+import asyncio
+import socket
+from ipaddress import ip_address
+from typing import Any
+
+import pycares
+import pytest
+from tests.support.both_loops import on_both_loops
+from tests.support.dns_server import Alias, Answer, Failure, Names, Turns, dns_serving
+from tests.support.open_files import no_more_than, open_files
+
+from agent_health.errors import InvalidSetting
+from agent_health.prober import dns_channel, resolve
+from agent_health.prober.resolve import NoAddress, Resolver
+
+HERE: Answer = ("127.0.0.1",)
+SHORT_S = 0.4
+
+
+@pytest.fixture(autouse=True)
+def _both_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that reaches both families, whatever this one does; and short patience."""
+    monkeypatch.setattr(dns_channel, "_usable_family", lambda: socket.AF_UNSPEC)
+    monkeypatch.setattr(resolve, "ROOT_SECONDS", 0.2)
+
+
+def texts(found: object) -> list[str]:
+    assert isinstance(found, tuple), found
+    return [str(address) for address in found]
+
+
+def is_fault(found: object) -> bool:
+    assert isinstance(found, NoAddress), found
+    assert found.reason
+    return found.is_resolver_fault
+
+
+# ── names ──
+
+
+@on_both_loops
+async def test_a_name_has_the_addresses_that_its_server_says() -> None:
+    names: Names = {
+        "both.example": ("192.0.2.1", "2001:db8::1", "192.0.2.2"),
+        "alias.example": Alias("far.example"),
+        "far.example": Alias("end.example"),
+        "end.example": ("192.0.2.9",),
+        "six.example": ("2001:db8::6",),
+    }
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        assert set(texts(await resolver.resolve("both.example"))) == {"192.0.2.1", "192.0.2.2", "2001:db8::1"}
+        assert texts(await resolver.resolve("alias.example")) == ["192.0.2.9"]
+        assert texts(await resolver.resolve("six.example")) == ["2001:db8::6"]
+
+
+@on_both_loops
+async def test_a_name_without_an_address_is_the_name_s_matter() -> None:
+    names: Names = {"empty.example": Failure.NO_DATA, "dangling.example": Alias("gone.example")}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        for name in ("unknown.example", "empty.example", "dangling.example"):
+            assert not is_fault(await resolver.resolve(name))
+        assert resolver.faults == 0
+
+
+@pytest.mark.parametrize(
+    ("reached", "found"), [(socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")]
+)
+async def test_where_one_family_is_reached_alone_the_other_is_asked_for_last(
+    reached: socket.AddressFamily, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dns_channel, "_usable_family", lambda: reached)
+    names: Names = {
+        "both.example": ("192.0.2.1", "2001:db8::1"),
+        "four.example": ("192.0.2.4",),
+        "six.example": ("2001:db8::6",),
+        "empty.example": Failure.NO_DATA,
+    }
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        assert texts(await resolver.resolve("both.example")) == [found]
+        assert dns.asked["both.example"] == 1
+        assert texts(await resolver.resolve("four.example")) == ["192.0.2.4"]
+        assert texts(await resolver.resolve("six.example")) == ["2001:db8::6"]
+        assert not is_fault(await resolver.resolve("empty.example"))
+        assert not is_fault(await resolver.resolve("unknown.example"))
+        assert dns.asked["unknown.example"] == 1
+
+
+def test_what_this_machine_reaches_is_seen_without_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    sources: dict[int, Any] = {}
+    monkeypatch.setattr(dns_channel, "_source_towards", lambda address: sources.get(address.version))
+    assert dns_channel._usable_family() is socket.AF_UNSPEC
+    sources[4] = ip_address("192.168.1.5")
+    assert dns_channel._usable_family() is socket.AF_INET
+    # An address of one's own site does not lead to the internet.
+    sources[6] = ip_address("fd00::2")
+    assert dns_channel._usable_family() is socket.AF_INET
+    sources[6] = ip_address("2001:db8::2")
+    assert dns_channel._usable_family() is socket.AF_UNSPEC
+    del sources[4]
+    assert dns_channel._usable_family() is socket.AF_INET6
+
+
+@on_both_loops
+async def test_so_many_addresses_are_looked_at_and_no_more() -> None:
+    many = tuple(f"192.0.{number // 250}.{number % 250 + 1}" for number in range(1000))
+    async with dns_serving({"many.example": many}) as dns, Resolver([dns.address]) as resolver:
+        # Too many for a datagram: they come over TCP.
+        found = texts(await resolver.resolve("many.example"))
+        assert len(found) == dns_channel.MAX_ADDRESSES
+        assert set(found) <= set(many)
+
+
+@on_both_loops
+async def test_localhost_is_this_machine_and_nobody_is_asked() -> None:
+    async with dns_serving({"localhost": ("192.0.2.1",)}) as dns, Resolver([dns.address]) as resolver:
+        for name in ("localhost", "a.localhost"):
+            assert set(texts(await resolver.resolve(name))) <= {"127.0.0.1", "::1"}
+        assert dns.asked.total() == 0
+
+
+async def test_a_name_is_looked_up_as_it_stands() -> None:
+    async with dns_serving({}) as dns, Resolver([dns.address]) as resolver:
+        assert not is_fault(await resolver.resolve("short"))
+        assert set(dns.asked) == {"short"}
+
+
+# ── memory ──
+
+
+async def test_a_name_is_remembered_as_long_as_its_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: Names = {"a.example": Turns(("192.0.2.1",), ("192.0.2.2",))}
+    async with dns_serving(names, ttl_s=0) as dns, Resolver([dns.address]) as resolver:
+        assert texts(await resolver.resolve("a.example")) == ["192.0.2.1"]
+        assert texts(await resolver.resolve("a.example")) == ["192.0.2.1"]
+        assert resolver.lookups == 1
+    monkeypatch.setattr(resolve, "MIN_TTL_SECONDS", 0)
+    async with dns_serving(names, ttl_s=0) as dns, Resolver([dns.address]) as resolver:
+        assert texts(await resolver.resolve("a.example")) == ["192.0.2.1"]
+        assert texts(await resolver.resolve("a.example")) == ["192.0.2.2"]
+        assert resolver.lookups == 2
+
+
+async def test_no_answer_holds_for_longer_than_the_longest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "MIN_TTL_SECONDS", 0)
+    monkeypatch.setattr(resolve, "MAX_TTL_SECONDS", 0)
+    async with dns_serving({"a.example": HERE}, ttl_s=10**6) as dns, Resolver([dns.address]) as resolver:
+        await resolver.resolve("a.example")
+        assert resolver.remembered("a.example") is None
+
+
+async def test_that_there_is_no_address_is_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with dns_serving({}) as dns, Resolver([dns.address]) as resolver:
+        await resolver.resolve("a.example")
+        assert isinstance(resolver.remembered("a.example"), NoAddress)
+        monkeypatch.setattr(resolve, "NO_ADDRESS_SECONDS", 0)
+        await resolver.resolve("b.example")
+        assert resolver.remembered("b.example") is None
+
+
+async def test_the_oldest_names_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "MAX_NAMES", 2)
+    names: Names = {f"{letter}.example": HERE for letter in "abc"}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        for name in names:
+            await resolver.resolve(name)
+        assert [resolver.remembered(name) is None for name in names] == [True, False, False]
+
+
+@on_both_loops
+async def test_a_name_that_many_ask_for_is_looked_up_once() -> None:
+    async with dns_serving({"a.example": HERE}) as dns, Resolver([dns.address]) as resolver:
+        leaving = asyncio.create_task(resolver.resolve("a.example"))
+        others = [asyncio.create_task(resolver.resolve("a.example")) for _ in range(50)]
+        await asyncio.sleep(0)
+        # Who asked first leaves; the others get their answer all the same.
+        leaving.cancel()
+        for found in await asyncio.gather(*others):
+            assert texts(found) == ["127.0.0.1"]
+        # One question for each family.
+        assert dns.asked["a.example"] == 2
+
+
+@on_both_loops
+async def test_no_more_names_are_looked_up_at_once_than_may_be() -> None:
+    names: Names = {f"n{number}.example": HERE for number in range(20)}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        resolver._room = asyncio.Semaphore(3)
+        found = await asyncio.gather(*(resolver.resolve(name) for name in names))
+        assert [texts(one) for one in found] == [["127.0.0.1"]] * 20
+
+
+@on_both_loops
+async def test_c_ares_is_started_anew_before_it_remembers_too_much() -> None:
+    names: Names = {f"n{number}.example": HERE for number in range(60)}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        resolver._lookups_left = 10
+        first = resolver._channel
+        found = await asyncio.gather(*(resolver.resolve(name) for name in names))
+        assert [texts(one) for one in found] == [["127.0.0.1"]] * 60
+        assert resolver._channel is not first
+        await asyncio.gather(*resolver._retiring)
+
+
+# ── whose fault is it? ──
+
+
+@on_both_loops
+async def test_a_name_server_that_is_silent_is_our_own_matter() -> None:
+    names: Names = {"": Failure.SILENCE, "a.example": Failure.SILENCE}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        assert is_fault(await resolver.resolve("a.example"))
+        assert (resolver.lookups, resolver.faults) == (1, 1)
+
+
+@on_both_loops
+async def test_a_name_server_that_is_gone_is_our_own_matter() -> None:
+    async with dns_serving({}) as dns:
+        gone = dns.address
+    async with Resolver([gone], timeout_s=SHORT_S) as resolver:
+        assert is_fault(await resolver.resolve("a.example"))
+
+
+@pytest.mark.parametrize("failure", [Failure.SERVFAIL, Failure.REFUSED, Failure.SILENCE, Failure.GARBAGE])
+async def test_a_name_that_nobody_serves_is_the_name_s_matter_while_ours_answers(failure: Failure) -> None:
+    names: Names = {"lame.example": failure, "": Failure.NO_DATA}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        assert not is_fault(await resolver.resolve("lame.example"))
+        assert dns.asked[""] == 1
+        assert resolver.faults == 0
+
+
+async def test_another_name_that_is_found_meanwhile_speaks_for_our_name_server() -> None:
+    names: Names = {"lame.example": Failure.SILENCE, "good.example": HERE, "": Failure.SILENCE}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        lame, good = await asyncio.gather(resolver.resolve("lame.example"), resolver.resolve("good.example"))
+        assert texts(good)
+        assert not is_fault(lame)
+        assert dns.asked[""] == 0
+
+
+async def test_a_name_server_that_finds_nothing_any_more_is_our_own_matter() -> None:
+    names: Names = {f"n{number}.example": Failure.SERVFAIL for number in range(30)}
+    others: Names = {"": Failure.NO_DATA, "good.example": HERE}
+    async with (
+        dns_serving({**names, **others}) as dns,
+        Resolver([dns.address], timeout_s=SHORT_S) as resolver,
+    ):
+        faults = [is_fault(await resolver.resolve(name)) for name in names]
+        few = resolve.MAX_UNCLEAR_NAMES - 1
+        assert faults == [False] * few + [True] * (30 - few)
+        # One that is found ends it.
+        assert texts(await resolver.resolve("good.example"))
+        assert not is_fault(await resolver.resolve("n0.example"))
+
+
+async def test_one_name_that_is_never_found_does_not_speak_against_our_name_server() -> None:
+    names: Names = {"lame.example": Failure.SERVFAIL, "": Failure.NO_DATA}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        for _ in range(2 * resolve.MAX_UNCLEAR_NAMES):
+            assert not is_fault(await resolver.resolve("lame.example"))
+
+
+async def test_a_second_name_server_stands_in_for_one_that_is_gone() -> None:
+    async with dns_serving({}) as dns:
+        gone = dns.address
+    async with dns_serving({"a.example": HERE}) as dns, Resolver([gone, dns.address]) as resolver:
+        assert texts(await resolver.resolve("a.example")) == ["127.0.0.1"]
+
+
+async def test_while_nobody_answers_c_ares_is_started_anew_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resolve, "RENEW_SECONDS", 0)
+    async with dns_serving({}) as dns:
+        gone = dns.address
+    async with Resolver([gone], timeout_s=SHORT_S) as resolver:
+        first = resolver._channel
+        assert is_fault(await resolver.resolve("a.example"))
+        assert resolver._channel is not first
+
+
+# ── where c-ares cannot start ──
+
+
+@pytest.fixture
+def _no_cares(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_settings: object) -> None:
+        raise pycares.AresError("no inotify watches left")
+
+    monkeypatch.setattr(pycares, "Channel", refuse)
+
+
+@pytest.mark.usefixtures("_no_cares")
+async def test_without_c_ares_threads_ask_the_system(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ask(host: str, *_arguments: object, **_keywords: object) -> list[Any]:
+        if host == "a.example":
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))] * 2
+        raise {
+            "unknown.example": socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            "lame.example": socket.gaierror(socket.EAI_AGAIN, "Temporary failure"),
+            "odd.example": UnicodeError("label too long"),
+        }[host]
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    async with Resolver() as resolver:
+        assert "threads" in caplog.text
+        assert texts(await resolver.resolve("a.example")) == ["192.0.2.1"]
+        assert not is_fault(await resolver.resolve("unknown.example"))
+        # Nobody can be asked for the root: what is unclear is our own matter.
+        assert is_fault(await resolver.resolve("lame.example"))
+        assert is_fault(await resolver.resolve("odd.example"))
+
+
+@pytest.mark.usefixtures("_no_cares")
+async def test_without_c_ares_no_other_name_servers_can_be_asked() -> None:
+    with pytest.raises(InvalidSetting, match=r"resolver\.servers"):
+        Resolver(["192.0.2.1"])
+
+
+async def test_a_server_that_is_no_address_is_refused() -> None:
+    with pytest.raises(InvalidSetting, match=r"resolver\.servers"):
+        Resolver(["not an address"])
+
+
+# ── the end ──
+
+
+@on_both_loops
+async def test_a_resolver_that_is_closed_lets_its_questions_fail_and_leaves_nothing() -> None:
+    names: Names = {"a.example": Failure.SILENCE, "": Failure.SILENCE}
+    async with dns_serving(names) as dns:
+        before = open_files()
+        resolver = Resolver([dns.address])
+        asking = asyncio.create_task(resolver.resolve("a.example"))
+        await asyncio.sleep(0.05)
+        await resolver.close()
+        assert is_fault(await asking)
+        # c-ares closes its sockets in a thread of its own.
+        await no_more_than(before)
