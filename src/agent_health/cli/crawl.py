@@ -74,7 +74,7 @@ def run_crawl(definition: "ProbeDefinition", *, database: str, is_once: bool, pr
     import time  # noqa: PLC0415
 
     from agent_health.cli.crawl_home import open_local_home  # noqa: PLC0415
-    from agent_health.cli.crawl_process import log_to, run_loop  # noqa: PLC0415
+    from agent_health.cli.crawl_process import logging_to, run_loop  # noqa: PLC0415
     from agent_health.cli.crawl_run import Crawl, stopped_by_signals  # noqa: PLC0415
     from agent_health.cli.progress import progress_on  # noqa: PLC0415
 
@@ -87,8 +87,7 @@ def run_crawl(definition: "ProbeDefinition", *, database: str, is_once: bool, pr
                 since_s = time.time() if is_once else None
                 return await crawl.run(processes=processes, since_s=since_s)
 
-    with progress_on(definition.name) as progress:
-        log_to(progress.say)
+    with progress_on(definition.name, sys.stderr) as progress, logging_to(progress.say):
         return run_loop(ran(progress))
 
 

@@ -9,8 +9,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
@@ -156,11 +156,18 @@ class LogTo(logging.Handler):
             self._tell(self.format(record)[:MAX_LOG_CHARS])
 
 
-def log_to(tell: Callable[[str], None]) -> None:
-    """Let all that is logged in this process go to `tell`, and nowhere else."""
+@contextmanager
+def logging_to(tell: Callable[[str], None]) -> Iterator[None]:
+    """Let all that is logged in this process go to `tell`, and nowhere else, until the end of the block."""
     root = logging.getLogger()
-    root.handlers[:] = [LogTo(tell)]
+    handlers, level = root.handlers, root.level
+    root.handlers = [LogTo(tell)]
     root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
 
 
 def run_share(share: Share, pipe: Connection) -> None:
@@ -170,16 +177,16 @@ def run_share(share: Share, pipe: Connection) -> None:
     line in the log if it cannot go on. SIGTERM asks it to end. Ctrl-C is for whoever started it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    log_to(lambda line: pipe.send(Said(line=line)))
-    try:
-        is_done = run_loop(_be_told(share, pipe))
-    except AgentHealthError as error:
-        with suppress(OSError):
-            pipe.send(Said(line=str(error)))
-        sys.exit(1)
-    except BaseException:
-        logging.getLogger("agent_health.prober").exception("a process of the crawl ended in a defect")
-        sys.exit(1)
+    with logging_to(lambda line: pipe.send(Said(line=line))):
+        try:
+            is_done = run_loop(_be_told(share, pipe))
+        except AgentHealthError as error:
+            with suppress(OSError):
+                pipe.send(Said(line=str(error)))
+            sys.exit(1)
+        except BaseException:
+            logging.getLogger("agent_health.prober").exception("a process of the crawl ended in a defect")
+            sys.exit(1)
     sys.exit(0 if is_done else EXIT_UNFINISHED)
 
 

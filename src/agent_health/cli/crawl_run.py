@@ -15,7 +15,7 @@ from typing import Final
 from agent_health.cli.crawl_home import Home
 from agent_health.cli.crawl_process import Said
 from agent_health.cli.crawl_processes import Standings, probe_all
-from agent_health.cli.directory_import import DirectoryImporter, Outcome
+from agent_health.cli.directory_import import DirectoryImporter, Outcome, targets_text
 from agent_health.cli.progress import Progress
 from agent_health.errors import AgentHealthError
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
@@ -133,8 +133,8 @@ class Crawl:
             self._note(await importer.import_directory(source))
         for record in await importer.unnamed():
             self._progress.say(
-                f"{record.name}: not in this definition, but its {record.size:,} targets are probed too "
-                f"(agent-health directories remove {record.name})"
+                f"{record.name}: not in this definition, but probed too: {targets_text(record.size)} "
+                f"(agent-health directories remove {record.name} {self._home.option})"
             )
 
     async def _read_again(self, importer: DirectoryImporter, source: DirectorySource) -> None:

@@ -20,9 +20,19 @@ from agent_health.directory_record import (
 )
 from agent_health.errors import InvalidSetting
 from agent_health.observation import MAX_ETAG_CHARS
+from agent_health.prober.census_tables import number, plural
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
-from agent_health.prober.directories import SKIP_REASONS, Get, NotRead, Snapshot, Source, read_directory
-from agent_health.prober.directories.snapshot import Unchanged
+from agent_health.prober.directories import (
+    PROBED_KINDS,
+    SKIP_REASONS,
+    Get,
+    Kind,
+    NotRead,
+    Snapshot,
+    Source,
+    Unchanged,
+    read_directory,
+)
 from agent_health.prober.opt_out import OptOuts, read_opt_outs
 
 INLINE_SUFFIX: Final = ".Targets"
@@ -105,13 +115,13 @@ class DirectoryImporter:
         read = await read_directory(self._source(source), self._get, known=known)
         if isinstance(read, NotRead):
             size = 0 if record is None else record.size
-            kept = f"; the {size:,} targets that it listed before stay" if size else ""
+            kept = f"; the {targets_text(size)} that it listed before stay" if size else ""
             return Outcome(directory=name, told=f"{name}: not read: {read.message}{kept}", has_failed=True)
         if isinstance(read, Unchanged):
             assert record is not None  # noqa: S101 - else there was nothing that could be unchanged
             if record.held is not None:
                 return _held(name, record.held)
-            return Outcome(directory=name, told=f"{name}: unchanged, {record.size:,} targets")
+            return Outcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
         version = f"{self._prefix} {read.version}"
         if len(version) > MAX_ETAG_CHARS:
             # Without what the server gave: the next reading costs more, and finds as much.
@@ -129,6 +139,7 @@ class DirectoryImporter:
             file=source.file,
             format=source.format,
             key=key,
+            kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
             max_entries=self._definition.limits.max_targets,
         )
 
@@ -142,14 +153,14 @@ class DirectoryImporter:
         record = await self._record(name)
         applied = None if record is None or record.held is not None else record.applied
         if record is not None and applied is not None and applied.etag == version:
-            return Outcome(directory=name, told=f"{name}: unchanged, {record.size:,} targets")
+            return Outcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
         wanted = [url for url in urls if self._opt_outs.entry_for(url) is None]
         import_id = uuid4().hex
         pages = [wanted[first : first + MAX_PAGE_URLS] for first in range(0, len(wanted), MAX_PAGE_URLS)]
         pages = pages or [[]]
-        for number, page in enumerate(pages, 1):
+        for place, page in enumerate(pages, 1):
             body = ImportPage(urls=page, source=source, etag=version, allow_shrink=allow_shrink)
-            await self._lists.put_page(name, import_id, number, body)
+            await self._lists.put_page(name, import_id, place, body)
         done = await self._lists.apply(name, import_id, pages=len(pages))
         while done.is_under_way:
             done = await self._lists.apply(name, import_id, pages=len(pages))
@@ -160,7 +171,7 @@ class DirectoryImporter:
         opted_out = len(urls) - len(wanted)
         if opted_out:
             changes += f", {opted_out:,} opted out"
-        return Outcome(directory=name, told=f"{name}: {size:,} targets{changes}")
+        return Outcome(directory=name, told=f"{name}: {targets_text(size)}{changes}")
 
 
 def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
@@ -173,6 +184,11 @@ def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
         except OSError as error:
             raise InvalidSetting("opt_out.files", str(name), f"a readable file ({error.strerror})") from None
     return found
+
+
+def targets_text(count: int) -> str:
+    """Return so many targets in words."""
+    return f"{number(count)} {plural(count, 'target')}"
 
 
 def _opt_out_lines(opt_outs: OptOuts) -> Iterable[str]:

@@ -6,7 +6,6 @@ go to standard error: what a command finds out goes to standard output.
 
 import math
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -202,7 +201,7 @@ def printable_lines(lines: Iterable[str]) -> str:
     return "\n".join(printable(line) for line in lines if line)
 
 
-def progress_on(name: str, stream: TextIO = sys.stderr) -> Progress:
+def progress_on(name: str, stream: TextIO) -> Progress:
     """Return what suits a stream: drawn on a terminal that can, else in lines."""
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         return DrawnProgress(name, stream)

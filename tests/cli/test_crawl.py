@@ -1,0 +1,197 @@
+"""Who of a directory is alive? Asked again and again, or once, on the command line."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.crawling import Shown
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer
+from tests.support.mixed_directory import DEFINITION, mixed_directory
+
+from agent_health.cli import main
+from agent_health.cli.crawl import ended
+from agent_health.cli.crawl_home import open_local_home
+from agent_health.cli.crawl_run import Crawl, Crawled
+from agent_health.cli.local_ledger import LocalLedger
+from agent_health.observation import ResultClass
+from agent_health.prober.definition_file import read_definition, read_definition_file
+from agent_health.storage import agents
+from agent_health.storage.database import open_database
+from agent_health.target import SHARDS, target_id
+
+
+@pytest.fixture(autouse=True)
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AGENT_HEALTH_PROBER_DATABASE", raising=False)
+
+
+async def crawl(*arguments: str) -> int:
+    # The command opens a loop of its own.
+    return await asyncio.to_thread(main, ["crawl", *arguments])
+
+
+async def statuses(database_url: str, *targets: str) -> dict[str, str]:
+    """The status of each target that a database knows as an agent."""
+    names = {target_id(f"{target}/"): target for target in targets}
+    database = open_database(database_url)
+    try:
+        found = await database.read(lambda transaction: agents.find_named(transaction, sorted(names)))
+    finally:
+        await database.close()
+    return {names[agent.agent_id]: agent.status for agent in found}
+
+
+async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path) as servers:
+        assert await crawl("mixed.yml", "--once") == 0
+        told = capsys.readouterr().err
+        assert "mixed: database sqlite:///mixed.db" in told
+        assert "agents.txt: 6 targets" in told
+        assert "6 of 6 probed" in told
+        assert "3 alive, 3 not alive" in told
+        assert set(servers["healthy"].paths) >= {CARD_PATH, HEALTH_PATH}
+        urls = {kind: server.url for kind, server in servers.items()}
+        # The same database again, and who was seen is seen anew.
+        assert await crawl("mixed.yml", "--once", "--database", "sqlite:///mixed.db") == 0
+        told = capsys.readouterr().err
+        assert "agents.txt: unchanged, 6 targets" in told
+        assert "6 of 6 probed" in told
+    found = await statuses("sqlite:///mixed.db", *urls.values())
+    assert found == {urls["healthy"]: "active", urls["bare"]: "active"}
+
+
+async def test_a_definition_that_changes_tells_what_it_has_left_and_where_results_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\nhttp://127.0.0.1:1/b\n")
+    file = tmp_path / "mixed.yml"
+    file.write_text(f"{DEFINITION}results: {{jsonl: seen.jsonl}}\n")
+    assert await crawl("mixed.yml", "--once", "--database", "sqlite:///other.db") == 0
+    lines = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
+    assert {line["target_url"] for line in lines} == {"http://127.0.0.1:1/a", "http://127.0.0.1:1/b"}
+    assert not (tmp_path / "mixed.db").exists()
+    file.write_text(DEFINITION.replace("directories: [{file: agents.txt}]", "targets: [http://127.0.0.1:1]"))
+    capsys.readouterr()
+    assert await crawl("mixed.yml", "--once", "--database", "sqlite:///other.db") == 0
+    told = capsys.readouterr().err
+    assert "agents.txt: not in this definition, but probed too: 2 targets" in told
+    assert "agent-health directories remove agents.txt --database sqlite:///other.db" in told
+
+
+async def test_whoever_crawls_has_the_database_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path), open_local_home("sqlite:///mixed.db"):
+        assert await crawl("mixed.yml", "--once") == 3
+    assert "no other crawl is using" in capsys.readouterr().err
+
+
+async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: Path) -> None:
+    async with open_local_home("sqlite:///mixed.db") as home:
+        # It is gone without a word, and all shards are still its own for a minute.
+        killed = LocalLedger(home.database, "worker-7")
+        assert len(await killed.claim("worker-7", 60.0, {})) == SHARDS
+    async with open_local_home("sqlite:///mixed.db") as home:
+        next_one = LocalLedger(home.database, "worker-1")
+        assert len(await next_one.claim("worker-1", 60.0, {})) == SHARDS
+
+
+async def test_a_directory_that_has_shrunk_is_held_and_the_way_out_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    listed = tmp_path / "agents.txt"
+    listed.write_text("".join(f"http://127.0.0.1:1/{number}\n" for number in range(46)))
+    assert await crawl("mixed.yml", "--once") == 0
+    listed.write_text("http://127.0.0.1:1/1\n")
+    capsys.readouterr()
+    assert await crawl("mixed.yml", "--once") == 0
+    told = capsys.readouterr().err
+    assert "agents.txt: held" in told
+    assert "agent-health directories confirm agents.txt --database sqlite:///mixed.db" in told
+    assert "46 of 46 probed" in told
+
+
+async def test_a_directory_that_cannot_be_read_is_a_failure_if_nobody_was_probed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    assert await crawl("mixed.yml", "--once") == 1
+    assert "agents.txt: not read" in capsys.readouterr().err
+
+
+async def test_an_agent_that_falls_silent_is_seen_by_a_crawl_that_goes_on(tmp_path: Path) -> None:
+    async with mixed_directory(tmp_path) as servers:
+        definition = read_definition_file(tmp_path / "mixed.yml")
+        stop, shown = asyncio.Event(), Shown()
+        async with open_local_home("sqlite:///mixed.db") as home:
+            crawling = asyncio.create_task(
+                Crawl(definition, home, shown, stop).run(processes=1, since_s=None)
+            )
+            await shown.until(lambda state: state.results.get(ResultClass.OK, 0) >= 2)
+            for path in (CARD_PATH, HEALTH_PATH, "/"):
+                servers["healthy"].replies[path] = answer(500)
+                servers["bare"].replies[path] = answer(500)
+            before = shown.state.results.get(ResultClass.HTTP_ERROR, 0)
+            await shown.until(lambda state: state.results.get(ResultClass.HTTP_ERROR, 0) >= before + 2)
+            stop.set()
+            crawled = await crawling
+    assert crawled.is_done
+    assert crawled.probed >= 8
+    assert shown.state.total is None
+    assert "6 targets" in shown.state.note
+
+
+async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\n")
+    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    source = definition.directories[0].model_copy(update={"refresh_seconds": 0.05})
+    definition = definition.model_copy(update={"directories": (source,)})
+    stop, shown = asyncio.Event(), Shown()
+    async with open_local_home("sqlite:///mixed.db") as home:
+        crawling = asyncio.create_task(Crawl(definition, home, shown, stop).run(processes=1, since_s=None))
+        await shown.until_said("agents.txt: 1 target")
+        (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\nhttp://127.0.0.1:1/b\n")
+        await shown.until_said("agents.txt: 2 targets, 1 new, 0 left")
+        stop.set()
+        await crawling
+    # What stays as it was is not told again and again.
+    assert len([line for line in shown.lines if "unchanged" in line]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("crawled", "mode", "code"),
+    [
+        (Crawled(is_done=True, probed=5), "once", 0),
+        (Crawled(is_done=True, probed=5, failed=("a",)), "once", 0),
+        (Crawled(is_done=True, probed=0, failed=("a",)), "once", 1),
+        (Crawled(is_done=False, probed=5), "once", 2),
+        (Crawled(is_done=False, probed=0), "watch", 0),
+    ],
+)
+def test_how_it_ended_is_told_by_the_exit_code(crawled: Crawled, mode: str, code: int) -> None:
+    assert ended(crawled, is_once=mode == "once") == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "PROBE.yml"),
+        (["none.yml"], "none.yml"),
+        (["mixed.yml", "--workers", "0"], "--workers"),
+        (["mixed.yml", "--database", "mysql://x/y"], "database"),
+        (["mixed.yml", "--database", "sqlite:///no/such/place.db"], "place.db"),
+    ],
+)
+def test_wrong_usage_is_told_on_one_line(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    assert main(["crawl", *arguments]) == 3
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1

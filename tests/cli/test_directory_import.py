@@ -1,0 +1,227 @@
+"""How does what a directory lists become targets?"""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.databases import WoundClock, opened
+from tests.support.hostile_server import Reply, answer, as_json, serving
+
+from agent_health.access import Role
+from agent_health.cli import directory_import as module
+from agent_health.cli.directory_import import DirectoryImporter, Outcome, opt_outs_of
+from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
+from agent_health.errors import InvalidSetting
+from agent_health.prober.definition import ProbeDefinition
+from agent_health.prober.directories import Got
+from agent_health.prober.directories.fetching import TIMEOUTS, fetching_with
+from agent_health.prober.directories.source import Wanted
+from agent_health.prober.fetch import Fetcher
+from agent_health.prober.resolve import Resolver
+from agent_health.storage.database import Database
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    """SQLite alone: what the deeds do on PostgreSQL is shown elsewhere."""
+    async with opened("sqlite", tmp_path, WoundClock().now_s) as database:
+        yield database
+
+
+def defined(directory: Path, **settings: Any) -> ProbeDefinition:
+    given = {"name": "test", "contact": "mailto:tests@agent.example", **settings}
+    return ProbeDefinition.model_validate(given, context={"directory": directory})
+
+
+async def nobody(wanted: Wanted) -> Got:
+    raise AssertionError(f"{wanted.url} is asked for")
+
+
+def importer(database: Database, definition: ProbeDefinition) -> DirectoryImporter:
+    return DirectoryImporter(definition, LocalDirectories(LocalRegistry(database, Role.ADMIN)), nobody)
+
+
+async def read(database: Database, definition: ProbeDefinition) -> Outcome:
+    return await importer(database, definition).import_directory(definition.directories[0])
+
+
+async def sizes(database: Database) -> dict[str, int]:
+    records = await LocalDirectories(LocalRegistry(database, Role.ADMIN)).all()
+    return {record.name: record.size for record in records}
+
+
+def write_list(directory: Path, *hosts: str) -> None:
+    (directory / "agents.txt").write_text("".join(f"{host}\n" for host in hosts))
+
+
+@pytest.fixture
+def a_list(tmp_path: Path) -> ProbeDefinition:
+    return defined(tmp_path, directories=[{"file": "agents.txt"}])
+
+
+async def test_a_list_becomes_targets_and_says_what_was_left_out(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    write_list(tmp_path, "a.example", "b.example", "https://a.example/", "https://{tenant}.example")
+    outcome = await read(database, a_list)
+    assert outcome.told.startswith("agents.txt: 2 targets, 1 listed again; left out: 1 a placeholder")
+    assert (outcome.is_held, outcome.has_failed) == (False, False)
+    assert await sizes(database) == {"agents.txt": 2}
+
+
+async def test_what_did_not_change_is_not_handed_over_again(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_list(tmp_path, "a.example", "b.example")
+    await read(database, a_list)
+
+    async def handed_over(*_: object, **__: object) -> None:
+        raise AssertionError("it is handed over again")
+
+    monkeypatch.setattr(LocalDirectories, "put_page", handed_over)
+    assert (await read(database, a_list)).told == "agents.txt: unchanged, 2 targets"
+
+
+async def test_what_comes_and_what_leaves_is_told(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    write_list(tmp_path, "a.example", "b.example", "c.example")
+    await read(database, a_list)
+    write_list(tmp_path, "a.example", "b.example", "d.example", "e.example")
+    assert (await read(database, a_list)).told == "agents.txt: 4 targets, 2 new, 1 left"
+
+
+async def test_a_list_that_shrinks_by_more_than_half_is_held_until_it_recovers(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    hosts = [f"a{number}.example" for number in range(40)]
+    write_list(tmp_path, *hosts)
+    await read(database, a_list)
+    write_list(tmp_path, *hosts[:5])
+    for _ in range(2):
+        # It is not handed over again, and still held.
+        outcome = await read(database, a_list)
+        assert outcome.is_held
+        assert "held" in outcome.told
+        assert await sizes(database) == {"agents.txt": 40}
+    write_list(tmp_path, *hosts)
+    assert not (await read(database, a_list)).is_held
+    assert await sizes(database) == {"agents.txt": 40}
+
+
+async def test_a_list_that_may_shrink_does(database: Database, tmp_path: Path) -> None:
+    definition = defined(tmp_path, directories=[{"file": "agents.txt", "allow_shrink": True}])
+    write_list(tmp_path, *(f"a{number}.example" for number in range(40)))
+    await read(database, definition)
+    write_list(tmp_path, "a1.example")
+    assert (await read(database, definition)).told == "agents.txt: 1 target, 0 new, 39 left"
+
+
+async def test_mcp_servers_are_targets_only_if_the_definition_wants_them(
+    database: Database, tmp_path: Path
+) -> None:
+    servers = {"servers": [{"server": {"remotes": [{"url": "https://m.example/mcp"}]}}], "metadata": {}}
+    (tmp_path / "servers.json").write_text(json.dumps(servers))
+    for wanted, size in ((False, 0), (True, 1)):
+        definition = defined(tmp_path, directories=[{"file": "servers.json", "mcp_servers": wanted}])
+        await read(database, definition)
+        assert await sizes(database) == {"servers.json": size}
+
+
+async def test_a_list_that_cannot_be_read_leaves_what_was_known(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    outcome = await read(database, a_list)
+    assert outcome.has_failed
+    assert "agents.txt: not read" in outcome.told
+    write_list(tmp_path, "a.example")
+    await read(database, a_list)
+    (tmp_path / "agents.txt").unlink()
+    outcome = await read(database, a_list)
+    assert outcome.told.endswith("the 1 target that it listed before stay")
+    assert await sizes(database) == {"agents.txt": 1}
+
+
+async def test_who_opted_out_is_no_target_even_of_a_list_that_is_unchanged(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    write_list(tmp_path, "a.example", "b.example", "sub.c.example")
+    await read(database, a_list)
+    (tmp_path / "opted-out.txt").write_text("# please\n.c.example\n")
+    stricter = defined(
+        tmp_path,
+        directories=[{"file": "agents.txt"}],
+        opt_out={"hosts": ["b.example"], "files": ["opted-out.txt"]},
+    )
+    outcome = await read(database, stricter)
+    assert outcome.told == "agents.txt: 1 target, 0 new, 2 left, 2 opted out"
+
+
+def test_a_list_of_opt_outs_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="a readable file"):
+        opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["none.txt"]}))
+    (tmp_path / "wrong.txt").write_text("a.example\nftp://b\n")
+    with pytest.raises(InvalidSetting, match="line 2"):
+        opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["wrong.txt"]}))
+
+
+async def test_targets_in_the_definition_itself_follow_it(database: Database, tmp_path: Path) -> None:
+    first = importer(database, defined(tmp_path, targets=["a.example", "b.example"]))
+    assert (await first.import_inline() or Outcome(directory="", told="")).told == "test.Targets: 2 targets"
+    again = await first.import_inline()
+    assert again is not None
+    assert again.told == "test.Targets: unchanged, 2 targets"
+    fewer = importer(database, defined(tmp_path, targets=["b.example"]))
+    await fewer.import_inline()
+    assert await sizes(database) == {"test.Targets": 1}
+    assert await fewer.unnamed() == []
+
+
+async def test_a_directory_that_the_definition_does_not_name_is_told_of(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    write_list(tmp_path, "a.example")
+    await read(database, a_list)
+    other = importer(database, defined(tmp_path, targets=["b.example"]))
+    assert await other.import_inline() is not None
+    assert [record.name for record in await other.unnamed()] == ["agents.txt"]
+    # One that lists nobody is nobody's concern.
+    write_list(tmp_path)
+    (tmp_path / "agents.txt").write_text("[]")
+    assert await importer(database, a_list).import_inline() is None
+
+
+async def test_a_long_list_goes_in_pages(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PAGE_URLS", 7)
+    write_list(tmp_path, *(f"a{number}.example" for number in range(20)))
+    assert (await read(database, a_list)).told == "agents.txt: 20 targets"
+
+
+async def test_a_directory_at_a_url_is_asked_conditionally(database: Database, tmp_path: Path) -> None:
+    listed = answer(200, b'["https://a.example"]', Content_Type="application/json", ETag='"one"')
+    replies: dict[str, Reply] = {"/list.json": listed}
+    async with serving(replies) as server, Resolver() as resolver:
+        definition = defined(
+            tmp_path,
+            directories=[{"url": f"{server.url}/list.json", "name": "there"}],
+            networks={"allow": ["127.0.0.0/8"]},
+        )
+        async with Fetcher(
+            timeouts=TIMEOUTS,
+            networks=definition.networks_allowed,
+            user_agent=definition.user_agent,
+            resolver=resolver,
+        ) as fetcher:
+            lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+            reading = DirectoryImporter(definition, lists, fetching_with(fetcher))
+            source = definition.directories[0]
+            assert (await reading.import_directory(source)).told == "there: 1 target"
+            server.replies["/list.json"] = answer(304)
+            assert (await reading.import_directory(source)).told == "there: unchanged, 1 target"
+            assert server.asked("/list.json")["if-none-match"] == '"one"'
+            server.replies["/list.json"] = as_json({"nothing": "here"})
+            assert (await reading.import_directory(source)).has_failed

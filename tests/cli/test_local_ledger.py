@@ -1,0 +1,157 @@
+"""Where do targets come from, and where do results go, if there is no server?"""
+
+from datetime import UTC, datetime
+
+import pytest
+from tests.support.databases import WoundClock
+
+from agent_health.access import Role
+from agent_health.cli.local_ledger import LocalLedger
+from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
+from agent_health.directory_record import ImportPage, ImportState
+from agent_health.errors import StoreUnavailable
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.ledger import LedgerAway, ProbeReport, ShardBatch, ShardClaim, TargetEntry
+from agent_health.registry.tend_monitor import show_monitor
+from agent_health.storage import agents
+from agent_health.storage.database import Database
+from agent_health.target import SHARDS, host_of, shard_of, target_id
+
+URLS = ["https://a.example/", "https://b.example/", "https://c.example/x"]
+TTL_S = 60.0
+
+
+async def imported(database: Database, urls: list[str]) -> None:
+    """Let a directory list these."""
+    directories = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+    body = ImportPage(urls=urls, allow_shrink=True)
+    import_id = f"import-{'-'.join(map(host_of, urls)) or 'none'}"
+    await directories.put_page("a-list", import_id, 1, body)
+    done = await directories.apply("a-list", import_id, pages=1)
+    while done.is_under_way:
+        done = await directories.apply("a-list", import_id, pages=1)
+    assert done.state is ImportState.APPLIED
+
+
+def report_on(url: str, result: ResultClass, at_s: float) -> ProbeReport:
+    observation = Observation(
+        target_url=url,
+        observed_at=datetime.fromtimestamp(at_s, UTC),
+        discovery=LayerResult(result=result),
+    )
+    memory = ProbeMemory(probed_at_s=at_s, result=result)
+    return ProbeReport(subject_id=target_id(url), observation=observation, memory=memory)
+
+
+async def all_entries(ledger: LocalLedger, claims: list[ShardClaim]) -> dict[str, TargetEntry]:
+    entries: dict[str, TargetEntry] = {}
+    changed = await ledger.changed({claim.shard: 0 for claim in claims})
+    for shard in changed:
+        page = await ledger.targets(shard, None)
+        entries |= {entry.url: entry for entry in page.entries}
+    return entries
+
+
+async def test_who_is_alone_gets_all_shards_and_all_targets(database: Database) -> None:
+    await imported(database, URLS)
+    ledger = LocalLedger(database, "worker-1", monotonic_s=lambda: 1000.0)
+    claims = await ledger.claim("worker-1", TTL_S, {})
+    assert len(claims) == SHARDS
+    assert {claim.expires_at_s for claim in claims} == {1000.0 + TTL_S}
+    assert sorted(await all_entries(ledger, claims)) == URLS
+    assert await ledger.unprobed(0.0) == 3
+
+
+async def test_what_is_reported_is_remembered_and_decided_about(
+    database: Database, clock: WoundClock
+) -> None:
+    await imported(database, URLS)
+    ledger = LocalLedger(database, "worker-1")
+    claims = {claim.shard: claim for claim in await ledger.claim("worker-1", TTL_S, {})}
+    results = {URLS[0]: ResultClass.OK, URLS[1]: ResultClass.REFUSED}
+    began_s = clock.now_s()
+    batches = [
+        ShardBatch(claim=claims[shard_of(host_of(url))], reports=[report_on(url, result, began_s)])
+        for url, result in results.items()
+    ]
+    assert list(await ledger.report(batches)) == []
+    entries = await all_entries(ledger, [*claims.values()])
+    assert {url: entry.memory.result for url, entry in entries.items()} == {**results, URLS[2]: None}
+    assert await ledger.unprobed(began_s) == 1
+    # The one that lives is an agent by now, and the other is none.
+    found = await database.read(
+        lambda transaction: agents.find_named(transaction, [target_id(url) for url in URLS])
+    )
+    assert [agent.agent_id for agent in found] == [target_id(URLS[0])]
+
+
+async def test_results_of_a_shard_that_is_lost_are_not_taken(database: Database, clock: WoundClock) -> None:
+    await imported(database, URLS)
+    slow = LocalLedger(database, "slow")
+    claims = {claim.shard: claim for claim in await slow.claim("slow", TTL_S, {})}
+    clock.advance(TTL_S + 1)
+    await LocalLedger(database, "quick").claim("quick", TTL_S, {})
+    batch = ShardBatch(
+        claim=claims[shard_of("a.example")], reports=[report_on(URLS[0], ResultClass.OK, clock.now_s())]
+    )
+    assert list(await slow.report([batch])) == [shard_of("a.example")]
+    assert await slow.unprobed(0.0) == 3
+
+
+async def test_only_shards_that_have_changed_are_read_again(database: Database) -> None:
+    await imported(database, URLS)
+    ledger = LocalLedger(database, "worker-1")
+    claims = await ledger.claim("worker-1", TTL_S, {})
+    versions = {claim.shard: (await ledger.targets(claim.shard, None)).version for claim in claims[:1]}
+    everywhere = {claim.shard: versions[claims[0].shard] for claim in claims}
+    assert list(await ledger.changed(everywhere)) == []
+    await imported(database, [*URLS[:2], "https://new.example/"])
+    changed = set(await ledger.changed(everywhere))
+    assert changed == {shard_of("c.example"), shard_of("new.example")}
+    page = await ledger.targets(shard_of("c.example"), versions[claims[0].shard])
+    assert (list(page.entries), list(page.gone)) == ([], [target_id(URLS[2])])
+    assert await ledger.changed({}) == []
+
+
+async def test_nothing_is_reported_where_there_is_nothing_to_report(database: Database) -> None:
+    assert await LocalLedger(database, "worker-1").report([]) == []
+
+
+async def test_one_that_is_well_does_not_speak_for_one_that_is_ill(database: Database) -> None:
+    ill, well = LocalLedger(database, "worker-1"), LocalLedger(database, "worker-2")
+    await ill.say_ill("worker-1", 1e9, "no name is looked up " + "x" * 1000)
+    await well.say_well("worker-2")
+    registry = LocalRegistry(database, Role.ADMIN)
+    monitor = await registry.do(show_monitor, is_write=False)
+    (illness,) = monitor.illnesses
+    assert illness.why.startswith("worker-1: no name is looked up")
+    await ill.say_well("worker-1")
+    assert (await registry.do(show_monitor, is_write=False)).illnesses == []
+
+
+async def test_who_leaves_leaves_all_shards_to_others(database: Database) -> None:
+    first, second = LocalLedger(database, "first"), LocalLedger(database, "second")
+    await first.claim("first", TTL_S, {})
+    await first.leave("first")
+    assert len(await second.claim("second", TTL_S, {})) == SHARDS
+
+
+async def test_a_database_that_is_away_is_a_ledger_that_is_away(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    ledger = LocalLedger(database, "worker-1")
+    monkeypatch.setattr(database, "write", away)
+    monkeypatch.setattr(database, "read", away)
+    for asked in (
+        ledger.claim("worker-1", TTL_S, {}),
+        ledger.targets(0, None),
+        ledger.changed({0: 0}),
+        ledger.unprobed(0.0),
+        ledger.leave("worker-1"),
+    ):
+        with pytest.raises(LedgerAway, match="the disk is full"):
+            await asked
