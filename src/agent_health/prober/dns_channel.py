@@ -105,12 +105,11 @@ async def answers_for_root(servers: Sequence[str], timeout_s: float) -> bool:
         channel = _Cares(servers, timeout_s)
     except pycares.AresError:
         return False
-    with contextlib.closing(channel):
+    with contextlib.closing(channel), contextlib.suppress(TimeoutError, pycares.AresError):
         channel.ask_root(tell)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                code = await answered
-                return code is None or code in _NO_ADDRESS
+        async with asyncio.timeout(timeout_s):
+            code = await answered
+            return code is None or code in _NO_ADDRESS
     return False
 
 
