@@ -78,3 +78,9 @@ def test_other_json_is_not_recognised(value: object) -> None:
 def test_by_name_what_holds_no_agents_is_refused(value: object) -> None:
     with pytest.raises(NotReadable):
         REGISTRY.read(document(value))
+
+
+@pytest.mark.parametrize(("query", "offset"), [("", 100), ("?offset=300", 400), ("?offset=x", 100)])
+def test_where_a_page_began_may_stand_in_its_url_alone(query: str, offset: int) -> None:
+    made = document({"agents": agents(100), "total": 500}, url=f"https://registry.example/api/agents{query}")
+    assert REGISTRY.read(made).next_page == {"offset": str(offset), "limit": "100"}

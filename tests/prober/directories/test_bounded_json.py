@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_health.prober.directories import bounded_json
-from agent_health.prober.directories.bounded_json import read_json
+from agent_health.prober.directories.bounded_json import MAX_JSON_BYTES, read_json
 
 
 @given(st.dictionaries(st.text(), st.integers()) | st.lists(st.none() | st.booleans() | st.text()))
@@ -45,18 +44,24 @@ def test_what_cannot_be_parsed_is_told(body: bytes, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "body"),
+    "body",
     [
-        ("MAX_JSON_BYTES", b"[1,2,3,4,5]"),
-        ("MAX_CONTAINERS", b"[{},[],{},[],{},[]]"),
-        ("MAX_TEXTS", b'["","","",""]'),
+        b"[" + b"{}," * 2_500_000 + b"0]",
+        b"[" + b'{"":0},' * 1_900_000 + b"0]",
+        b"[" + b'"ab",' * 6_000_000 + b"0]",
+        b"[" + b"1.5," * 15_000_000 + b"0]",
+        b" " * 100 + b"[" + b" " * MAX_JSON_BYTES + b"]",
     ],
+    ids=["objects", "members", "texts", "numbers", "nothing"],
 )
-def test_what_would_take_too_much_memory_is_not_parsed(
-    bound: str, body: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert read_json(body)[1] == ""
-    monkeypatch.setattr(bounded_json, bound, 3)
-    value, told = read_json(body)
-    assert value is None
-    assert "more than 3" in told
+def test_what_would_fill_the_memory_is_not_parsed(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(json, "loads")
+    assert read_json(body) == (None, f"more JSON than is read: {len(body)} bytes")
+
+
+@pytest.mark.parametrize(
+    "entry", [b'{"url":"https://agent.example/","name":"One"}', b'"https://agent.example/"']
+)
+def test_a_list_of_a_hundred_thousand_is_far_from_that(entry: bytes) -> None:
+    value, fault = read_json(b"[" + b",".join([entry] * 100_000) + b"]")
+    assert (len(value), fault) == (100_000, "")

@@ -49,6 +49,14 @@ def test_a_format_is_told_by_content_and_by_nothing_else(name: str) -> None:
     assert others == [name] or BUILT_IN[name] in TAKEN_FOR_ANYTHING
 
 
+def test_a_page_of_agntcy_is_not_taken_for_one_of_ard_that_leads_nowhere() -> None:
+    entry = {"identifier": "urn:a:1", "type": "application/a2a-agent-card+json", "url": "https://a.example/"}
+    made = document({"results": [entry], "nextPageToken": "abc", "totalCount": 219})
+    found, _ = format_of(made)
+    assert found is not None
+    assert (found.name, found.read(made).next_page) == ("agntcy", {"page_token": "abc", "page_size": "100"})
+
+
 def test_every_format_has_an_example_and_a_name() -> None:
     assert set(names()) == set(BUILT_IN) == set(EXAMPLES)
     assert all(format_called(name) is BUILT_IN[name] for name in EXAMPLES)

@@ -176,6 +176,16 @@ def test_an_object_may_hold_the_list(key: str) -> None:
     assert urls({"updated": "today", key: [A, C]}) == [A, C]
 
 
+@pytest.mark.parametrize("key", ["next", "cursor", "nextPageToken", "has_more", "_links"])
+def test_a_page_of_an_api_that_goes_on_is_not_taken_for_all_of_it(key: str) -> None:
+    assert not PLAIN.recognises(document({"agents": [A], key: "more"}))
+    assert urls({"agents": [A], key: None}) == [A]
+
+
+def test_a_list_may_say_how_long_it_is() -> None:
+    assert read(PLAIN, {"agents": [A], "total": 219}).total == 219
+
+
 def test_an_empty_json_list_is_an_empty_directory() -> None:
     assert urls([]) == []
 

@@ -4,8 +4,10 @@
 each with its `wellKnownURI`. Its seed file is `{"wellKnownURIs": […]}`.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 from agent_health.prober.directories.page import (
     Document,
@@ -56,17 +58,25 @@ class A2aRegistry:
             entries=_entries(agents),
             items=len(agents),
             total=total if total is not None else count_in(value, "count"),
-            next_page=_next_page(value, len(agents), total),
+            next_page=_next_page(value, len(agents), total, document.url),
         )
 
 
-def _next_page(value: Mapping[str, Any], items: int, total: int | None) -> dict[str, str] | None:
+def _next_page(value: Mapping[str, Any], items: int, total: int | None, url: str) -> dict[str, str] | None:
     offset, limit = count_in(value, "offset"), count_in(value, "limit")
+    if offset is None and total is not None:
+        offset = _offset_in(url)
     # The file that the registry once was has no pages; an empty page is the last one, whatever `total` says.
     if offset is None or not items:
         return None
     is_last = offset + items >= total if total is not None else items < (limit or PAGE_ITEMS)
     return None if is_last else {"offset": str(offset + items), "limit": str(limit or PAGE_ITEMS)}
+
+
+def _offset_in(url: str) -> int:
+    """Return where the page began that was asked for."""
+    asked = dict(parse_qsl(urlsplit(url).query)).get("offset", "")
+    return int(asked) if re.fullmatch("[0-9]{1,7}", asked) else 0
 
 
 def _seed_entries(seed: list[Any]) -> Iterator[Entry]:

@@ -41,9 +41,9 @@ AUTO: Final = "auto"
 ENTRY_POINT_GROUP: Final = "agent_health.directories"
 MAX_PLUG_INS: Final = 100
 
-# Each is told by members that the others do not have.
+# The first that knows a document reads it: AGNTCY's pages hold entries of AI Catalog, and lead on otherwise.
 TOLD_BY_CONTENT: Final[tuple[Format, ...]] = (
-    A2aRegistry(), OurRegistry(), AiCatalog(), AgntcyDirectory(), McpRegistry(), ApiCatalog(),
+    A2aRegistry(), OurRegistry(), AgntcyDirectory(), AiCatalog(), McpRegistry(), ApiCatalog(),
     AnpDescriptions(),
 )  # fmt: skip
 TAKEN_FOR_ANYTHING: Final[tuple[Format, ...]] = (NandaIndex(), PlainList())

@@ -21,6 +21,7 @@ from agent_health.prober.directories.page import (
     NotReadable,
     Page,
     Skipped,
+    count_in,
     first_text,
     is_object,
 )
@@ -55,6 +56,12 @@ URL_KEYS: Final = (
 NAME_KEYS: Final = ("name", "displayName", "display_name", "title", "agent", "id")
 LIST_KEYS: Final = ("urls", "targets", "domains", "hosts", "agents")
 """Where an object may hold the list."""
+PAGING_KEYS: Final = (
+    "next", "next_page", "nextPage", "next_url", "nextUrl", "cursor", "next_cursor", "nextCursor",
+    "pageToken", "page_token", "nextPageToken", "next_page_token", "has_more", "hasMore", "links", "_links",
+    "pagination",
+)  # fmt: skip
+"""What has one of these goes on elsewhere."""
 DELIMITERS: Final = "\t;,|"
 
 _CARD_KEYS: Final = frozenset(CARD_KEYS)
@@ -95,7 +102,8 @@ class PlainList:
             items = _json_items(document.value)
             if items is None or (items and not _has_place(_json_entries(items[:SAMPLE_LINES]))):
                 raise NotReadable("expected a JSON list of URLs, or of objects with a URL")
-            return Page(entries=map(_json_entry, items), items=len(items))
+            total = count_in(document.value, "total") if is_object(document.value) else None
+            return Page(entries=map(_json_entry, items), items=len(items), total=total)
         way = _way_of(document)
         # A page that says that a service is out of order is text too.
         if way is None or not _has_place(_sampled(document, way)):
@@ -116,7 +124,8 @@ def _is_json(document: Document) -> bool:
 def _json_items(value: object) -> list[Any] | None:
     if isinstance(value, list):
         return value
-    if is_object(value):
+    # One page of an API that we do not know would be taken for all of it.
+    if is_object(value) and not any(value.get(key) for key in PAGING_KEYS):
         lists = (value.get(key) for key in LIST_KEYS)
         return next((items for items in lists if isinstance(items, list)), None)
     return None

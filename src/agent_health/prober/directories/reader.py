@@ -17,7 +17,7 @@ from agent_health.errors import InvalidSetting
 from agent_health.observation import ResultClass
 from agent_health.prober.directories.formats import AUTO, BrokenPlugIn, format_called, format_of, told
 from agent_health.prober.directories.gathered import Gathered, TooMany
-from agent_health.prober.directories.page import Document, Format, NotReadable, Page
+from agent_health.prober.directories.page import Document, Format, NotReadable
 from agent_health.prober.directories.snapshot import (
     Fault,
     NotRead,
@@ -157,11 +157,9 @@ class _Reading:
         return None, 0
 
     async def _take(self, document: Document, depth: int) -> None:
-        """Take one document apart, and note where it leads."""
+        """Take one document apart, and note where it leads. _NoReading if the directory ends with it."""
         try:
-            if self._walk.take(document, depth):
-                page = await _beside(document, lambda: self._taken_apart(document))
-                self._walk.follow(document, page, depth)
+            await _beside(document, lambda: self._take_apart(document, depth))
         except NotReadable as error:
             message = f"{error}; this is {told(document)}"
             if depth == 0:
@@ -172,11 +170,12 @@ class _Reading:
         except (TooMany, TooManyDocuments) as error:
             raise self._failed("too_large", str(error), document.url) from error
 
-    def _taken_apart(self, document: Document) -> Page:
+    def _take_apart(self, document: Document, depth: int) -> None:
         assert self._format is not None  # noqa: S101 - chosen with the first document
-        page = self._format.read(document)
-        self._gathered.add(page.entries, document.url)
-        return page
+        if self._walk.take(document, depth):
+            page = self._format.read(document)
+            self._gathered.add(page.entries, document.url)
+            self._walk.follow(document, page, depth)
 
     async def _is_recognised(self, document: Document) -> bool:
         """Whether a format is chosen, or chooses itself by this document."""
