@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from agent_health.access import Role
-from agent_health.cli.crawl_process import Share, worker_name
+from agent_health.cli.crawl_share import Share, worker_name
 from agent_health.cli.directory_import import TakesLists
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.local_registry import LocalDirectories, LocalRegistry

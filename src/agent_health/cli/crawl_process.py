@@ -6,25 +6,22 @@ hears twice a second how far it is, and every line of its log; if they are gone,
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
 from yarl import URL
 
 from agent_health.agent_card import MAX_CARD_BYTES
+from agent_health.cli.crawl_share import EXIT_UNFINISHED, Said, Share
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.prober_assembly import OpenProber, open_prober
 from agent_health.errors import AgentHealthError
-from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.fetch import Request
 from agent_health.prober.ledger import Ledger
-from agent_health.prober.progress import Progress
 from agent_health.prober.results_file import FiledLedger, ResultsFile
 from agent_health.prober.self_check import HAS_SPOKEN, NetworkCounts
 from agent_health.prober.worker import Worker
@@ -33,34 +30,8 @@ from agent_health.storage.database import open_database
 
 TELL_SECONDS: Final = 0.5
 MAX_LOG_CHARS: Final = 2000
-EXIT_UNFINISHED: Final = 2
-"""Of a process that was asked to end before its census was through."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """What one process has to know; it travels through a pipe, for it may hold a key."""
-
-    definition: ProbeDefinition
-    worker: str
-    """A name that no other process has, on this machine or, with a registry, anywhere."""
-    since_s: float | None
-    """When the census began, in seconds since the epoch; None: the crawl never ends."""
-    database: str | None = field(default=None, repr=False)
-    """Where work comes from: a database's URL, or a registry."""
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What a process tells whoever started it: how far it is, a line of its log, or both."""
-
-    progress: Progress | None = None
-    line: str | None = None
-
-
-Tell = Callable[[Said], None]
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
@@ -73,7 +44,7 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-async def probe_share(share: Share, stop: asyncio.Event, tell: Tell) -> bool:
+async def probe_share(share: Share, stop: asyncio.Event, tell: Callable[[Said], None]) -> bool:
     """Probe until `stop` is set, or a census is through; return whether all is done that was to be done."""
     async with open_ledger(share) as ledger, open_prober(share.definition) as opened:
         worker = Worker(
@@ -112,7 +83,7 @@ async def open_ledger(share: Share) -> AsyncIterator[Ledger]:
         await database.close()
 
 
-async def _tell_on(worker: Worker, tell: Tell) -> None:
+async def _tell_on(worker: Worker, tell: Callable[[Said], None]) -> None:
     while True:
         await asyncio.sleep(TELL_SECONDS)
         tell(Said(worker.progress))
@@ -207,15 +178,3 @@ async def _be_told(share: Share, pipe: Connection) -> bool:
     finally:
         loop.remove_reader(pipe.fileno())
         loop.remove_signal_handler(signal.SIGTERM)
-
-
-def worker_name(number: int, *, is_alone: bool) -> str:
-    """Return the name of a process of this crawl.
-
-    `is_alone`: nobody else crawls with this database, so that a crawl that is started again takes up what
-    the one before it left, however it ended, without waiting for its leases to run out.
-    """
-    if is_alone:
-        return f"worker-{number}"
-    host = "".join(character for character in os.uname().nodename if character.isalnum() or character in ".-")
-    return f"{host[:24] or 'host'}-{os.getpid()}-{number}"

@@ -14,7 +14,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final
 
-from agent_health.cli.crawl_process import EXIT_UNFINISHED, Said, Share, probe_share, run_share
+from agent_health.cli.crawl_process import probe_share, run_share
+from agent_health.cli.crawl_share import EXIT_UNFINISHED, Said, Share
 from agent_health.cli.progress import CrawlState
 from agent_health.observation import ResultClass
 from agent_health.prober.progress import Progress
@@ -96,16 +97,20 @@ Tell = Callable[[str, Said], None]
 
 
 async def probe_all(
-    shares: Sequence[Share], stop: asyncio.Event, tell: Tell, died: Callable[[str], None]
+    shares: Sequence[Share],
+    stop: asyncio.Event,
+    tell: Tell,
+    died: Callable[[str], None],
+    main: Callable[[Share, Connection], None] = run_share,
 ) -> bool:
     """Probe all shares until `stop` is set or a census is through; return whether all is done.
 
     One alone is probed in this process, several in one process each. `died` is told of each worker that
-    is replaced. CannotGoOn if that does not help.
+    is replaced; `main` is what each process does. CannotGoOn if that does not help.
     """
     if len(shares) == 1:
         return await probe_share(shares[0], stop, partial(tell, shares[0].worker))
-    places = [asyncio.create_task(_Place(share, tell, died).keep(stop)) for share in shares]
+    places = [asyncio.create_task(_Place(share, tell, died, main).keep(stop)) for share in shares]
     try:
         return all(await asyncio.gather(*places))
     finally:
@@ -117,8 +122,15 @@ async def probe_all(
 class _Place:
     """One process of a crawl, and its successors."""
 
-    def __init__(self, share: Share, tell: Tell, died: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        share: Share,
+        tell: Tell,
+        died: Callable[[str], None],
+        main: Callable[[Share, Connection], None],
+    ) -> None:
         self._share = share
+        self._main = main
         self._tell = partial(tell, share.worker)
         self._died = died
         self._context = multiprocessing.get_context("spawn")
@@ -148,7 +160,7 @@ class _Place:
         """Run one process to its end, and return its exit code."""
         loop = asyncio.get_running_loop()
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=run_share, args=(self._share, theirs), daemon=True)
+        process = self._context.Process(target=self._main, args=(self._share, theirs), daemon=True)
         process.start()
         theirs.close()
         ended = asyncio.Event()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent_health.cli.crawl_home import Home
-from agent_health.cli.crawl_process import Said
 from agent_health.cli.crawl_processes import Standings, probe_all
+from agent_health.cli.crawl_share import Said
 from agent_health.cli.directory_import import DirectoryImporter, Outcome, targets_text
 from agent_health.cli.progress import Progress
 from agent_health.errors import AgentHealthError

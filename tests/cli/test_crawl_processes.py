@@ -1,0 +1,124 @@
+"""How do several processes crawl together, and what if one of them dies?"""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.crawl_acting import STANDING, act
+
+from agent_health.cli import crawl_processes as module
+from agent_health.cli.crawl_processes import CannotGoOn, Standings, probe_all
+from agent_health.cli.crawl_share import Said, Share, worker_name
+from agent_health.observation import ResultClass
+from agent_health.prober.definition import ProbeDefinition
+
+
+def shares(tmp_path: Path, count: int = 2) -> list[Share]:
+    """Shares whose database names a file: what the processes of these tests do stands in `act`."""
+    definition = ProbeDefinition.for_urls(["http://127.0.0.1:1"])
+    return [
+        Share(
+            definition=definition, worker=f"worker-{number}", since_s=None, database=str(tmp_path / "place")
+        )
+        for number in range(count)
+    ]
+
+
+def cast(tmp_path: Path, *roles: str) -> list[Share]:
+    for number, role in enumerate(roles):
+        (tmp_path / f"place-worker-{number}").write_text(role)
+    return shares(tmp_path, len(roles))
+
+
+class Heard:
+    """What the processes said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.progress: dict[str, object] = {}
+        self.died: list[str] = []
+        self.news = asyncio.Event()
+
+    def tell(self, worker: str, said: Said) -> None:
+        if said.progress is not None:
+            self.progress[worker] = said.progress
+        if said.line is not None:
+            self.lines.append(said.line)
+        self.news.set()
+
+    async def until_lines(self, count: int) -> None:
+        async with asyncio.timeout(30):
+            while len(self.lines) < count:
+                self.news.clear()
+                await self.news.wait()
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
+    monkeypatch.setattr(module, "MAX_EARLY_DEATHS", 2)
+    monkeypatch.setattr(module, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(module, "MAX_WAIT_SECONDS", 0.01)
+    return Heard()
+
+
+async def test_one_that_was_asked_to_end_before_is_not_done(tmp_path: Path, heard: Heard) -> None:
+    parts = cast(tmp_path, "finish", "unfinished")
+    assert not await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
+
+
+async def test_one_that_dies_is_replaced_and_all_is_done_in_the_end(tmp_path: Path, heard: Heard) -> None:
+    parts = cast(tmp_path, "finish", "die once")
+    assert await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
+    assert heard.progress == {"worker-0": STANDING, "worker-1": STANDING}
+    assert heard.died == ["worker-1"]
+    assert heard.lines == ["worker-1 died (signal 9) and is replaced in 0.01 s"]
+
+
+async def test_one_that_cannot_live_ends_the_crawl_and_the_others(tmp_path: Path, heard: Heard) -> None:
+    parts = cast(tmp_path, "sleep", "die always")
+    with pytest.raises(CannotGoOn, match="worker-1 died 2 times in a row"):
+        await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
+    assert "worker-1 died (exit code 1) and is replaced in 0.01 s" in heard.lines
+
+
+async def test_those_who_do_not_end_when_asked_are_killed(
+    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
+    parts = cast(tmp_path, "sleep", "ignore")
+    stop = asyncio.Event()
+    crawling = asyncio.create_task(probe_all(parts, stop, heard.tell, heard.died.append, act))
+    await heard.until_lines(2)
+    stop.set()
+    assert not await crawling
+    assert heard.died == []
+
+
+def test_the_sums_of_a_process_that_died_stay() -> None:
+    standings = Standings(total=200)
+    standings.note("a", STANDING)
+    standings.note("b", STANDING)
+    standings.let_go("a")
+    standings.let_go("unknown")
+    standings.note("a", replace(STANDING, probed=1, classes={ResultClass.OK: 1}))
+    state = standings.state
+    assert (state.probed, state.total) == (21, 200)
+    assert state.results == {ResultClass.OK: 9, ResultClass.REFUSED: 12}
+    assert state.note == ""
+
+
+def test_what_has_to_be_known_is_noted() -> None:
+    standings = Standings(total=None)
+    standings.note("a", replace(STANDING, is_ledger_away=True, held=70, given_up=5, missed=3))
+    standings.note("b", replace(STANDING, doubt="no name is looked up", start_error_p99_ms=1200.0))
+    assert standings.state.note == (
+        "results cannot be stored: 70 wait; 5 results were lost; nothing is believed now: no name is "
+        "looked up; 200 targets; begun 1,200 ms late at most (p99); 3 missed"
+    )
+
+
+def test_a_worker_that_is_alone_keeps_its_name_over_restarts() -> None:
+    assert worker_name(3, is_alone=True) == "worker-3"
+    assert worker_name(3, is_alone=False).endswith(f"-{os.getpid()}-3")

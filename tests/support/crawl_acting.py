@@ -1,0 +1,56 @@
+"""What may a process of a crawl do to whoever started it?
+
+Imports little: each process of those tests imports it anew.
+"""
+
+import os
+import signal
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from agent_health.cli.crawl_share import EXIT_UNFINISHED, Said, Share
+from agent_health.observation import ResultClass
+from agent_health.prober.progress import Progress
+
+STANDING = Progress(
+    shards=512,
+    targets=100,
+    probed=10,
+    classes={ResultClass.OK: 4, ResultClass.REFUSED: 6},
+    missed=0,
+    rate_per_s=1.0,
+    in_flight=0,
+    waiting=0,
+    left=None,
+    seconds_left=None,
+    start_error_p99_ms=3.0,
+    held=0,
+    reported=10,
+    given_up=0,
+    is_ledger_away=False,
+    doubt=None,
+)
+
+
+def act(share: Share, pipe: Connection) -> None:
+    """In a process of its own, be what the file of this name says."""
+    place = Path(f"{share.database}-{share.worker}")
+    role = place.read_text()
+    match role:
+        case "finish":
+            pipe.send(Said(progress=STANDING))
+            sys.exit(0)
+        case "unfinished":
+            sys.exit(EXIT_UNFINISHED)
+        case "die once":
+            place.write_text("finish")
+            pipe.send(Said(progress=STANDING))
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "die always":
+            sys.exit(1)
+        case "ignore":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pipe.send(Said(line="at work"))
+    time.sleep(60)
