@@ -353,8 +353,9 @@ def _in_turn(addresses: Sequence[Address]) -> list[Address]:
 
 def _without_address(target: TargetUrl, why: NoAddress | None, phases: Phases) -> Unreached:
     if why is None:
-        reason = f"no address of {target.host} in time"
-        return Unreached(result=ResultClass.TIMEOUT, reason=reason, phases=phases)
+        # Who is to blame would have taken longer to find out.
+        reason = f"no time was left to look {target.host} up"
+        return Unreached(result=ResultClass.NOT_MEASURED, reason=reason, phases=phases)
     if why.is_resolver_fault:
         reason = f"the address of {target.host} is not known: {why.reason}"
         return Unreached(result=ResultClass.INTERNAL, reason=reason, phases=phases, is_resolver_fault=True)

@@ -1,0 +1,393 @@
+"""What comes back from one request to somebody who may be hostile?"""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import hostile_server as hostile
+from tests.support.both_loops import on_both_loops
+from tests.support.certificates import Authority
+from tests.support.dns_server import Failure, Names
+from tests.support.hostile_server import Reply, accepting, answer, as_json, kept, raw, redirect, serving
+from tests.support.safe_asking import HERE, MAX_BYTES, SHORT, USER_AGENT, asking
+from tests.support.servers import free_port
+from yarl import URL
+
+from agent_health.observation import MAX_ETAG_CHARS, ResultClass
+from agent_health.prober import resolve
+from agent_health.prober.fetch import HARMLESS_HEADERS
+
+ETAG = '"abc"'
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+# ── one answer ──
+
+
+@on_both_loops
+async def test_an_answer_comes_with_all_that_is_known_of_it(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.is_trusted(monkeypatch)
+    reply = as_json(
+        {"a": 1},
+        ETag=ETAG,
+        Last_Modified="Sat, 21 Nov 2026 10:00:00 GMT",
+        Date="Sat, 21 Nov 2026 12:00:00 GMT",
+        Cache_Control="max-age=60",
+        Link='</health>; rel="status"',
+        Allow="GET, POST",
+    )
+    names: Names = {"agent.example": HERE}
+    async with serving({"/": reply}, authority.serving("agent.example")) as server, asking(names) as asker:
+        fetched = await asker.get(f"https://agent.example:{server.port}/")
+    assert (fetched.result, fetched.reason, fetched.status) == (ResultClass.OK, "", 200)
+    assert fetched.body == b'{"a": 1}'
+    assert fetched.is_json
+    assert fetched.is_reached
+    assert (fetched.etag, fetched.last_modified) == (ETAG, "Sat, 21 Nov 2026 10:00:00 GMT")
+    assert fetched.served_at is not None
+    assert fetched.max_age_seconds == 60
+    assert fetched.status_links == ("/health",)
+    assert fetched.allow == "GET, POST"
+    assert str(fetched.address) == "127.0.0.1"
+    assert fetched.certificate_expires_at is not None
+    phases = fetched.phases
+    assert phases is not None
+    parts = (phases.dns_ms, phases.connect_ms, phases.tls_ms, phases.first_byte_ms, phases.last_byte_ms)
+    assert None not in parts
+    assert fetched.latency_ms >= max(part for part in parts if part is not None)
+
+
+@on_both_loops
+async def test_we_say_who_we_are_and_ask_for_what_we_can_unpack() -> None:
+    async with serving({"/": as_json({})}) as server, asking() as asker:
+        await asker.get(f"{server.url}/", accept="application/linkset+json", headers={"A2A-Version": "1.0"})
+        asked = server.asked("/")
+    assert asked == {
+        "host": f"127.0.0.1:{server.port}",
+        "user-agent": USER_AGENT,
+        "accept": "application/linkset+json",
+        "accept-encoding": "gzip, deflate",
+        "a2a-version": "1.0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "result"),
+    [
+        (200, ResultClass.OK),
+        (203, ResultClass.OK),
+        (204, ResultClass.NOT_AN_AGENT),
+        (401, ResultClass.GATED),
+        (402, ResultClass.GATED),
+        (403, ResultClass.GATED),
+        (404, ResultClass.NOT_AN_AGENT),
+        (410, ResultClass.NOT_AN_AGENT),
+        (418, ResultClass.HTTP_ERROR),
+        (429, ResultClass.RATE_LIMITED),
+        (503, ResultClass.HTTP_ERROR),
+    ],
+)
+async def test_a_status_means_what_it_means_to_every_reader(status: int, result: ResultClass) -> None:
+    reply = kept(b"" if status == 204 else b"{}", status, Retry_After="120")
+    async with serving({"/": reply}) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/")
+        posted = await asker.post(f"{server.url}/")
+    assert (fetched.result, fetched.status, fetched.retry_after_seconds) == (result, status, 120)
+    assert fetched.body == (b"{}" if result is ResultClass.OK else b"")
+    # Whoever sends a message judges the answer, and gets all of it.
+    assert (posted.result, posted.status) == (result, status)
+    assert posted.body == (b"" if status == 204 else b"{}")
+    if result is ResultClass.HTTP_ERROR:
+        assert "POST" in posted.reason
+
+
+async def test_a_body_that_nobody_wants_is_not_waited_for() -> None:
+    async with serving({"/": hostile.drip(asyncio.Event().wait)}) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/", is_head_enough=True)
+    assert (fetched.result, fetched.status, fetched.body) == (ResultClass.OK, 200, b"")
+
+
+@on_both_loops
+async def test_what_has_not_changed_is_ok_and_comes_without_a_body() -> None:
+    async def reply(writer: asyncio.StreamWriter, head: str) -> None:
+        is_known = ETAG in head or "if-modified-since: yesterday" in head.lower()
+        await (answer(304, ETag=ETAG) if is_known else as_json({}, ETag=ETAG))(writer, head)
+
+    async with serving({"/": reply, "/304": answer(304)}) as server, asking() as asker:
+        first = await asker.get(f"{server.url}/")
+        assert (first.result, first.is_unchanged, first.etag) == (ResultClass.OK, False, ETAG)
+        for known in ({"etag": ETAG}, {"modified_since": "yesterday"}):
+            again = await asker.get(f"{server.url}/", **known)
+            assert (again.result, again.is_unchanged, again.body) == (ResultClass.OK, True, b"")
+        changed = await asker.get(f"{server.url}/", etag='"old"')
+        assert (changed.result, changed.is_unchanged, changed.body) == (ResultClass.OK, False, b"{}")
+        # Who was not asked whether it changed has no business to say so.
+        assert (await asker.get(f"{server.url}/304")).result is ResultClass.HTTP_ERROR
+
+
+async def test_an_etag_that_is_too_long_is_none() -> None:
+    async with serving({"/": as_json({}, ETag=f'"{"a" * MAX_ETAG_CHARS}"')}) as server, asking() as asker:
+        assert (await asker.get(f"{server.url}/")).etag is None
+
+
+# ── who is not there ──
+
+
+@on_both_loops
+async def test_who_is_not_there_is_told_apart_before_there_is_any_http(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resolve, "ROOT_SECONDS", 0.2)
+    names: Names = {"here.example": HERE, "silent.example": Failure.SILENCE, "": Failure.SILENCE}
+    async with asking(names, timeouts=SHORT) as asker:
+        refused = await asker.get(f"http://here.example:{free_port()}/")
+        unknown = await asker.get("http://unknown.example/")
+        unseen = await asker.get("http://silent.example/")
+        blocked = await asker.get("http://10.0.0.1/")
+        assert [one.result for one in (refused, unknown, unseen, blocked)] == [
+            ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.INTERNAL, ResultClass.BLOCKED_ADDRESS,
+        ]  # fmt: skip
+        for fetched in (refused, unknown, unseen, blocked):
+            assert fetched.reason
+            assert not fetched.is_reached
+            assert fetched.status is None
+            assert fetched.is_resolver_fault is (fetched is unseen)
+        assert str(refused.address) == "127.0.0.1"
+        assert refused.phases is not None
+        assert refused.phases.connect_ms is not None
+        assert unknown.phases is not None
+        assert unknown.phases.dns_ms is not None
+        assert (asker.resolver.lookups, asker.resolver.faults) == (3, 1)
+
+
+async def test_where_no_time_is_left_nobody_is_asked() -> None:
+    async with serving({"/": answer(200)}) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/", seconds=0)
+        assert fetched.result is ResultClass.NOT_MEASURED
+        assert server.connections == 0
+
+
+async def test_redirects_have_one_deadline_together() -> None:
+    async def late(writer: asyncio.StreamWriter, head: str) -> None:
+        await asyncio.sleep(0.15)
+        await redirect("/")(writer, head)
+
+    async with serving({"/": late}) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/", seconds=0.4)
+    assert fetched.result in {ResultClass.TIMEOUT, ResultClass.NOT_MEASURED}
+    assert len(server.heads) <= 3
+
+
+# ── one connection for several requests ──
+
+
+@on_both_loops
+async def test_a_connection_serves_the_next_request_to_the_same_place() -> None:
+    async with serving({"/a": kept(), "/b": kept()}, keeps_alive=True) as server, asking() as asker:
+        first = await asker.get(f"{server.url}/a")
+        second = await asker.get(f"{server.url}/b")
+        assert server.connections == 1
+        assert first.phases is not None
+        assert first.phases.connect_ms is not None
+        assert second.phases is not None
+        assert (second.phases.dns_ms, second.phases.connect_ms) == (None, None)
+        assert second.phases.first_byte_ms is not None
+        assert second.address == first.address
+        # A connection of its own for each that is under way.
+        await asyncio.gather(*(asker.get(f"{server.url}/a") for _ in range(3)))
+        assert server.connections == 3
+
+
+@on_both_loops
+async def test_a_large_body_on_a_connection_that_was_used_is_no_large_header() -> None:
+    body = b" " * MAX_BYTES
+    async with serving({"/": kept(body)}, keeps_alive=True) as server, asking() as asker:
+        for _ in range(3):
+            fetched = await asker.get(f"{server.url}/")
+            assert (fetched.result, len(fetched.body)) == (ResultClass.OK, len(body))
+        assert server.connections == 1
+
+
+@on_both_loops
+async def test_a_connection_that_was_closed_while_it_waited_is_nobody_s_fault() -> None:
+    connections = []
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(reader)
+        await reader.readuntil(b"\r\n\r\n")
+        await kept()(writer, "")
+        await writer.drain()
+        # The next request comes, and is not answered.
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with accepting(once) as port, asking() as asker:
+        for _ in range(4):
+            assert (await asker.get(f"http://127.0.0.1:{port}/")).result is ResultClass.OK
+    assert len(connections) == 4
+
+
+@on_both_loops
+async def test_a_message_is_never_sent_twice_nor_on_a_connection_that_may_break() -> None:
+    async with serving({"/": kept(), "/cut": hostile.reset}, keeps_alive=True) as server, asking() as asker:
+        await asker.get(f"{server.url}/")
+        assert (await asker.post(f"{server.url}/")).result is ResultClass.OK
+        assert server.connections == 2
+        await asker.get(f"{server.url}/")
+        assert (await asker.post(f"{server.url}/cut")).result is ResultClass.HTTP_ERROR
+        assert [head.split()[0] for head in server.heads].count("POST") == 2
+
+
+@on_both_loops
+async def test_who_hangs_up_is_asked_once() -> None:
+    async with serving({"/": raw(b"")}) as server, asking() as asker:
+        assert (await asker.get(f"{server.url}/")).result is ResultClass.HTTP_ERROR
+    assert len(server.heads) == 1
+
+
+@on_both_loops
+async def test_many_at_once_do_not_get_each_other_s_answers() -> None:
+    names: Names = {f"n{number}.example": HERE for number in range(40)}
+    replies = {f"/{name}": kept(f'"{name}"'.encode()) for name in names}
+    async with serving(replies, keeps_alive=True) as server, asking(names) as asker:
+
+        async def ask(name: str) -> None:
+            for _ in range(3):
+                fetched = await asker.get(f"http://{name}:{server.port}/{name}")
+                assert fetched.body == f'"{name}"'.encode(), fetched
+
+        await asyncio.gather(*(ask(name) for name in names for _ in range(3)))
+
+
+async def test_who_leaves_midway_leaves_nothing_open() -> None:
+    came = asyncio.Barrier(11)
+
+    async def hold(_writer: asyncio.StreamWriter, _head: str) -> None:
+        await came.wait()
+        await asyncio.Event().wait()
+
+    async with serving({"/": hold}) as server, asking() as asker:
+        leaving = [asyncio.create_task(asker.get(f"{server.url}/")) for _ in range(10)]
+        await came.wait()
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+        connector = asker.fetcher.connector
+        assert not connector._acquired
+        assert not connector._ready
+
+
+# ── redirects ──
+
+
+@on_both_loops
+async def test_a_redirect_is_followed_within_its_origin() -> None:
+    replies = {"/a": redirect("/b"), "/b": redirect("c", 308), "/c": as_json({"found": True})}
+    async with serving(replies) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/a")
+    assert fetched.result is ResultClass.OK
+    assert fetched.url == URL(f"{server.url}/c")
+    assert server.paths == ["/a", "/b", "/c"]
+
+
+async def test_another_origin_is_for_the_caller_to_allow() -> None:
+    names: Names = {"one.example": HERE, "other.example": HERE}
+    async with serving({"/": as_json({})}) as other:
+        location = f"http://other.example:{other.port}/"
+        async with serving({"/": redirect(location)}) as server, asking(names) as asker:
+            url = f"http://one.example:{server.port}/"
+            assert (await asker.get(url)).result is ResultClass.REDIRECT_REFUSED
+            assert other.heads == []
+            allowed = await asker.get(url, may_leave_origin=True)
+            assert allowed.result is ResultClass.OK
+            assert str(allowed.url) == location
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Cookie", "X-Api-Key", "X-Anything"])
+async def test_what_may_be_a_secret_stays_with_its_origin(name: str) -> None:
+    async with serving({"/": as_json({})}) as other:
+        replies = {"/": redirect(f"{other.url}/"), "/in": redirect("/x")}
+        async with serving(replies) as server, asking() as asker:
+            fetched = await asker.get(f"{server.url}/", may_leave_origin=True, headers={name: "secret"})
+            assert fetched.result is ResultClass.REDIRECT_REFUSED
+            assert other.heads == []
+            # Within the origin it may be seen again.
+            await asker.get(f"{server.url}/in", headers={name: "secret"})
+            assert server.asked("/x")[name.lower()] == "secret"
+
+
+@given(st.sampled_from(sorted(HARMLESS_HEADERS)), st.sampled_from([str.upper, str.title, str.lower]))
+def test_harmless_headers_are_known_in_any_case(name: str, written: Callable[[str], str]) -> None:
+    assert HARMLESS_HEADERS.issuperset(map(str.lower, {written(name): "1"}))
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_message_that_is_redirected_stays_a_message_or_is_not_sent(status: int) -> None:
+    replies = {"/": redirect("/there", status), "/there": as_json({})}
+    async with serving(replies) as server, asking() as asker:
+        fetched = await asker.post(f"{server.url}/", b'{"say":"hello"}')
+    if status in {307, 308}:
+        assert fetched.result is ResultClass.OK
+        assert server.heads[1].startswith("POST /there")
+        assert server.asked("/there")["content-length"] == "15"
+    else:
+        assert fetched.result is ResultClass.REDIRECT_REFUSED
+        assert server.paths == ["/"]
+
+
+# ── what is kept of a peer ──
+
+
+async def test_cookies_are_never_kept() -> None:
+    replies: dict[str, Reply] = {
+        "/": as_json({}, Set_Cookie="session=1; Path=/"),
+        "/go": answer(302, Location="/", Set_Cookie="session=2; Path=/"),
+    }
+    async with serving(replies) as server, asking() as asker:
+        for path in ("/go", "/"):
+            await asker.get(f"{server.url}{path}")
+    assert len(server.heads) == 3
+    assert not any("cookie:" in head.lower() for head in server.heads)
+
+
+@on_both_loops
+async def test_proxies_and_credentials_of_the_environment_are_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving({"/": as_json({})}) as server, serving({}) as proxy, asking() as asker:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        fetched = await asker.get(f"{server.url}/")
+        assert fetched.result is ResultClass.OK
+        assert proxy.connections == 0
+        assert "authorization" not in server.asked("/")
+
+
+@on_both_loops
+async def test_a_host_with_a_final_dot_is_the_host() -> None:
+    names: Names = {"here.example": HERE}
+    async with serving({"/": kept()}, keeps_alive=True) as server, asking(names) as asker:
+        for host in ("here.example", "here.example.", "HERE.example"):
+            fetched = await asker.get(f"http://{host}:{server.port}/")
+            assert fetched.result is ResultClass.OK
+            assert server.asked("/")["host"] == f"here.example:{server.port}"
+        assert server.connections == 1
+
+
+async def test_addresses_of_the_other_family_are_asked_too() -> None:
+    try:
+        serving_six = serving({"/": kept()}, host="::1")
+        async with serving_six as server, asking({"six.example": ("::1",)}) as asker:
+            for host in ("[::1]", "six.example"):
+                fetched = await asker.get(f"http://{host}:{server.port}/")
+                assert fetched.result is ResultClass.OK, fetched
+                assert str(fetched.address) == "::1"
+    except OSError as error:
+        pytest.skip(f"this machine has no ::1 ({error}): NOTHING IS ASKED OVER IPv6")
