@@ -316,8 +316,10 @@ def _private_health(card: LenientObject) -> HealthAnnouncement | None:
         value: object = card.members
         for step in way:
             value = value.get(step) if isinstance(value, dict) else None
+        if not isinstance(value, str):
+            continue
         # Some name the method too, as in `GET /health`.
-        place = value.removeprefix("GET ").strip() if isinstance(value, str) else ""
+        place = value.removeprefix("GET ").strip()
         path = place if is_health_path(place) else None
         url = place if len(place) <= MAX_URL_CHARS and url_fault(place) is None else None
         if path or url:

@@ -115,10 +115,11 @@ def _take_time(value: object) -> datetime:
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise PydanticCustomError("not_a_time", "expected an RFC 3339 time with a zone")
     try:
-        moment = value.astimezone(UTC)
+        moment = value if value.tzinfo is UTC else value.astimezone(UTC)
     except OverflowError:
         raise PydanticCustomError("not_a_time", "this moment has no date in UTC") from None
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+    below_ms = moment.microsecond % 1000
+    return moment.replace(microsecond=moment.microsecond - below_ms) if below_ms else moment
 
 
 def _write_time(moment: datetime) -> str:

@@ -117,7 +117,9 @@ def read_document(raw: bytes) -> tuple[HealthDocument, tuple[Finding, ...]]:
     faults (the first MAX_FAULTS of them), whatever the bytes are.
     """
     sight = _Sight()
-    value = _fit_for_models(_parse(raw, sight), (), sight)
+    value = _parse(raw, sight)
+    if sight.repeated or sight.has_infinity or _may_upset(raw):
+        value = _fit_for_models(value, (), sight)
     if isinstance(value, dict):
         document = _judged(_without_nulls(value, sight), sight)
     else:
@@ -139,6 +141,9 @@ class _Sight:
     repeated: dict[int, tuple[dict[str, Any], list[str]]] = field(default_factory=dict)
     """By `id` of an object, the names that it holds more than once; the object is kept to keep its id."""
 
+    has_infinity: bool = False
+    """Whether a number was read that no double can hold, or is none."""
+
     def fault(self, name: str, parts: _Parts, message: str, section: str = "") -> None:
         section = section or _place(parts)[1]
         self.faults.setdefault(parts, Finding(name, _pointer(parts), message, section))
@@ -154,6 +159,21 @@ class _Sight:
             self.repeated[id(members)] = (members, [name for name, count in counts.items() if count > 1])
         return members
 
+    def take_integer(self, digits: str) -> float:
+        """Return a whole number, or infinity for one that no double can hold."""
+        number = int(digits) if len(digits) <= MAX_INTEGER_CHARS else math.inf
+        if abs(number) <= sys.float_info.max:
+            return number
+        self.has_infinity = True
+        return math.inf
+
+    def take_float(self, digits: str) -> float:
+        """Return a number, also for what JSON has no name for: NaN and Infinity."""
+        number = float(digits)
+        if not math.isfinite(number):
+            self.has_infinity = True
+        return number
+
 
 def _parse(raw: bytes, sight: _Sight) -> Any:
     """Return the JSON value; a number that no double can hold becomes infinite."""
@@ -163,7 +183,12 @@ def _parse(raw: bytes, sight: _Sight) -> Any:
     if raw.startswith(BOM_UTF8):
         message = "starts with a byte order mark, which JSON on a network must not"
         raise InvalidDocument([Finding("byte_order_mark", "", message, "RFC 8259 8.1")])
-    decoder = json.JSONDecoder(object_pairs_hook=sight.take_pairs, parse_int=_take_integer)
+    decoder = json.JSONDecoder(
+        object_pairs_hook=sight.take_pairs,
+        parse_int=sight.take_integer,
+        parse_float=sight.take_float,
+        parse_constant=sight.take_float,
+    )
     try:
         return decoder.decode(raw.decode())
     except UnicodeDecodeError as error:
@@ -176,9 +201,9 @@ def _parse(raw: bytes, sight: _Sight) -> Any:
     raise InvalidDocument([fault])
 
 
-def _take_integer(digits: str) -> float:
-    number = int(digits) if len(digits) <= MAX_INTEGER_CHARS else math.inf
-    return number if abs(number) <= sys.float_info.max else math.inf
+def _may_upset(raw: bytes) -> bool:
+    """Whether JSON may hold half a surrogate pair or be too deep; most is not, and is not walked through."""
+    return b"\\u" in raw or raw.count(b"{") + raw.count(b"[") > MAX_DEPTH
 
 
 def _fit_for_models(value: Any, parts: _Parts, sight: _Sight) -> Any:

@@ -85,7 +85,7 @@ def _without_unprintable(text: object) -> object:
 
     Before any check, so that a prober cannot stumble over half of a surrogate pair.
     """
-    if not isinstance(text, str):
+    if not isinstance(text, str) or text.isprintable():
         return text
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
