@@ -51,15 +51,13 @@ async def discover(visit: Visit) -> LayerResult | None:
     return first
 
 
-def places_of_health(visit: Visit) -> tuple[HealthPlace, ...]:
-    """Return where the health document may be, by all that this visit knows, in the order of asking."""
-    given, card, place = visit.given, visit.card, visit.card_place
-    if card is None or place is None:
-        return health_places(given, place)
+def _places_of_health(visit: Visit, card: AgentCard, fetched: Fetched) -> tuple[HealthPlace, ...]:
+    """Return where the health document may be by what a card says, in the order of asking."""
+    given, place = visit.given, fetched.url
     if is_named_by(card, given.url):
         # The card is this agent's own, wherever it stands: nothing is a guess any more.
         given = replace(given, prefix="")
-    return health_places(given, place, announced_health(card, place, visit.card_links))
+    return health_places(given, place, announced_health(card, place, fetched.status_links))
 
 
 def _places(visit: Visit) -> Iterator[URL]:
@@ -87,7 +85,8 @@ def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerR
     if served.card is None:
         evidence = visit.keep(fetched.body) if fetched.is_json else None
         return visit.layer(fetched, served.result, served.reason, evidence)
-    visit.card, visit.card_place, visit.card_links = served.card, fetched.url, fetched.status_links
+    visit.card_place = fetched.url
+    visit.health_places = _places_of_health(visit, served.card, fetched)
     _remember_reading(visit, url, fetched, digest)
     visit.learned |= _whom_to_ask(served.card)
     visit.learned["health_url"] = _first_health_url(visit)
@@ -149,5 +148,5 @@ def _plain(interface: AgentInterface) -> str | None:
 
 def _first_health_url(visit: Visit) -> str | None:
     """Return the place that is asked first for the health document, guesses left out."""
-    urls = (str(place.url) for place in places_of_health(visit) if not place.is_guess)
+    urls = (str(place.url) for place in visit.health_places if not place.is_guess)
     return next((url for url in urls if len(url) <= MAX_URL_CHARS), None)

@@ -6,12 +6,11 @@ from typing import Final
 from yarl import URL
 
 from agent_health.card_interfaces import MAX_URL_CHARS
-from agent_health.client.places import HealthPlace
+from agent_health.client.places import HealthPlace, health_places
 from agent_health.decision import age_seconds, is_stale, stale_reason
 from agent_health.document import HealthDocument
 from agent_health.finding import Finding
 from agent_health.observation import DocumentSeen, LayerResult, ResultClass
-from agent_health.prober.discovery import places_of_health
 from agent_health.prober.fetch import Fetched
 from agent_health.prober.visit import Visit, not_measured
 from agent_health.served_body import is_absent, judge_document
@@ -46,12 +45,16 @@ def _places(visit: Visit) -> Iterator[HealthPlace]:
     Where the card was not asked for, or told nothing new, it is looked for where it was; and only where
     nobody knows an agent, or its card has just been read, on a guess too.
     """
-    known = visit.recall("health_url") if visit.card is None else None
+    if visit.health_places:
+        yield from visit.health_places
+        return
+    known = visit.recall("health_url")
     if known is not None:
         yield HealthPlace(URL(known, encoded=True))
         if not visit.asks_card:
             return
-    yield from (place for place in places_of_health(visit) if str(place.url) != known)
+    places = health_places(visit.given, visit.card_place)
+    yield from (place for place in places if str(place.url) != known)
 
 
 def _judge(visit: Visit, place: HealthPlace, fetched: Fetched) -> LayerResult:
@@ -62,7 +65,7 @@ def _judge(visit: Visit, place: HealthPlace, fetched: Fetched) -> LayerResult:
         evidence = visit.keep(fetched.body) if served.result is ResultClass.INVALID_DOCUMENT else None
         return visit.layer(fetched, served.result, served.reason, evidence)
     url = str(place.url)
-    if len(url) <= MAX_URL_CHARS:
+    if url != visit.recall("health_url") and len(url) <= MAX_URL_CHARS:
         visit.learned["health_url"] = url
     visit.reported_agent_id = served.document.agent_id
     visit.document = _seen(visit, served.document, fetched)

@@ -6,14 +6,14 @@ asked again who cannot be reached or who asked us to slow down, and all of it en
 
 import asyncio
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from yarl import URL
 
-from agent_health.client.places import GivenPlace, read_place
+from agent_health.client.places import GivenPlace, HealthPlace, read_place
 from agent_health.observation import MAX_REASON_CHARS, DocumentSeen, LayerResult, ResultClass
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.fetch import Fetched, Method, Request
@@ -28,11 +28,7 @@ MAX_SILENCES: Final = 2
 MAX_STATUS: Final = 599
 """Servers make up higher ones; they are told in the reason alone."""
 
-if TYPE_CHECKING:
-    from agent_health.agent_card import AgentCard
-
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # Nobody is there, or nobody that we may talk to.
 _OUT_OF_REACH: Final = frozenset({
     ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE, ResultClass.BLOCKED_ADDRESS,
@@ -74,12 +70,10 @@ class Visit:
         """What is to be remembered, by the names of `ProbeMemory`."""
         self.asks_card = False
         """Whether the card is asked for, so that a change of places is noticed."""
-        self.card: AgentCard | None = None
-        """The card, where one was read anew: an unchanged one is not read again."""
         self.card_place: URL | None = None
         """Where it stands, redirects followed; None if no card was found."""
-        self.card_links: tuple[str, ...] = ()
-        """What its `Link` headers call the agent's status."""
+        self.health_places: tuple[HealthPlace, ...] = ()
+        """Where the health document may be, as a card says that was read anew."""
         self.has_seen_page = False
         """Whether the interface has shown a page for people."""
         self.card_etag: str | None = None
@@ -109,7 +103,7 @@ class Visit:
     @property
     def now(self) -> datetime:
         """The time, counted on from when the visit began."""
-        return _EPOCH + timedelta(seconds=self.at_s + self._loop.time() - self._began_s)
+        return datetime.fromtimestamp(self.at_s + self._loop.time() - self._began_s, UTC)
 
     @property
     def keeps_evidence(self) -> bool:
