@@ -30,6 +30,7 @@ SHARES = {"refused": 0.60, "unknown_name": 0.25, "not_found": 0.05, "page": 0.05
 """Of all targets; the rest is alive."""
 CARD_PATH = b"/.well-known/agent-card.json"
 HEALTH_PATH = b"/.well-known/agent-health"
+INTERFACE_PATH = b"/a2a"
 KINDS = (*SHARES, "alive")
 
 
@@ -104,6 +105,8 @@ class _Target(asyncio.Protocol):
     def _answer(self, path: bytes) -> bytes:
         if self._kind == "page":
             return _PAGE
+        if self._kind == "alive" and path == INTERFACE_PATH:
+            return _NO_GET
         if self._kind != "alive" or path not in (CARD_PATH, HEALTH_PATH):
             return _NOT_FOUND
         return _card(self._transport.get_extra_info("sockname")) if path == CARD_PATH else _document()
@@ -115,6 +118,7 @@ def _response(status: str, content_type: str, body: bytes, more: str = "") -> by
 
 
 _NOT_FOUND = _response("404 Not Found", "application/json", b'{"detail":"Not Found"}')
+_NO_GET = _response("405 Method Not Allowed", "application/json", b"{}", "Allow: POST\r\n")
 _PAGE = _response(
     "200 OK", "text/html; charset=utf-8", b"<!doctype html><title>Welcome</title>" + b" " * 4000
 )
@@ -168,9 +172,9 @@ def _document() -> bytes:
                 "latency_p50_ms": 182.0,
                 "latency_p99_ms": 911.5,
                 "sample_count": 48_211,
-                "window_seconds": 86_400,
+                "measurement_window_seconds": 86_400,
             },
-            "decay": {"trend": "stable", "days_since_model_change": None},
+            "decay": {"calibration_trend": "stable", "days_since_model_change": None},
         }
         _documents[minute] = _response(
             "200 OK", "application/json", json.dumps(body).encode(), "Cache-Control: max-age=60\r\n"
@@ -285,9 +289,13 @@ def _answering_pid(pid: int) -> int:
 
 
 def _free_udp_port() -> int:
-    with socket.socket(type=socket.SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    # NSD wants it for TCP too.
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as stream, socket.socket(type=socket.SOCK_DGRAM) as free:
+            port = int(stream.getsockname()[1])
+            with contextlib.suppress(OSError):
+                free.bind(("127.0.0.1", port))
+                return port
 
 
 def _wait_for_names(fleet: TargetFleet, port: int, serving: "subprocess.Popen[bytes]") -> None:
