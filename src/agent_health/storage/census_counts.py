@@ -1,0 +1,152 @@
+"""How many targets are there of each kind, and how did each pass over all of them end?
+
+Counts and nothing else: what they say is for `prober/census` to tell. Whoever is no target any more is
+counted with the gone (`targets.count_gone`), and nowhere here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic_core import from_json, to_json
+from sqlalchemy import insert, select, text, update
+
+from agent_health.storage.database import Transaction
+from agent_health.storage.tables import census_runs
+
+ROWS_AT_ONCE = 10_000
+"""Of those that are fetched from the database before they are counted on."""
+NEVER_MEASURED = "never_measured"
+"""In stored counts, the place of targets without a result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """One pass over all targets."""
+
+    run_id: str
+    name: str
+    began_at_s: float
+    ended_at_s: float | None
+    """None: it goes on, or was broken off."""
+    counts: Mapping[str | None, int]
+    """Targets by result, None for those never measured; empty until it has ended."""
+
+
+# The version of a card is looked up of the living alone: of the others nobody asks for it.
+_HOSTS = """
+    SELECT host, result, version, count(*) FROM (
+        SELECT host, result, CASE WHEN {is_living} THEN {version} END AS version
+        FROM targets LEFT JOIN probed ON probed.target = targets.id WHERE gone_at_s IS NULL
+    ) AS living GROUP BY host, result, version
+"""
+_HOSTS_SQLITE = text(
+    _HOSTS.format(
+        is_living="result IN (SELECT value FROM json_each(:living))",
+        version="memory ->> 'protocol_version'",
+    )
+)
+_HOSTS_POSTGRESQL = text(
+    _HOSTS.format(
+        is_living="result = ANY(ARRAY(SELECT json_array_elements_text(CAST(:living AS json))))",
+        version="CAST(memory AS json) ->> 'protocol_version'",
+    )
+)
+_DIRECTORIES = text("""
+    SELECT directories.name, result, count(*)
+    FROM listings
+    JOIN directories ON directories.id = listings.directory
+    JOIN targets ON targets.id = listings.target
+    LEFT JOIN probed ON probed.target = listings.target
+    WHERE gone_at_s IS NULL GROUP BY directories.name, result ORDER BY directories.name
+""")
+_RESULTS = text("""
+    SELECT result, count(*) FROM targets LEFT JOIN probed ON probed.target = targets.id
+    WHERE gone_at_s IS NULL GROUP BY result
+""")
+_HEALTH = text("""
+    SELECT health, count(*) FROM agents JOIN targets ON targets.subject_id = agents.agent_id
+    WHERE gone_at_s IS NULL GROUP BY health
+""")
+
+
+def hosts(
+    transaction: Transaction, living: Sequence[str]
+) -> Iterator[tuple[str, str | None, str | None, int]]:
+    """Return host, result, protocol version and count, as they come; the version of those results alone.
+
+    To be read to the end within the transaction: there may be a million.
+    """
+    statement = _HOSTS_POSTGRESQL if transaction.is_postgresql else _HOSTS_SQLITE
+    asked = {"living": to_json(list(living)).decode()}
+    few_at_once = statement.execution_options(yield_per=ROWS_AT_ONCE)
+    for row in transaction.connection.execute(few_at_once, asked):
+        yield row[0], row[1], row[2], row[3]
+
+
+def directories(transaction: Transaction) -> list[tuple[str, str | None, int]]:
+    """Return directory, result and count; a target that two directories list counts in both."""
+    return [(name, result, count) for name, result, count in transaction.connection.execute(_DIRECTORIES)]
+
+
+def results(transaction: Transaction) -> dict[str | None, int]:
+    """Return how many targets there are by their last result, None for those never measured."""
+    rows = transaction.connection.execute(_RESULTS)
+    return {None if result is None else str(result): int(count) for result, count in rows}
+
+
+def health(transaction: Transaction) -> dict[str, int]:
+    """Return how many targets are agents by now, by how each calls itself."""
+    rows = transaction.connection.execute(_HEALTH)
+    return {str(health): int(count) for health, count in rows}
+
+
+def begin_run(transaction: Transaction, run_id: str, name: str) -> StoredRun:
+    """Note that a pass over all targets begins now; `name` is that of the probe definition."""
+    began_at_s = transaction.now_s
+    transaction.connection.execute(
+        insert(census_runs).values(run_id=run_id, name=name, began_at_s=began_at_s)
+    )
+    return StoredRun(run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=None, counts={})
+
+
+def end_run(transaction: Transaction, run_id: str) -> None:
+    """Note that it has ended, and how many targets there are of each result; again, nothing happens."""
+    counts = {
+        NEVER_MEASURED if result is None else result: count for result, count in results(transaction).items()
+    }
+    transaction.connection.execute(
+        update(census_runs)
+        .where(census_runs.c.run_id == run_id, census_runs.c.ended_at_s.is_(None))
+        .values(ended_at_s=transaction.now_s, counts=to_json(counts).decode())
+    )
+
+
+def open_run(transaction: Transaction, name: str, since_s: float) -> StoredRun | None:
+    """Return the last pass of this name if it began since then and has not ended."""
+    latest = runs(transaction, name, 1)
+    if not latest or latest[0].ended_at_s is not None or latest[0].began_at_s < since_s:
+        return None
+    return latest[0]
+
+
+def runs(transaction: Transaction, name: str | None, limit: int) -> list[StoredRun]:
+    """Return the last passes of this name, or of any, the latest first."""
+    columns = census_runs.c
+    wanted = select(
+        columns.run_id, columns.name, columns.began_at_s, columns.ended_at_s, columns.counts
+    ).order_by(columns.began_at_s.desc(), columns.run_id.desc())
+    if name is not None:
+        wanted = wanted.where(columns.name == name)
+    return [
+        StoredRun(
+            run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=ended_at_s, counts=_counts(counts)
+        )
+        for run_id, name, began_at_s, ended_at_s, counts in transaction.connection.execute(
+            wanted.limit(limit)
+        )
+    ]
+
+
+def _counts(stored: str | None) -> dict[str | None, int]:
+    counts: dict[str, int] = from_json(stored or "{}")
+    return {None if result == NEVER_MEASURED else result: count for result, count in counts.items()}

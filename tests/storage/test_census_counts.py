@@ -1,0 +1,124 @@
+"""How many targets are there of each kind, and how did each pass over all of them end?"""
+
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+from tests.support.databases import WoundClock
+
+from agent_health.access import Role
+from agent_health.cli.local_ledger import LocalLedger
+from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
+from agent_health.directory_record import ImportPage
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.ledger import ProbeReport, ShardBatch
+from agent_health.storage import census_counts
+from agent_health.storage.database import Database
+from agent_health.target import host_of, shard_of, target_id
+
+LISTS = {
+    "first": ["https://a.example/", "https://a.example/2", "https://b.example/", "https://c.example/"],
+    "second": ["https://c.example/", "https://d.example/"],
+}
+SEEN = {
+    "https://a.example/": (ResultClass.OK, "1.0"),
+    "https://a.example/2": (ResultClass.OK, "1.0"),
+    "https://b.example/": (ResultClass.REFUSED, "0.3.0"),
+    "https://c.example/": (ResultClass.GATED, None),
+}
+
+
+@pytest.fixture
+async def counted(database: Database, clock: WoundClock) -> Database:
+    """A database of five targets in two directories, four of which were probed."""
+    lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+    for name, urls in LISTS.items():
+        await lists.put_page(name, "import", 1, ImportPage(urls=urls))
+        while (await lists.apply(name, "import", pages=1)).is_under_way:
+            pass
+    ledger = LocalLedger(database, "worker-1")
+    claims = {claim.shard: claim for claim in await ledger.claim("worker-1", 60.0, {})}
+    now = datetime.fromtimestamp(clock.now_s(), UTC)
+    for url, (result, version) in SEEN.items():
+        report = ProbeReport(
+            subject_id=target_id(url),
+            observation=Observation(
+                target_url=url, observed_at=now, discovery=LayerResult(result=result, latency_ms=20.0)
+            ),
+            memory=ProbeMemory(probed_at_s=clock.now_s(), result=result, protocol_version=version),
+        )
+        await ledger.report([ShardBatch(claim=claims[shard_of(host_of(url))], reports=[report])])
+    return database
+
+
+async def test_hosts_come_with_their_results_and_the_versions_of_the_living(counted: Database) -> None:
+    found = await counted.read(
+        lambda transaction: sorted(census_counts.hosts(transaction, ["ok", "gated"]), key=str)
+    )
+    assert found == [
+        ("a.example", "ok", "1.0", 2),
+        ("b.example", "refused", None, 1),
+        ("c.example", "gated", None, 1),
+        ("d.example", None, None, 1),
+    ]
+
+
+async def test_a_target_counts_in_each_directory_that_lists_it(counted: Database) -> None:
+    found = await counted.read(census_counts.directories)
+    assert sorted(found, key=str) == [
+        ("first", "gated", 1),
+        ("first", "ok", 2),
+        ("first", "refused", 1),
+        ("second", "gated", 1),
+        ("second", None, 1),
+    ]
+
+
+async def test_every_target_has_one_result_or_was_never_measured(counted: Database) -> None:
+    assert await counted.read(census_counts.results) == {"ok": 2, "refused": 1, "gated": 1, None: 1}
+
+
+async def test_agents_are_counted_by_how_they_call_themselves(counted: Database) -> None:
+    assert await counted.read(census_counts.health) == {"unknown": 2}
+
+
+async def test_who_is_no_target_any_more_is_not_counted(counted: Database) -> None:
+    lists = LocalDirectories(LocalRegistry(counted, Role.ADMIN))
+    await lists.put_page("first", "next", 1, ImportPage(urls=[], allow_shrink=True))
+    while (await lists.apply("first", "next", pages=1)).is_under_way:
+        pass
+    assert await counted.read(census_counts.results) == {"gated": 1, None: 1}
+    assert await counted.read(lambda transaction: len(list(census_counts.hosts(transaction, ["ok"])))) == 2
+    assert {name for name, *_ in await counted.read(census_counts.directories)} == {"second"}
+
+
+async def test_a_pass_is_open_until_it_has_ended_and_keeps_how_it_ended(
+    counted: Database, clock: WoundClock
+) -> None:
+    run = await counted.write(lambda transaction: census_counts.begin_run(transaction, "run-1", "census"))
+    assert (run.began_at_s, run.ended_at_s, run.counts) == (clock.now_s(), None, {})
+    since_s = clock.now_s()
+    assert await counted.read(lambda tx: census_counts.open_run(tx, "census", since_s)) == run
+    assert await counted.read(lambda tx: census_counts.open_run(tx, "other", since_s)) is None
+    assert await counted.read(lambda tx: census_counts.open_run(tx, "census", since_s + 1)) is None
+    clock.advance(30)
+    await counted.write(lambda transaction: census_counts.end_run(transaction, "run-1"))
+    clock.advance(30)
+    # Ended twice, it has ended the first time.
+    await counted.write(lambda transaction: census_counts.end_run(transaction, "run-1"))
+    assert await counted.read(lambda tx: census_counts.open_run(tx, "census", since_s)) is None
+    (ended,) = await counted.read(lambda tx: census_counts.runs(tx, "census", 10))
+    assert ended.ended_at_s == since_s + 30
+    assert ended.counts == {"ok": 2, "refused": 1, "gated": 1, None: 1}
+
+
+async def test_the_latest_passes_come_first(database: Database, clock: WoundClock) -> None:
+    for number in range(3):
+        name = "census" if number else "other"
+        await database.write(partial(census_counts.begin_run, run_id=f"run-{number}", name=name))
+        clock.advance(1)
+    latest = await database.read(lambda tx: census_counts.runs(tx, None, 2))
+    assert [run.run_id for run in latest] == ["run-2", "run-1"]
+    named = await database.read(lambda tx: census_counts.runs(tx, "census", 10))
+    assert [run.run_id for run in named] == ["run-2", "run-1"]
