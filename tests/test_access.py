@@ -29,8 +29,10 @@ READING = {
     Action.READ_AGENT,
     Action.READ_EVENTS,
     Action.READ_LEASES,
+    Action.READ_TARGETS,
 }
 OF_ITS_OWN = READING | {
+    Action.RECHECK,
     Action.RE_REGISTER,
     Action.BEAT,
     Action.DRAIN,
@@ -46,7 +48,13 @@ TO_ANYBODY = {
     Role.ENROLL: {Action.REGISTER},
     Role.AGENT: set(),
     Role.READER: READING | {Action.READ_MONITOR},
-    Role.PROBER: READING | {Action.READ_MONITOR, Action.REPORT_OBSERVATIONS, Action.LEASE_SHARDS},
+    Role.PROBER: READING
+    | {
+        Action.READ_MONITOR,
+        Action.REPORT_OBSERVATIONS,
+        Action.LEASE_SHARDS,
+        Action.IMPORT_TARGETS,
+    },
     Role.COORDINATOR: READING
     | {
         Action.READ_MONITOR,
@@ -58,6 +66,8 @@ TO_ANYBODY = {
         Action.SEND_COMMAND,
         Action.SET_MAINTENANCE,
         Action.RECHECK,
+        Action.IMPORT_TARGETS,
+        Action.CONFIRM_DIRECTORY,
         Action.CREATE_TASKS,
     },
     Role.ADMIN: set(Action),

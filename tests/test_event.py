@@ -189,7 +189,7 @@ def from_schema(schema: dict[str, Any]) -> st.SearchStrategy[Any]:  # noqa: C901
         case {"type": "string", "maxLength": most}:
             return st.text(max_size=min(most, 20))
         case {"type": "array", "items": items}:
-            return st.lists(from_schema(items), max_size=3)
+            return st.lists(from_schema(items), min_size=schema.get("minItems", 0), max_size=3)
         case {"type": "object"}:
             members = {name: from_schema(member) for name, member in schema["properties"].items()}
             required = {name: members.pop(name) for name in schema["required"]}

@@ -1,6 +1,7 @@
 """Which states follow from the event log alone?"""
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,9 @@ from agent_health.event import (
     MaintenanceChanged,
     OverrideChanged,
     Payload,
+    ShardLease,
+    ShardsEnded,
+    ShardsGranted,
     StateWritten,
 )
 from agent_health.event_chain import GENESIS, Event, chain, erased, link, read_event
@@ -94,6 +98,18 @@ def ended(token: int, lease_id: str = "l1", holder: str = "a", **other: Any) -> 
 
 def written(holder: str, token: int) -> StateWritten:
     return StateWritten(resource="r", holder=holder, fencing_token=token, version=1)
+
+
+def shards(*numbers: int, token: int = 1) -> list[ShardLease]:
+    return [ShardLease(shard=number, lease_id=f"l{number}", fencing_token=token) for number in numbers]
+
+
+def granted(*numbers: int, token: int = 1) -> ShardsGranted:
+    return ShardsGranted(holder="key:k/p", shards=shards(*numbers, token=token), expires_at=AT)
+
+
+def given_up(*numbers: int, holder: str = "key:k/p", token: int = 1) -> ShardsEnded:
+    return ShardsEnded(holder=holder, shards=shards(*numbers, token=token), reason=EndReason.RELEASED)
 
 
 REGISTERED = lifecycle(Signal.REGISTERED, Status.REGISTERING, 1, 1)
@@ -266,6 +282,39 @@ def test_the_holder_of_the_current_token_may_write() -> None:
     assert replayed(REGISTERED, acquired(1), written("a", 1), written("a", 1)).leases == {"r": HELD}
 
 
+def test_an_event_of_many_shards_is_one_for_each() -> None:
+    replay = replayed(granted(3, 5, 7), given_up(3, 7))
+    assert {name: (lease.token, lease.end_reason) for name, lease in replay.leases.items()} == {
+        "shard:3": (1, EndReason.RELEASED),
+        "shard:5": (1, None),
+        "shard:7": (1, EndReason.RELEASED),
+    }
+    one_by_one = replayed(
+        granted(3),
+        granted(5),
+        acquired(1, "l7", "key:k/p", resource="shard:7", holder_incarnation=0),
+        given_up(3),
+        ended(1, "l7", "key:k/p", resource="shard:7"),
+    )
+    assert one_by_one.leases == replay.leases
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (granted(4, 3, token=2), "holds shard:3"),
+        (granted(9, token=1), r"token 1 is not above 1"),
+        (granted(4, 4), "names a shard twice"),
+        (given_up(3, 4), "nobody holds shard:4"),
+        (given_up(3, token=2), "holds shard:3 with token 1"),
+        (given_up(3, holder="key:k/q"), "holds shard:3 with token 1"),
+    ],
+)
+def test_an_event_of_which_one_shard_cannot_be_changes_none(payload: Payload, why: str) -> None:
+    replay = replayed(granted(3, 9), given_up(9))
+    assert re.search(why, refusal(replay, payload))
+
+
 # --- the log as a whole --------------------------------------------------------------------------
 
 
@@ -281,7 +330,11 @@ def test_the_example_log_leads_to_the_states_that_it_tells_of() -> None:
         "agent_billing_01": Status.DEAD,
         "agent_lead": Status.DEAD,
     }
-    assert [(lease.token, lease.end_reason) for lease in replay.leases.values()] == [(2, EndReason.RELEASED)]
+    assert {lease.resource: (lease.token, lease.end_reason) for lease in replay.leases.values()} == {
+        "intent:i1/invoice": (2, EndReason.RELEASED),
+        "shard:0": (2**32 + 1, None),
+        "shard:1": (2**32 + 1, EndReason.RELEASED),
+    }
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 3])
@@ -302,7 +355,7 @@ def test_a_payload_that_is_none_of_its_type_is_refused() -> None:
 def test_events_that_change_no_state_change_none() -> None:
     stateful = {
         AgentLifecycle, AgentUpdated, AgentHealthChanged, MaintenanceChanged, OverrideChanged,
-        AgentErased, LeaseAcquired, LeaseEnded, StateWritten, EpochRaised,
+        AgentErased, LeaseAcquired, LeaseEnded, ShardsGranted, ShardsEnded, StateWritten, EpochRaised,
     }  # fmt: skip
     examples = [read_event(json.loads(path.read_text())) for path in EXAMPLES]
     others = [event for event in examples if PAYLOADS[event.type] not in stateful]

@@ -61,6 +61,12 @@ class Action(StrEnum):
     """Whether the registry trusts its own eyes."""
     REPORT_OBSERVATIONS = "report_observations"
     LEASE_SHARDS = "lease_shards"
+    READ_TARGETS = "read_targets"
+    """What is probed, and what came of it."""
+    IMPORT_TARGETS = "import_targets"
+    """Say what a directory lists."""
+    CONFIRM_DIRECTORY = "confirm_directory"
+    """Let go what left a directory that has shrunk by more than half."""
     SEND_COMMAND = "send_command"
     SET_MAINTENANCE = "set_maintenance"
     RECHECK = "recheck"
@@ -102,20 +108,25 @@ PERMISSIONS: Mapping[tuple[Role, Action], Extent] = MappingProxyType({
     (Role.AGENT,       Action.READ_AGENT):          Extent.OWN,
     (Role.AGENT,       Action.READ_EVENTS):         Extent.OWN,
     (Role.AGENT,       Action.READ_LEASES):         Extent.OWN,
+    (Role.AGENT,       Action.READ_TARGETS):        Extent.OWN,
+    (Role.AGENT,       Action.RECHECK):             Extent.OWN,
 
     (Role.READER,      Action.LIST_AGENTS):         Extent.ANY,
     (Role.READER,      Action.READ_AGENT):          Extent.ANY,
     (Role.READER,      Action.READ_EVENTS):         Extent.ANY,
     (Role.READER,      Action.READ_LEASES):         Extent.ANY,
     (Role.READER,      Action.READ_MONITOR):        Extent.ANY,
+    (Role.READER,      Action.READ_TARGETS):        Extent.ANY,
 
     (Role.PROBER,      Action.LIST_AGENTS):         Extent.ANY,
     (Role.PROBER,      Action.READ_AGENT):          Extent.ANY,
     (Role.PROBER,      Action.READ_EVENTS):         Extent.ANY,
     (Role.PROBER,      Action.READ_LEASES):         Extent.ANY,
     (Role.PROBER,      Action.READ_MONITOR):        Extent.ANY,
+    (Role.PROBER,      Action.READ_TARGETS):        Extent.ANY,
     (Role.PROBER,      Action.REPORT_OBSERVATIONS): Extent.ANY,
     (Role.PROBER,      Action.LEASE_SHARDS):        Extent.ANY,
+    (Role.PROBER,      Action.IMPORT_TARGETS):      Extent.ANY,
 
     (Role.COORDINATOR, Action.REGISTER):            Extent.ANY,
     (Role.COORDINATOR, Action.RE_REGISTER):         Extent.ANY,
@@ -129,9 +140,12 @@ PERMISSIONS: Mapping[tuple[Role, Action], Extent] = MappingProxyType({
     (Role.COORDINATOR, Action.READ_EVENTS):         Extent.ANY,
     (Role.COORDINATOR, Action.READ_LEASES):         Extent.ANY,
     (Role.COORDINATOR, Action.READ_MONITOR):        Extent.ANY,
+    (Role.COORDINATOR, Action.READ_TARGETS):        Extent.ANY,
     (Role.COORDINATOR, Action.SEND_COMMAND):        Extent.ANY,
     (Role.COORDINATOR, Action.SET_MAINTENANCE):     Extent.ANY,
     (Role.COORDINATOR, Action.RECHECK):             Extent.ANY,
+    (Role.COORDINATOR, Action.IMPORT_TARGETS):      Extent.ANY,
+    (Role.COORDINATOR, Action.CONFIRM_DIRECTORY):   Extent.ANY,
     (Role.COORDINATOR, Action.CREATE_TASKS):        Extent.ANY,
 
     **{(Role.ADMIN, action): Extent.ANY for action in Action},

@@ -464,3 +464,63 @@ class TooManyWebhooks(AgentHealthError):
     def __init__(self, most: int) -> None:
         super().__init__(f"there are {most} webhooks already: delete one first")
         self.most = most
+
+
+class TargetNotFound(AgentHealthError):
+    """Nothing that is or was to be probed has this id."""
+
+    def __init__(self, target_id: str) -> None:
+        super().__init__(f"no target is known as {target_id[:128]!r}")
+        self.target_id = target_id[:128]
+
+
+class TargetGone(AgentHealthError):
+    """It is no target any more; `reason` says why."""
+
+    def __init__(self, target_id: str, reason: str) -> None:
+        super().__init__(f"{target_id!r} is probed no more: {reason.replace('_', ' ')}")
+        self.target_id = target_id
+        self.reason = reason
+
+
+class DirectoryNotFound(AgentHealthError):
+    """No directory of this name was ever imported."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no directory is known as {name[:128]!r}")
+        self.name = name[:128]
+
+
+class ImportNotFound(AgentHealthError):
+    """The directory has no import of this id."""
+
+    def __init__(self, name: str, import_id: str) -> None:
+        super().__init__(f"{name[:128]!r} has no import {import_id[:64]!r}")
+        self.name = name[:128]
+        self.import_id = import_id[:64]
+
+
+class ImportOver(AgentHealthError):
+    """The import takes no more pages: it is complete, or a later one has taken its place."""
+
+    def __init__(self, import_id: str, state: str) -> None:
+        super().__init__(f"the import {import_id!r} is {state}: begin a new one")
+        self.import_id = import_id
+        self.state = state
+
+
+class NothingHeld(AgentHealthError):
+    """Nothing of this directory waits to be confirmed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"nothing of {name[:128]!r} waits to be confirmed")
+        self.name = name[:128]
+
+
+class TooMany(AgentHealthError):
+    """There are so many of a kind already: `what` says of which."""
+
+    def __init__(self, what: str, most: int) -> None:
+        super().__init__(f"there are {most} {what} already")
+        self.what = what
+        self.most = most

@@ -23,6 +23,8 @@ from agent_health.monitor_health import MonitorState, Turn
 
 MAX_EXPLANATION_CHARACTERS = 500
 MAX_CHANGED_MEMBERS = 32
+MAX_SHARDS = 256
+"""In one event: about 25 kB."""
 MAX_LOGGED_EPOCH = (MAX_NUMBER + 1) // COUNTERS_PER_EPOCH - 1
 """2^21 - 1: in a higher epoch fencing tokens reach 2^53, which canonical JSON cannot write.
 
@@ -52,6 +54,10 @@ class EventType(StrEnum):
     LEASE_ACQUIRED = "lease.acquired"
     LEASE_RELEASED = "lease.released"
     LEASE_EXPIRED = "lease.expired"
+    SHARDS_GRANTED = "shards.granted"
+    """Leases of shards, many at once: one of `lease.acquired` for each would drown the log."""
+    SHARDS_ENDED = "shards.ended"
+    """The same at their end, for whatever reason."""
     FENCED_WRITE_REJECTED = "fenced_write_rejected"
     STATE_WRITTEN = "state.written"
     MONITOR_HELD = "monitor.held"
@@ -65,6 +71,11 @@ class EventType(StrEnum):
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_DELETED = "webhook.deleted"
     WEBHOOK_DISABLED = "webhook.disabled"
+    DIRECTORY_APPLIED = "directory.applied"
+    """A directory's new list took the place of the old one."""
+    DIRECTORY_HELD = "directory.held"
+    """It has shrunk so much that what left is kept until somebody confirms it."""
+    DIRECTORY_CONFIRMED = "directory.confirmed"
     EPOCH_RAISED = "epoch.raised"
     LOG_ARCHIVED = "log.archived"
     """A closed prefix left the database; the next event follows on its last hash."""
@@ -257,6 +268,32 @@ class LeaseEnded(Payload):
     reason: EndReason
 
 
+class ShardLease(Payload):
+    """The lease of one shard."""
+
+    shard: Number
+    lease_id: OwnId
+    fencing_token: Positive
+
+
+class ShardsGranted(Payload):
+    """A prober has more shards."""
+
+    holder: Label
+    """The key that it shows, and its own name behind a slash."""
+    shards: Annotated[list[ShardLease], Field(min_length=1, max_length=MAX_SHARDS)]
+    expires_at: Moment
+    """As they were granted; renewals are not logged."""
+
+
+class ShardsEnded(Payload):
+    """A prober has fewer shards, and why."""
+
+    holder: Label
+    shards: Annotated[list[ShardLease], Field(min_length=1, max_length=MAX_SHARDS)]
+    reason: EndReason
+
+
 class FencedWriteRejected(Payload):
     """A guarded write was refused and changed nothing."""
 
@@ -325,6 +362,19 @@ class WebhookChanged(Payload):
     """In a row."""
 
 
+class DirectoryChanged(Payload):
+    """A directory lists other targets than before, or would."""
+
+    directory: Label
+    listed: Number
+    """How many it lists now; what is held counts."""
+    added: Number
+    removed: Number
+    """How many left it; of a list that is held, how many would."""
+    reason: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)] | None = None
+    """Why it is held."""
+
+
 class EpochRaised(Payload):
     """The store was restored or failed over: from now on all fencing tokens are higher."""
 
@@ -367,6 +417,8 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.LEASE_ACQUIRED:            LeaseAcquired,
     EventType.LEASE_RELEASED:            LeaseEnded,
     EventType.LEASE_EXPIRED:             LeaseEnded,
+    EventType.SHARDS_GRANTED:            ShardsGranted,
+    EventType.SHARDS_ENDED:              ShardsEnded,
     EventType.FENCED_WRITE_REJECTED:     FencedWriteRejected,
     EventType.STATE_WRITTEN:             StateWritten,
     EventType.MONITOR_HELD:              MonitorTurned,
@@ -380,6 +432,9 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.WEBHOOK_CREATED:           WebhookChanged,
     EventType.WEBHOOK_DELETED:           WebhookChanged,
     EventType.WEBHOOK_DISABLED:          WebhookChanged,
+    EventType.DIRECTORY_APPLIED:         DirectoryChanged,
+    EventType.DIRECTORY_HELD:            DirectoryChanged,
+    EventType.DIRECTORY_CONFIRMED:       DirectoryChanged,
     EventType.EPOCH_RAISED:              EpochRaised,
     EventType.LOG_ARCHIVED:              LogArchived,
 })  # fmt: skip

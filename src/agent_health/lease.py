@@ -189,6 +189,11 @@ def intent_scope_resource(intent_id: str, scope: str) -> str:
     return resource
 
 
+def shard_resource(shard: int) -> str:
+    """Name the resource of a shard."""
+    return f"{ResourceKind.SHARD}:{shard}"
+
+
 def fencing_token(epoch: int, counter: int) -> int:
     """Return epoch · 2^32 + counter: any token of an epoch is above all those of the one before.
 

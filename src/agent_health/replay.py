@@ -5,7 +5,7 @@ events before it have led to is an error of whoever wrote it: replaying is also 
 Memory grows with the agents and resources, not with the events.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import TypeVar
@@ -25,10 +25,13 @@ from agent_health.event import (
     MaintenanceChanged,
     OverrideChanged,
     Payload,
+    ShardLease,
+    ShardsEnded,
+    ShardsGranted,
     StateWritten,
 )
 from agent_health.event_chain import Event, payload_of
-from agent_health.lease import EndReason
+from agent_health.lease import EndReason, shard_resource
 from agent_health.lifecycle import TRANSITIONS, Reason, Signal, Status, begins_new_life, reason_of
 
 MAX_DIFFERENCES = 1_000
@@ -172,10 +175,8 @@ class Replay:
                 self.agents[payload.agent_id] = _after_change(self._agent(payload.agent_id), payload)
             case AgentErased():
                 self.forget(payload.agent_id)
-            case LeaseAcquired():
-                self.leases[payload.resource] = self._granted(payload)
-            case LeaseEnded():
-                self.leases[payload.resource] = self._ended(payload)
+            case LeaseAcquired() | LeaseEnded() | ShardsGranted() | ShardsEnded():
+                self.leases |= self._after_leases(payload)
             case StateWritten():
                 _check_holds(self._held(payload.resource), payload.holder, payload.fencing_token)
             case EpochRaised():
@@ -197,35 +198,61 @@ class Replay:
             raise _Contradiction(f"nobody holds {resource}")
         return lease
 
-    def _granted(self, payload: LeaseAcquired) -> LeaseState:
-        before = self.leases.get(payload.resource)
-        if before is not None and before.is_held:
-            raise _Contradiction(f"{before.holder} holds {payload.resource}")
-        if before is not None and payload.fencing_token <= before.token:
-            raise _Contradiction(f"token {payload.fencing_token} is not above {before.token}")
+    def _after_leases(
+        self, payload: LeaseAcquired | LeaseEnded | ShardsGranted | ShardsEnded
+    ) -> dict[str, LeaseState]:
+        """Return the resources that change; all are judged before any is changed."""
+        match payload:
+            case LeaseAcquired():
+                self._check_taker(payload)
+                lease = self._granted(
+                    payload.resource, payload.lease_id, payload.holder, payload.fencing_token
+                )
+                return {payload.resource: lease}
+            case LeaseEnded():
+                lease = self._ended(
+                    payload.resource, payload.lease_id, payload.holder, payload.fencing_token, payload.reason
+                )
+                return {payload.resource: lease}
+            case ShardsGranted():
+                return {
+                    name: self._granted(name, shard.lease_id, payload.holder, shard.fencing_token)
+                    for name, shard in _by_resource(payload.shards)
+                }
+            case ShardsEnded():
+                return {
+                    name: self._ended(
+                        name, shard.lease_id, payload.holder, shard.fencing_token, payload.reason
+                    )
+                    for name, shard in _by_resource(payload.shards)
+                }
+
+    def _check_taker(self, payload: LeaseAcquired) -> None:
         if payload.holder_incarnation:
             holder = self._agent(payload.holder)
             if holder.status not in _TAKES_LEASES or holder.incarnation != payload.holder_incarnation:
                 raise _Contradiction(
                     f"{payload.holder} is {holder.status} in incarnation {holder.incarnation}"
                 )
-        return LeaseState(
-            resource=payload.resource,
-            lease_id=payload.lease_id,
-            holder=payload.holder,
-            token=payload.fencing_token,
-        )
 
-    def _ended(self, payload: LeaseEnded) -> LeaseState:
-        lease = self._held(payload.resource)
-        if lease.lease_id != payload.lease_id:
-            raise _Contradiction(f"the lease of {payload.resource} is {lease.lease_id}")
-        _check_holds(lease, payload.holder, payload.fencing_token)
+    def _granted(self, resource: str, lease_id: str, holder: str, token: int) -> LeaseState:
+        before = self.leases.get(resource)
+        if before is not None and before.is_held:
+            raise _Contradiction(f"{before.holder} holds {resource}")
+        if before is not None and token <= before.token:
+            raise _Contradiction(f"token {token} is not above {before.token}")
+        return LeaseState(resource=resource, lease_id=lease_id, holder=holder, token=token)
+
+    def _ended(self, resource: str, lease_id: str, holder: str, token: int, reason: EndReason) -> LeaseState:
+        lease = self._held(resource)
+        if lease.lease_id != lease_id:
+            raise _Contradiction(f"the lease of {resource} is {lease.lease_id}")
+        _check_holds(lease, holder, token)
         # RFC-0016 9.1: the death comes first, and is the cause.
-        status = _ENDED_BY_STATUS.get(payload.reason)
-        if status is not None and self._agent(payload.holder).status is not status:
-            raise _Contradiction(f"{payload.holder} is {self.agents[payload.holder].status}, not {status}")
-        return replace(lease, end_reason=payload.reason)
+        status = _ENDED_BY_STATUS.get(reason)
+        if status is not None and self._agent(holder).status is not status:
+            raise _Contradiction(f"{holder} is {self.agents[holder].status}, not {status}")
+        return replace(lease, end_reason=reason)
 
     def _all_differences(self, agents: Iterable[AgentState], leases: Iterable[LeaseState]) -> Iterator[str]:
         missing = set(self.agents)
@@ -312,6 +339,13 @@ def _after_change(
             return replace(agent, maintenance_until_s=_seconds(payload.until))
         case OverrideChanged():
             return replace(agent, override_status=payload.status, override_until_s=_seconds(payload.until))
+
+
+def _by_resource(shards: Sequence[ShardLease]) -> list[tuple[str, ShardLease]]:
+    named = {shard_resource(lease.shard): lease for lease in shards}
+    if len(named) < len(shards):
+        raise _Contradiction("it names a shard twice")
+    return list(named.items())
 
 
 def _check_holds(lease: LeaseState, holder: str, token: int) -> None:

@@ -10,7 +10,7 @@ from tests.support.registry_api import RegistryApi
 from agent_health.access import Role
 from agent_health.agent_record import moment
 from agent_health.storage.database import Database
-from agent_health.target import target_id
+from agent_health.target import shard_of, target_id
 
 OBSERVATIONS = "/api/v1/observations"
 CARD = "https://agent.example/.well-known/agent-card.json"
@@ -221,8 +221,11 @@ async def test_an_agent_that_is_off_the_list_is_not_watched(api: RegistryApi, cl
     assert await outcomes(api, seen(clock)) == ["ignored"]
 
 
+SHARD = shard_of("agent.example")
+
+
 async def _shard(api: RegistryApi, ttl_seconds: float = 60) -> dict[str, Any]:
-    body = {"resource": "shard:7", "ttl_seconds": ttl_seconds}
+    body = {"resource": f"shard:{SHARD}", "ttl_seconds": ttl_seconds}
     answer = await api.ask("POST", "/api/v1/leases", body, key=Role.PROBER)
     assert answer.status == 201, answer.body
     return dict(answer.json())
@@ -231,22 +234,22 @@ async def _shard(api: RegistryApi, ttl_seconds: float = 60) -> dict[str, Any]:
 async def test_a_shards_results_count_with_its_token_and_a_stale_one_refuses_all_of_them(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    await api.register("agent-1")
+    await _probed(api)
     token = (await _shard(api))["fencing_token"]
-    assert await outcomes(api, seen(clock), shard=7, fencing_token=token) == ["accepted"]
+    assert await outcomes(api, seen(clock), shard=SHARD, fencing_token=token) == ["accepted"]
     clock.advance(61)
-    late = await report(api, seen(clock), shard=7, fencing_token=token)
+    late = await report(api, seen(clock), shard=SHARD, fencing_token=token)
     assert (late.status, late.json()["error"]["code"]) == (412, "lease_ended")
     newer = (await _shard(api))["fencing_token"]
     clock.advance(1)
     new_target = seen(clock, target_url=CARD)
-    stale = await report(api, seen(clock), new_target, shard=7, fencing_token=token)
+    stale = await report(api, seen(clock), new_target, shard=SHARD, fencing_token=token)
     assert (stale.status, stale.json()["error"]["code"]) == (412, "stale_token")
     assert "seen" in await api.record("agent-1")
     assert await count_by_status(api.database) == {"active": 1}
     assert len(await api.events(type="fenced_write_rejected")) == 2
-    assert await outcomes(api, seen(clock), shard=7, fencing_token=newer) == ["accepted"]
-    never = await report(api, seen(clock), shard=8, fencing_token=newer)
+    assert await outcomes(api, seen(clock), shard=SHARD, fencing_token=newer) == ["accepted"]
+    never = await report(api, seen(clock), shard=SHARD + 1, fencing_token=newer)
     assert never.status == 404
 
 

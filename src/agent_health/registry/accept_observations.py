@@ -1,175 +1,225 @@
 """What follows from what probers have seen? (protocol 3, 4, 8)
 
 One batch is one shard's results: all of it counts, or none if the shard was leased to somebody else since.
+Each result is noted of its target (`target_results`); of those that have a record as agents it is asked
+besides what follows for these (`verdict`).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from enum import StrEnum
-from typing import Annotated, Self
-
-from pydantic import BaseModel, Field, model_validator
-from pydantic_core import PydanticCustomError
+from dataclasses import dataclass, replace
 
 from agent_health.access import Action
-from agent_health.agent_record import Body, Registration
+from agent_health.agent_record import Registration
 from agent_health.errors import AgentHealthError
-from agent_health.lease import judge_write
+from agent_health.event import EventDraft
+from agent_health.lease import judge_write, shard_resource
 from agent_health.lifecycle import Status
 from agent_health.observation import Observation
+from agent_health.observation_batch import (
+    MAX_BATCH_BYTES,
+    ObservationAnswer,
+    ObservationBatch,
+    ObservationResult,
+    ReportOutcome,
+)
 from agent_health.observed import Observed, fold
 from agent_health.registry import lease_events
 from agent_health.registry.call import checked
 from agent_health.registry.change_status import MONITOR, change_status
+from agent_health.registry.claim_shards import is_worker_of
 from agent_health.registry.hold_lease import holder_of
 from agent_health.registry.judge_agents import judge_agents
-from agent_health.registry.lease_records import Token, refused
+from agent_health.registry.lease_records import refused
 from agent_health.registry.monitor_row import circumstances
 from agent_health.registry.operations import Call, Operation, Reply
-from agent_health.registry.register_agent import add_agent
-from agent_health.storage import agents, event_log, leases
+from agent_health.registry.register_agent import add_agent, begin_new_life
+from agent_health.registry.target_results import Results
+from agent_health.storage import agents, event_log, leases, probed
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
+from agent_health.storage.probed import Subject
 from agent_health.target import target_id
 from agent_health.verdict import Monitoring
 
-MAX_OBSERVATIONS = 1_000
-"""In one batch."""
-MAX_BODY_BYTES = 8_388_608
-"""A thousand observations, each with reasons in words."""
-MAX_SHARD = 999_999_999
+
+@dataclass(frozen=True, slots=True)
+class _Shards:
+    """Which shards a batch names, and why which of them are not the caller's."""
+
+    named: frozenset[int]
+    refusals: dict[int, AgentHealthError]
+    drafts: list[EventDraft]
+    """What is logged of the refusals."""
+
+    @property
+    def are_named(self) -> bool:
+        """Whether the batch is that of shards."""
+        return bool(self.named)
 
 
-class ObservationBatch(Body):
-    """The body of `POST /api/v1/observations`."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of those whom a batch concerns; their agents are locked."""
 
-    observations: Annotated[list[Observation], Field(min_length=1, max_length=MAX_OBSERVATIONS)]
-    """In the order in which they were made."""
-    shard: Annotated[int, Field(ge=0, le=MAX_SHARD, strict=True)] | None = None
-    """The shard that they are the results of, with the token of the prober's lease on it."""
-    fencing_token: Token | None = None
-
-    @model_validator(mode="after")
-    def _go_together(self) -> Self:
-        if (self.shard is None) != (self.fencing_token is None):
-            raise PydanticCustomError("shard_and_token", "shard and fencing_token go together")
-        return self
-
-
-class Outcome(StrEnum):
-    """What became of one observation."""
-
-    ACCEPTED = "accepted"
-    UNKNOWN = "unknown"
-    """No agent has this id."""
-    IGNORED = "ignored"
-    """It was late, doubled or misdated, or the agent is off the list."""
-    NO_SIGN_OF_LIFE_YET = "no_sign_of_life_yet"
-    """The target gets a record at its first one."""
-
-
-class ObservationResult(BaseModel):
-    """What became of one observation, and whose it is."""
-
-    agent_id: str
-    """Of a target too that has no record yet."""
-    outcome: Outcome
-
-
-class ObservationAnswer(BaseModel):
-    """The answer to a batch."""
-
-    results: list[ObservationResult]
-    """One for each observation, in their order."""
-    counts: dict[Outcome, int]
+    subjects: dict[str, Subject]
+    agents: dict[str, StoredAgent]
+    """By their ids; those that are found are added."""
 
 
 def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
-    """Fold observations into what is known of their agents, and carry out what follows.
+    """Fold observations into what is known of their agents and targets, and carry out what follows.
 
     The refusal of a stale token is returned, not raised: its event has to be committed.
     """
     batch = call.body_as(ObservationBatch)
-    subjects = [_agent_id(observation) for observation in batch.observations]
-    found = {
-        agent.agent_id: agent
-        for agent in agents.find_named(transaction, sorted(set(subjects)), to_change=True)
-    }
-    refusal = _refusal(transaction, call, batch)
-    if refusal is not None:
-        return refusal
+    shards = _judged(transaction, call, batch)
+    if batch.shard is not None and batch.shard in shards.refusals:
+        event_log.append(transaction, shards.drafts)
+        return shards.refusals[batch.shard]
+    named = [_subject_id(observation) for observation in batch.observations]
+    known = _locked(transaction, sorted(set(named)), has_shards=shards.are_named)
     # The locks may have been waited for.
     transaction = transaction.after_waiting()
-    _add_found_targets(transaction, batch.observations, found)
-    seen = {
-        agent_id: Observed() if agent.observed is None else Observed.from_json(agent.observed)
-        for agent_id, agent in found.items()
-    }
-    results: list[ObservationResult] = []
-    touched: dict[str, Observed] = {}
-    for agent_id, observation in zip(subjects, batch.observations, strict=True):
-        outcome = _outcome(observation, found.get(agent_id))
-        if outcome is Outcome.ACCEPTED:
-            after = fold(seen[agent_id], observation, transaction.now_s)
-            if after is seen[agent_id]:
-                outcome = Outcome.IGNORED
-            else:
-                seen[agent_id] = touched[agent_id] = after
-        results.append(ObservationResult(agent_id=agent_id, outcome=outcome))
-    _follow_up(transaction, [found[agent_id] for agent_id in touched], touched)
-    counts = Counter(result.outcome for result in results)
-    return Reply(content=ObservationAnswer(results=results, counts=dict(counts)))
+    results = Results(transaction.now_s)
+    outcomes: list[ReportOutcome | None] = []
+    memories = batch.memories or [None] * len(named)
+    for subject_id, observation, memory in zip(named, batch.observations, memories, strict=True):
+        subject = known.subjects[subject_id]
+        outcome = _refused(subject, observation, known.agents.get(subject_id), shards)
+        if outcome is None and subject.target is not None:
+            outcome = None if results.take(subject, observation, memory) else ReportOutcome.IGNORED
+        outcomes.append(outcome)
+    results.store(transaction)
+    taken = [
+        (subject_id, observation)
+        for subject_id, observation, outcome in zip(named, batch.observations, outcomes, strict=True)
+        if outcome is None
+    ]
+    _find_agents(transaction, taken, known)
+    folded = iter(_fold_in(transaction, taken, known))
+    decided = [next(folded) if outcome is None else outcome for outcome in outcomes]
+    event_log.append(transaction, shards.drafts)
+    results.store_sums(transaction)
+    answer = ObservationAnswer(
+        results=[
+            ObservationResult(agent_id=subject_id, outcome=outcome)
+            for subject_id, outcome in zip(named, decided, strict=True)
+        ],
+        counts=dict(Counter(decided)),
+        lost=sorted(shards.refusals),
+    )
+    return Reply(content=answer)
 
 
-def _agent_id(observation: Observation) -> str:
+def _subject_id(observation: Observation) -> str:
     if observation.agent_id is not None:
         return observation.agent_id
     return target_id(observation.target_url or "")
 
 
-def _refusal(transaction: Transaction, call: Call, batch: ObservationBatch) -> AgentHealthError | None:
-    """Return why the batch of a shard is refused, None if its lease is the caller's."""
-    if batch.shard is None or batch.fencing_token is None:
-        return None
-    resource, token, holder = f"shard:{batch.shard}", batch.fencing_token, holder_of(call.caller)
-    claim = leases.find(transaction, resource, to_change=True)
-    if claim is not None and claim.lease_id is None:
-        claim = None
+def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _Shards:
+    """Lock the leases of the shards that a batch names, and judge its tokens."""
+    tokens = batch.tokens or {}
+    if batch.shard is not None and batch.fencing_token is not None:
+        tokens = {batch.shard: batch.fencing_token}
+    if not tokens:
+        return _Shards(frozenset(), {}, [])
+    claims = leases.find_many(transaction, map(shard_resource, tokens))
     now_s = transaction.after_waiting().now_s
-    refusal = judge_write(claim, holder, token, now_s)
-    if refusal is None:
-        return None
-    event = lease_events.write_rejected(
-        refusal, resource, writer=holder, token=token, agent_id=call.caller.agent_id
-    )
-    event_log.append(transaction, [event])
-    return refused(refusal, resource, now_s=now_s, token=token)
+    refusals: dict[int, AgentHealthError] = {}
+    drafts: list[EventDraft] = []
+    for shard, token in sorted(tokens.items()):
+        resource, holder = shard_resource(shard), holder_of(call.caller)
+        claim = claims.get(resource)
+        if claim is not None and is_worker_of(claim.holder, call.caller):
+            holder = claim.holder or holder
+        refusal = judge_write(
+            None if claim is None or claim.lease_id is None else claim, holder, token, now_s
+        )
+        if refusal is not None:
+            agent_id = call.caller.agent_id
+            drafts.append(
+                lease_events.write_rejected(refusal, resource, writer=holder, token=token, agent_id=agent_id)
+            )
+            refusals[shard] = refused(refusal, resource, now_s=now_s, token=token)
+    return _Shards(frozenset(tokens), refusals, drafts)
 
 
-def _add_found_targets(
-    transaction: Transaction, observations: Iterable[Observation], found: dict[str, StoredAgent]
-) -> None:
-    """Give each target a record that shows its first sign of life."""
-    for observation in observations:
-        url = observation.target_url
-        if url is None or not observation.is_sign_of_life or target_id(url) in found:
+def _locked(transaction: Transaction, subject_ids: list[str], *, has_shards: bool) -> _Known:
+    """Return what is known of these, and keep others from changing it meanwhile."""
+    if not has_shards:
+        # Whoever holds a shard is alone with its targets.
+        probed.lock(transaction, subject_ids)
+    subjects = probed.find(transaction, subject_ids)
+    numbers = sorted(subject.agent for subject in subjects.values() if subject.agent is not None)
+    found = agents.find_many(transaction, numbers, to_change=True) if numbers else []
+    return _Known(subjects, {agent.agent_id: agent for agent in found})
+
+
+def _refused(
+    subject: Subject, observation: Observation, agent: StoredAgent | None, shards: _Shards
+) -> ReportOutcome | None:
+    """Return why an observation does not count, whatever it saw; None if it may."""
+    if subject.target is None:
+        if shards.are_named or (agent is None and observation.target_url is None):
+            return ReportOutcome.UNKNOWN
+        is_off = agent is not None and agent.status == Status.DEREGISTERED
+        return ReportOutcome.IGNORED if is_off else None
+    if shards.are_named and subject.shard not in shards.named:
+        return ReportOutcome.NOT_IN_SHARD
+    if subject.shard in shards.refusals:
+        return ReportOutcome.SHARD_LOST
+    return ReportOutcome.IGNORED if subject.is_gone else None
+
+
+def _find_agents(transaction: Transaction, taken: Iterable[tuple[str, Observation]], known: _Known) -> None:
+    """Give each target a record that shows its first sign of life, be it the first of its next life."""
+    for subject_id, observation in taken:
+        agent = known.agents.get(subject_id)
+        is_there = agent is not None and agent.status != Status.DEREGISTERED
+        url = observation.target_url or known.subjects[subject_id].url
+        if is_there or url is None or not observation.is_sign_of_life:
             continue
-        agent_id = target_id(url)
-        asked = {"agent_id": agent_id, "card_url": url, "monitoring": Monitoring.PROBE}
+        asked = {"agent_id": subject_id, "card_url": url, "monitoring": Monitoring.PROBE}
         body = checked(Registration, asked)
         assert isinstance(body, Registration)  # noqa: S101 - it is what was asked for
-        found[agent_id] = add_agent(transaction, agent_id, body, MONITOR, "its first sign of life")
+        if agent is None:
+            found = add_agent(transaction, subject_id, body, MONITOR, "its first sign of life")
+        else:
+            found = begin_new_life(transaction, agent, body, MONITOR)
+        known.agents[subject_id] = found
 
 
-def _outcome(observation: Observation, agent: StoredAgent | None) -> Outcome:
-    if agent is None:
-        return Outcome.UNKNOWN if observation.target_url is None else Outcome.NO_SIGN_OF_LIFE_YET
-    return Outcome.IGNORED if agent.status == Status.DEREGISTERED else Outcome.ACCEPTED
+def _fold_in(
+    transaction: Transaction, taken: Iterable[tuple[str, Observation]], known: _Known
+) -> list[ReportOutcome]:
+    """Fold observations into what is known of their agents; return what became of each."""
+    seen = {
+        agent_id: Observed() if agent.observed is None else Observed.from_json(agent.observed)
+        for agent_id, agent in known.agents.items()
+        if agent.status != Status.DEREGISTERED
+    }
+    outcomes: list[ReportOutcome] = []
+    touched: dict[str, Observed] = {}
+    for agent_id, observation in taken:
+        if agent_id not in seen:
+            outcomes.append(ReportOutcome.NO_SIGN_OF_LIFE_YET)
+            continue
+        after = fold(seen[agent_id], observation, transaction.now_s)
+        if after is seen[agent_id]:
+            outcomes.append(ReportOutcome.IGNORED)
+        else:
+            seen[agent_id] = touched[agent_id] = after
+            outcomes.append(ReportOutcome.ACCEPTED)
+    _follow_up(transaction, [known.agents[agent_id] for agent_id in touched], touched)
+    return outcomes
 
 
 def _follow_up(transaction: Transaction, touched: Sequence[StoredAgent], seen: dict[str, Observed]) -> None:
     """Store what is known now, and carry out what follows from it."""
+    if not touched:
+        return
     facts = {agent.id: seen[agent.agent_id].to_json() for agent in touched}
     agents.set_observed(transaction, facts)
     known = [replace(agent, observed=facts[agent.id]) for agent in touched]
@@ -190,6 +240,6 @@ OPERATIONS = (
         body=ObservationBatch,
         answer=ObservationAnswer,
         errors=(404, 412),
-        max_body_bytes=MAX_BODY_BYTES,
+        max_body_bytes=MAX_BATCH_BYTES,
     ),
 )

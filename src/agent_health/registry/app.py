@@ -18,11 +18,14 @@ from agent_health.middleware import AgentHealthMiddleware
 from agent_health.rate_limit import RateLimit, RateLimiter
 from agent_health.registry import (
     accept_observations,
+    claim_shards,
     decree,
     drain_agent,
     erase_agent,
+    feed_targets,
     find_agents,
     find_leases,
+    import_directory,
     manage_keys,
     manage_webhooks,
     read_events,
@@ -66,6 +69,9 @@ OPERATIONS: tuple[Operation, ...] = (
     *manage_keys.OPERATIONS,
     *manage_webhooks.OPERATIONS,
     *accept_observations.OPERATIONS,
+    *claim_shards.OPERATIONS,
+    *feed_targets.OPERATIONS,
+    *import_directory.OPERATIONS,
     *decree.OPERATIONS,
     *tend_monitor.OPERATIONS,
 )

@@ -23,10 +23,11 @@ from agent_health.lease import EndReason
 from agent_health.lifecycle import Reason, Signal, Status, begins_new_life, reason_of, status_after
 from agent_health.registry import lease_events
 from agent_health.registry.judge_agents import Change
-from agent_health.storage import agents, commands, event_log, leases
+from agent_health.storage import agents, commands, event_log, leases, targets
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.commands import StoredCommand
 from agent_health.storage.database import Transaction
+from agent_health.storage.targets import GoneReason
 
 COORDINATOR = "coordinator"
 """The capability that makes an agent a coordinator (RFC-0016 10.2)."""
@@ -53,6 +54,9 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
         if change.signals and agent.status in _ENDED
     }
     lost = leases.end_all_of(transaction, ended) if ended else {}
+    # Whoever is off the list is not probed any more; the dead are, since they may be found again.
+    off_the_list = [agent_id for agent_id, reason in ended.items() if reason is EndReason.AGENT_DEREGISTERED]
+    targets.leave_named(transaction, off_the_list, GoneReason.DEREGISTERED)
     settled = _settled_commands(transaction, changes, after)
     drafts: list[EventDraft] = []
     for agent, events in steps:

@@ -16,7 +16,7 @@ from agent_health.registry.find_agents import existing_agent
 from agent_health.registry.judge_agents import Change
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.replay import Replay
-from agent_health.storage import event_log, logged_states
+from agent_health.storage import event_log, logged_states, targets
 from agent_health.storage.database import Transaction
 
 
@@ -48,6 +48,8 @@ def erase_agent(transaction: Transaction, call: Call) -> Reply:
         change_status(transaction, [change], call.actor)
     logged_states.forget_holder(transaction, agent_id)
     logged_states.remove_agent(transaction, agent_id)
+    # A directory that still lists it makes it a target anew, of which nothing is known.
+    targets.remove(transaction, agent_id)
     events = event_log.erase_of(transaction, agent_id)
     head = event_log.lock(transaction)
     # What others appended about it meanwhile.

@@ -1,16 +1,30 @@
 """What does the event log tell of leases? (RFC-0016 9.1)
 
-Acquired, released, expired, and a write that was refused; renewals are not logged.
+Acquired, released, expired, and a write that was refused; renewals are not logged. Of shards, which
+change hands by the hundred, one event tells of many.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from agent_health.agent_record import moment
-from agent_health.event import EventDraft, EventType, FencedWriteRejected, LeaseAcquired, LeaseEnded
+from agent_health.event import (
+    MAX_SHARDS,
+    EventDraft,
+    EventType,
+    FencedWriteRejected,
+    LeaseAcquired,
+    LeaseEnded,
+    ShardLease,
+    ShardsEnded,
+    ShardsGranted,
+)
 from agent_health.lease import Claim, EndReason, Refusal, ResourceKind, read_resource
 
 MAX_INTENT_ID_CHARACTERS = 128
 """Of those that events name: their members that hold ids are no longer."""
 
 _PREFIX = f"{ResourceKind.INTENT_SCOPE}:"
+_SHARD_PREFIX = f"{ResourceKind.SHARD}:"
 
 
 def acquired(claim: Claim, actor: str) -> EventDraft:
@@ -39,6 +53,32 @@ def over(claim: Claim, actor: str) -> EventDraft:
     )
     kind = EventType.LEASE_RELEASED if is_released else EventType.LEASE_EXPIRED
     return _draft(kind, claim, payload, actor)
+
+
+def all_over(claims: Iterable[Claim], actor: str) -> Iterator[EventDraft]:
+    """Return the events of leases that are over; those of one prober's shards are told together."""
+    shards: dict[tuple[str, EndReason], list[Claim]] = {}
+    for claim in claims:
+        if read_resource(claim.resource) is ResourceKind.SHARD and not claim.holder_incarnation:
+            reason = claim.end_reason or EndReason.EXPIRED
+            shards.setdefault((claim.holder or "", reason), []).append(claim)
+        else:
+            yield over(claim, actor)
+    for (holder, reason), several in shards.items():
+        for some in _portions(several):
+            ended = ShardsEnded(holder=holder, shards=[_shard_lease(claim) for claim in some], reason=reason)
+            yield EventDraft(type=EventType.SHARDS_ENDED, actor=actor, payload=ended)
+
+
+def shards_granted(claims: Sequence[Claim], holder: str, actor: str) -> Iterator[EventDraft]:
+    """Return the events of shards that one prober was granted at once."""
+    for some in _portions(claims):
+        granted = ShardsGranted(
+            holder=holder,
+            shards=[_shard_lease(claim) for claim in some],
+            expires_at=moment(some[0].expires_at_s),
+        )
+        yield EventDraft(type=EventType.SHARDS_GRANTED, actor=actor, payload=granted)
 
 
 def write_rejected(
@@ -77,4 +117,17 @@ def _draft(kind: EventType, claim: Claim, payload: LeaseAcquired | LeaseEnded, a
         # A holder without an incarnation is no agent.
         agent_id=claim.holder if claim.holder_incarnation else None,
         intent_id=intent_of(claim.resource),
+    )
+
+
+def _portions(claims: Sequence[Claim]) -> Iterator[Sequence[Claim]]:
+    for first in range(0, len(claims), MAX_SHARDS):
+        yield claims[first : first + MAX_SHARDS]
+
+
+def _shard_lease(claim: Claim) -> ShardLease:
+    return ShardLease(
+        shard=int(claim.resource.removeprefix(_SHARD_PREFIX)),
+        lease_id=claim.lease_id or "",
+        fencing_token=claim.token,
     )

@@ -2,11 +2,10 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from agent_health.agent_record import Body, moment
-from agent_health.document import MAX_NUMBER
 from agent_health.errors import (
     AgentDraining,
     AgentGone,
@@ -21,8 +20,6 @@ from agent_health.errors import (
 )
 from agent_health.lease import (
     MAX_RESOURCE_CHARACTERS,
-    MAX_TTL_SECONDS,
-    MIN_TTL_SECONDS,
     TTL_SECONDS,
     Claim,
     EndReason,
@@ -31,7 +28,7 @@ from agent_health.lease import (
     ended,
     read_resource,
 )
-from agent_health.lease_record import LeaseRecord
+from agent_health.lease_record import LeaseRecord, Token, TtlSeconds
 from agent_health.storage.lease_askers import Holder
 
 
@@ -48,8 +45,6 @@ def _take_resource(text: str) -> str:
 Resource = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_RESOURCE_CHARACTERS), AfterValidator(_take_resource)
 ]
-TtlSeconds = Annotated[float, Field(ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS, allow_inf_nan=False, strict=True)]
-Token = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True)]
 
 
 class LeaseRequest(Body):

@@ -19,6 +19,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from agent_health.access import PERMISSIONS, Action, Role
 from agent_health.agent_record import AGENT_ID_CHARACTERS, AgentRecord, Heartbeat, HeartbeatReply
+from agent_health.directory_record import DIRECTORY_PATTERN, IMPORT_PATTERN, MAX_PAGES
 from agent_health.document import MAX_NUMBER
 from agent_health.lease_record import LeaseRecord
 from agent_health.registry.error_responses import STATUS_AND_CODE
@@ -26,6 +27,7 @@ from agent_health.registry.lease_records import LeaseRenewal, LeaseRequest
 from agent_health.registry.openapi_schemas import WireSchemas
 from agent_health.registry.operations import Operation
 from agent_health.registry.stream_events import STREAM_PATH, StreamQuery
+from agent_health.target import SHARDS
 
 JSON_TYPE = "application/json"
 ROOT_PATH = "/"
@@ -141,6 +143,10 @@ _PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "command_id": {"type": "string", "minLength": 1, "maxLength": 64},
     "role_id":    {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
     "webhook_id": {"type": "string", "minLength": 1, "maxLength": 64},
+    "shard":      {"type": "integer", "minimum": 0, "maximum": SHARDS - 1},
+    "directory":  {"type": "string", "pattern": DIRECTORY_PATTERN},
+    "import_id":  {"type": "string", "pattern": IMPORT_PATTERN},
+    "page":       {"type": "integer", "minimum": 1, "maximum": MAX_PAGES},
 })  # fmt: skip
 
 _EXAMPLES_IN_PATH = MappingProxyType({
@@ -150,6 +156,10 @@ _EXAMPLES_IN_PATH = MappingProxyType({
     "lease_id": "lease_1_4294967297",
     "key_id": "key_01jd0000000000000000000000",
     "role_id": "billing-processor",
+    "shard": 17,
+    "directory": "a2aregistry.org",
+    "import_id": "2026-02-08",
+    "page": 1,
 })  # fmt: skip
 
 # What a docstring calls by the name of our exception is a code to those who call from outside.
@@ -514,6 +524,12 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType({
     "Maintenance": {"seconds": 3600, "reason": "new disks"},
     "OverrideRequest": {"status": "active", "seconds": 900, "reason": "its probes are refused by a firewall"},
     "IllnessReport": {"ill": True, "why": "most names cannot be resolved"},
+    "ShardClaimRequest": {"worker": "prober-1", "ttl_seconds": 60, "held": {"17": 4294967297}},
+    "ImportPage": {
+        "urls": ["https://agent.example/.well-known/agent-card.json", "other.example"],
+        "source": "https://a2aregistry.org/api/agents",
+    },
+    "ImportEnd": {"pages": 1},
     "ObservationBatch": {
         "observations": [
             {

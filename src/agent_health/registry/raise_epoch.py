@@ -31,7 +31,7 @@ def raise_epoch(transaction: Transaction, actor: str, reason: str, *, above: Ite
     while running := leases.expired(transaction, inf, CHUNK):
         over = [ended(claim, EndReason.EPOCH_RAISED, transaction.now_s) for claim in running]
         leases.store(transaction, over)
-        event_log.append(transaction, [lease_events.over(claim, actor) for claim in over])
+        event_log.append(transaction, [*lease_events.all_over(over, actor)])
     payload = EpochRaised(previous_epoch=previous_epoch, new_epoch=epoch, reason=reason)
     event_log.append(transaction, [EventDraft(type=EventType.EPOCH_RAISED, actor=actor, payload=payload)])
     return epoch

@@ -22,6 +22,7 @@ from agent_health.document import HealthStatus
 from agent_health.errors import AlreadyRegistered
 from agent_health.event import EventDraft, EventType, KeyChanged
 from agent_health.lifecycle import ALIVE, Reason, Signal, Status
+from agent_health.registry import probed_agents
 from agent_health.registry.agent_records import etag, record
 from agent_health.registry.change_status import change_status, lifecycle_event
 from agent_health.registry.judge_agents import Change, Circumstances, judge_one
@@ -40,10 +41,13 @@ def register_agent(transaction: Transaction, call: Call) -> Reply:
     agent_id = body.agent_id or call.caller.agent_id or f"agent_{str(ULID()).lower()}"
     existing = agents.find(transaction, agent_id, to_change=True)
     _may_register(call.caller, agent_id, existing)
+    url = probed_agents.url_to_probe(body.monitoring, body.card_url)
+    version = probed_agents.begin_step(transaction, url)
     if existing is None:
         agent = add_agent(transaction, agent_id, body, call.actor)
     else:
-        agent = _begin_new_life(transaction, existing, body, call.actor)
+        agent = begin_new_life(transaction, existing, body, call.actor)
+    probed_agents.end_step(transaction, agent_id, url, version)
     key = _key_for(transaction, agent_id, call)
     shown = record(agent).model_copy(update={"agent_key": key})
     return Reply(
@@ -99,9 +103,10 @@ def add_agent(
     return agent
 
 
-def _begin_new_life(
+def begin_new_life(
     transaction: Transaction, existing: StoredAgent, body: Registration, actor: str
 ) -> StoredAgent:
+    """Store what an agent says now as its next life; AlreadyRegistered if it lives and does not supersede."""
     if existing.status in ALIVE:
         if not body.supersede:
             raise AlreadyRegistered(existing.agent_id, existing.status)

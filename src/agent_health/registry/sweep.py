@@ -305,7 +305,7 @@ def _end_expired(transaction: Transaction) -> tuple[int, list[str]]:
     commands.remove(transaction, [command.id for command in unheard])
     numbers = sorted({command.agent for command in unheard})
     whose = {agent.id: agent for agent in agents.find_many(transaction, numbers)} if numbers else {}
-    drafts = [lease_events.over(claim, MONITOR) for claim in over]
+    drafts = [*lease_events.all_over(over, MONITOR)]
     drafts += [command_ended(command, whose[command.agent], MONITOR) for command in unheard]
     event_log.append(transaction, drafts)
     holders = sorted({claim.holder for claim in over if claim.holder is not None})

@@ -8,6 +8,7 @@ from agent_health.errors import AgentGone, InvalidRequest
 from agent_health.event import AgentUpdated, EventDraft, EventType
 from agent_health.finding import Finding
 from agent_health.lifecycle import ALIVE
+from agent_health.registry import probed_agents
 from agent_health.registry.agent_records import etag, record
 from agent_health.registry.find_agents import existing_agent
 from agent_health.registry.operations import Call, Operation, Reply
@@ -27,6 +28,9 @@ def update_agent(transaction: Transaction, call: Call) -> Reply:
     if columns.get("card_url", agent.card_url) is None and agent.monitoring != Monitoring.HEARTBEAT:
         raise InvalidRequest([Finding("card_url_missing", "/card_url", "monitoring by probes needs one")])
     changed = {name: value for name, value in columns.items() if value != getattr(agent, name)}
+    if "card_url" in changed and probed_agents.has_registered_itself(transaction, agent.agent_id):
+        url = probed_agents.url_to_probe(agent.monitoring, changed["card_url"])
+        probed_agents.end_step(transaction, agent.agent_id, url, probed_agents.begin_step(transaction, url))
     if changed:
         # Shorter thresholds may be past already.
         agents.change(

@@ -192,6 +192,14 @@ def find(transaction: Transaction, resource: str, *, to_change: bool = False) ->
     return None if row is None else _claim(row)
 
 
+def find_many(transaction: Transaction, resources: Iterable[str]) -> dict[str, Claim]:
+    """Return the last claims on resources, by resource, to be changed; those that have no row are absent."""
+    wanted = _ALL.where(leases.c.resource.in_(sorted(resources))).order_by(leases.c.number)
+    rows = transaction.connection.execute(wanted.with_for_update(key_share=True))
+    claims = (_claim(row) for row in rows)
+    return {claim.resource: claim for claim in claims}
+
+
 def count_held(transaction: Transaction, holders: Sequence[str]) -> dict[str, int]:
     """Return how many leases each holds at the transaction's time; whoever holds none is absent."""
     counts = (

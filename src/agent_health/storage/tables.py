@@ -17,6 +17,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
     text,
 )
 
@@ -212,4 +213,150 @@ webhooks = Table(
     Column("next_try_at_s", Double, nullable=False),
     Column("claimed_until_s", Double, comment="a server process is delivering"),
     Column("is_disabled", Boolean, nullable=False),
+)
+
+# What is probed. What changes with every probe stands apart in `probed`; ids ascend with the shard within
+# a page of an import, so that the results of one shard lie in few pages of the file.
+targets = Table(
+    "targets",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    Column("subject_id", String(128), nullable=False, unique=True, comment="tgt_..., or the agent's id"),
+    Column("url", String(2048), nullable=False, comment="as target.read_target spells it"),
+    Column("host", String(255), nullable=False),
+    Column("shard", Integer, nullable=False, comment="of the host"),
+    Column("left_shard", Integer, comment="where it lay before its host became another one"),
+    Column("version", BigInteger, nullable=False, comment="rises with what its prober has to be told"),
+    Column("is_registered", Boolean, nullable=False, comment="no directory has to list it"),
+    Column("added_at_s", Double, nullable=False),
+    Column("recheck_at_s", Double, comment="when somebody last asked for a look"),
+    Column("gone_at_s", Double, comment="since when it is no target any more"),
+    Column("gone_reason", String(16)),
+    Index(None, "shard", "version"),
+    Index("ix_targets_left_shard_version", "left_shard", "version",
+          sqlite_where=text("left_shard IS NOT NULL"), postgresql_where=text("left_shard IS NOT NULL")),
+)  # fmt: skip
+
+target_log = Table(
+    "target_log",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False, comment="always 1"),
+    Column("version", BigInteger, nullable=False, comment="the highest in targets"),
+)
+
+probed = Table(
+    "probed",
+    metadata,
+    Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
+    Column("observed_at_s", Double, nullable=False, comment="the time of the last observation that counted"),
+    Column("result", String(24), comment="of the last that told anything; null: never measured"),
+    Column("result_since_s", Double),
+    Column("memory", Text, comment="probe_memory.ProbeMemory as JSON"),
+    Column("seen", Text, comment="the last observation that told anything, as JSON"),
+    Column("protocol_version", String(64), comment="as its card says it, for counting"),
+    Index(None, "result", "target"),
+    # Room for the next version of each row in its own page (heap-only tuples).
+    postgresql_with={"fillfactor": 70},
+)
+
+directories = Table(
+    "directories",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    Column("name", String(128), nullable=False, unique=True),
+    Column("size", BigInteger, nullable=False, comment="how many targets it lists"),
+    Column("applied_import", BigInteger, comment="the last one that was applied whole"),
+)
+
+imports = Table(
+    "imports",
+    metadata,
+    Column("id", RowNumber, primary_key=True, comment="ascending: a later one overrules"),
+    Column("directory", RowNumber, ForeignKey("directories.id", ondelete="CASCADE"), nullable=False),
+    Column("import_id", String(64), nullable=False, comment="as its sender calls it"),
+    Column("source", String(2048)),
+    Column("etag", String(512)),
+    Column("state", String(16), nullable=False),
+    Column("state_since_s", Double, nullable=False),
+    Column("began_at_s", Double, nullable=False),
+    Column("allow_shrink", Boolean, nullable=False),
+    Column("pages", Integer, nullable=False, comment="how many have come"),
+    Column("place", BigInteger, nullable=False, comment="the page added last, then the target"),
+    Column("size_before", BigInteger, nullable=False),
+    Column("added", BigInteger, nullable=False),
+    Column("removed", BigInteger, nullable=False),
+    Column("counts", Text, nullable=False, comment="of what came and of what was refused, as JSON"),
+    Column("explanation", String(500), comment="why it is held"),
+    UniqueConstraint("directory", "import_id"),
+)
+
+import_pages = Table(
+    "import_pages",
+    metadata,
+    Column("in_import", RowNumber, ForeignKey("imports.id", ondelete="CASCADE"), primary_key=True),
+    Column("page", Integer, primary_key=True, autoincrement=False),
+    Column("urls", Text, nullable=False, comment="as target.read_target spells them, as JSON"),
+)
+
+listings = Table(
+    "listings",
+    metadata,
+    Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
+    Column("directory", RowNumber, ForeignKey("directories.id", ondelete="CASCADE"), primary_key=True),
+    Column("in_import", BigInteger, nullable=False, comment="the last one that named it"),
+    Index(None, "directory", "target"),
+    sqlite_with_rowid=False,
+)
+
+result_changes = Table(
+    "result_changes",
+    metadata,
+    Column("id", RowNumber, primary_key=True),
+    Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), nullable=False),
+    Column("at_s", Double, nullable=False),
+    Column("layer", String(16), nullable=False, comment="or overall"),
+    Column("previous", String(24), nullable=False),
+    Column("result", String(24), nullable=False),
+    Column("evidence", String(64), comment="SHA-256 under which the prober keeps the bytes"),
+    Index(None, "target", "id"),
+)
+
+result_sums = Table(
+    "result_sums",
+    metadata,
+    Column("hour", Integer, primary_key=True, autoincrement=False, comment="since the epoch"),
+    Column("directory", RowNumber, primary_key=True, autoincrement=False, comment="0: every target once"),
+    Column("layer", String(16), primary_key=True, comment="or overall"),
+    Column("result", String(24), primary_key=True),
+    Column("bucket", Integer, primary_key=True, autoincrement=False, comment="of the latency; -1: none"),
+    Column("count", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+census_runs = Table(
+    "census_runs",
+    metadata,
+    Column("run_id", String(64), primary_key=True, comment="as whoever runs it calls it"),
+    Column("name", String(128), nullable=False, comment="of the probe definition"),
+    Column("began_at_s", Double, nullable=False),
+    Column("ended_at_s", Double),
+    Column("counts", Text, comment="targets by result at its end, as JSON"),
+    Index(None, "name", "began_at_s"),
+)
+
+probers = Table(
+    "probers",
+    metadata,
+    Column("holder", String(128), primary_key=True, comment="as its leases name it: key, slash, worker"),
+    Column("joined_at_s", Double, nullable=False),
+    Column("expires_at_s", Double, nullable=False),
+)
+
+opt_outs = Table(
+    "opt_outs",
+    metadata,
+    Column("origin", String(512), primary_key=True),
+    Column("token", String(128), nullable=False, comment="to be served by the origin as a proof"),
+    Column("asked_at_s", Double, nullable=False),
+    Column("proven_at_s", Double, comment="since when it is probed no more"),
 )

@@ -1,0 +1,95 @@
+"""What has a prober to know of its shard? (protocol 8; `GET /api/v1/shards/{shard}/targets`)
+
+All that it holds, or only what changed since it asked last. A list that is read in several pages is that
+of the first one's version: what changes meanwhile is told when changes are asked for.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic_core import from_json
+
+from agent_health.access import Action
+from agent_health.agent_record import Body, moment
+from agent_health.errors import InvalidRequest
+from agent_health.finding import Finding
+from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
+from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.shard_record import ShardTargets
+from agent_health.storage import targets
+from agent_health.storage.database import Transaction
+from agent_health.storage.targets import FeedRow, Place
+from agent_health.target import SHARDS
+
+MAX_PAGE = 5_000
+MAX_SHARD_DIGITS = 9
+
+_LISTED = "shard_targets"
+
+
+class ShardQuery(Body):
+    """The query of `GET /api/v1/shards/{shard}/targets`."""
+
+    after_version: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """A `version` that an earlier answer gave: only what changed since; absent: all."""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = MAX_PAGE
+    cursor: Cursor | None = None
+    """As the page before gave it, with the same query."""
+
+
+def list_shard_targets(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of the targets of a shard, or of what changed in it since a version."""
+    query = call.query_as(ShardQuery)
+    shard = _shard_in(call)
+    place: Place | None = None
+    if query.cursor is None:
+        until = targets.last_version(transaction)
+    else:
+        until, *where = numbers_in(query.cursor, _LISTED, 3)
+        place = Place(*where)
+    found = targets.feed(
+        transaction, shard, after=query.after_version, until=until, place=place, limit=query.limit + 1
+    )
+    page = found[: query.limit]
+    # As `ShardTargets`; made by hand, since a shard may hold thousands.
+    answer: dict[str, Any] = {
+        "targets": [_shown(row) for row in page if not row.is_gone],
+        "gone": [row.subject_id for row in page if row.is_gone],
+        "version": until,
+    }
+    if len(found) > len(page):
+        answer["cursor"] = cursor_at(_LISTED, until, page[-1].place.version, page[-1].place.id)
+    return Reply(content=answer)
+
+
+def _shard_in(call: Call) -> int:
+    text = call.path["shard"]
+    is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_SHARD_DIGITS
+    if not is_number or int(text) >= SHARDS:
+        expected = f"expected a shard from 0 to {SHARDS - 1}"
+        raise InvalidRequest([Finding("invalid_shard", "", expected)])
+    return int(text)
+
+
+def _shown(row: FeedRow) -> dict[str, Any]:
+    shown: dict[str, Any] = {"subject_id": row.subject_id, "url": row.url, "version": row.place.version}
+    if row.memory is not None:
+        shown["memory"] = from_json(row.memory)
+    if row.recheck_at_s is not None:
+        shown["recheck_at"] = moment(row.recheck_at_s)
+    return shown
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path="/api/v1/shards/{shard}/targets",
+        summary="List what is to be probed in a shard, or what changed there",
+        action=Action.LEASE_SHARDS,
+        deed=list_shard_targets,
+        is_write=False,
+        query=ShardQuery,
+        answer=ShardTargets,
+        errors=(422,),
+    ),
+)

@@ -1,0 +1,46 @@
+"""When is a registered agent itself a target of probes?
+
+If it wants to be watched by them: then it is probed at its card's URL, whoever else lists that. It ceases
+to be one when it is off the list (`change_status`), or registers anew without that wish. A target that a
+directory listed keeps its own URL, whatever its record says later.
+"""
+
+from agent_health.errors import InvalidRequest
+from agent_health.finding import Finding
+from agent_health.storage import targets
+from agent_health.storage.database import Transaction
+from agent_health.storage.targets import GoneReason
+from agent_health.target import read_target
+from agent_health.target_address import Refused
+from agent_health.verdict import Monitoring
+
+
+def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
+    """Return where an agent is probed; None if it is not. InvalidRequest if there is no way to do so."""
+    if monitoring == Monitoring.HEARTBEAT or card_url is None:
+        return None
+    url = read_target(card_url)
+    if isinstance(url, Refused):
+        raise InvalidRequest([Finding("not_to_be_probed", "/card_url", url.reason)])
+    return url
+
+
+def begin_step(transaction: Transaction, url: str | None) -> int:
+    """Take the version of what `end_step` will change; before anything is logged, as everybody does."""
+    return 0 if url is None else targets.next_version(transaction)
+
+
+def end_step(transaction: Transaction, agent_id: str, url: str | None, version: int) -> None:
+    """Make an agent a target at this URL; None: it does not want to be one, or not any more."""
+    if url is not None:
+        targets.enter(transaction, agent_id, url, version)
+        return
+    known = targets.find(transaction, agent_id)
+    if known is not None and known.is_registered and known.gone_at_s is None:
+        targets.leave_named(transaction, [agent_id], GoneReason.DEREGISTERED)
+
+
+def has_registered_itself(transaction: Transaction, agent_id: str) -> bool:
+    """Whether an agent is a target since it wants to be one."""
+    known = targets.find(transaction, agent_id)
+    return known is not None and known.is_registered
