@@ -129,9 +129,7 @@ async def test_an_agent_that_falls_silent_is_seen_by_a_crawl_that_goes_on(tmp_pa
         definition = read_definition_file(tmp_path / "mixed.yml")
         stop, shown = asyncio.Event(), Shown()
         async with open_local_home("sqlite:///mixed.db") as home:
-            crawling = asyncio.create_task(
-                Crawl(definition, home, shown, stop).run(processes=1, since_s=None)
-            )
+            crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
             await shown.until(lambda state: state.results.get(ResultClass.OK, 0) >= 2)
             for path in (CARD_PATH, HEALTH_PATH, "/"):
                 servers["healthy"].replies[path] = answer(500)
@@ -153,7 +151,7 @@ async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> 
     definition = definition.model_copy(update={"directories": (source,)})
     stop, shown = asyncio.Event(), Shown()
     async with open_local_home("sqlite:///mixed.db") as home:
-        crawling = asyncio.create_task(Crawl(definition, home, shown, stop).run(processes=1, since_s=None))
+        crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
         await shown.until_said("agents.txt: 1 target")
         (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\nhttp://127.0.0.1:1/b\n")
         await shown.until_said("agents.txt: 2 targets, 1 new, 0 left")

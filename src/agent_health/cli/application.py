@@ -10,6 +10,7 @@ from typer.exceptions import TyperException
 from agent_health.cli import EXIT_USAGE
 from agent_health.cli.agents import agents
 from agent_health.cli.backup import backup, restore
+from agent_health.cli.census import census
 from agent_health.cli.check import check
 from agent_health.cli.crawl import crawl
 from agent_health.cli.events import events
@@ -88,6 +89,7 @@ def _agent_health(
       agent-health check https://agent.example
       agent-health validate health.json
       agent-health probe https://agent.example
+      agent-health census urls.txt
       agent-health agents list
       agent-health events tail
       agent-health serve
@@ -106,6 +108,7 @@ _application.command(context_settings=_CONTEXT)(check)
 _application.command(context_settings=_CONTEXT)(validate)
 _application.command(context_settings=_CONTEXT)(probe)
 _application.command(context_settings=_CONTEXT)(crawl)
+_application.command(context_settings=_CONTEXT)(census)
 agents.command()(maintenance)
 _application.add_typer(agents, context_settings=_CONTEXT)
 _application.add_typer(events, context_settings=_CONTEXT)

@@ -71,7 +71,6 @@ def run_crawl(definition: "ProbeDefinition", *, database: str, is_once: bool, pr
     """Crawl, and show on standard error how far it is. AgentHealthError if it cannot go on."""
     # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
-    import time  # noqa: PLC0415
 
     from agent_health.cli.crawl_home import open_local_home  # noqa: PLC0415
     from agent_health.cli.crawl_process import logging_to, run_loop  # noqa: PLC0415
@@ -84,8 +83,9 @@ def run_crawl(definition: "ProbeDefinition", *, database: str, is_once: bool, pr
             async with open_local_home(database) as home:
                 progress.say(f"{definition.name}: {home.told}")
                 crawl = Crawl(definition, home, progress, stop)
-                since_s = time.time() if is_once else None
-                return await crawl.run(processes=processes, since_s=since_s)
+                if is_once:
+                    return await crawl.once(processes=processes)
+                return await crawl.watch(processes=processes)
 
     with progress_on(definition.name, sys.stderr) as progress, logging_to(progress.say):
         return run_loop(ran(progress))

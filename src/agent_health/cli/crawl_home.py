@@ -9,8 +9,11 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
+from uuid import uuid4
 
 from agent_health.access import Role
 from agent_health.cli.crawl_share import Share, worker_name
@@ -22,15 +25,27 @@ from agent_health.errors import InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.sweep import Sweeper
-from agent_health.storage import probers, schema
-from agent_health.storage.database import Database, open_database
+from agent_health.storage import census_counts, probers, schema
+from agent_health.storage.database import Database, Transaction, open_database
 
 SWEEP_SECONDS: Final = 2.0
 """How often agents that fall silent are looked for: of those that are probed, no deadline is near."""
 LOCK_SUFFIX: Final = ".crawl"
 """Of the file beside a database that says that somebody crawls with it."""
+RESUMED_SECONDS: Final = 86_400.0
+"""A pass that was broken off longer ago is not gone on with: what it saw is old."""
 MAX_LEFT_BEHIND: Final = 1_024
 """Workers that a crawl which was killed may have left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One pass over all targets."""
+
+    run_id: str
+    since_s: float
+    """When it began, in seconds since the epoch: who was probed since then is done."""
+    is_resumed: bool
 
 
 class Home(Protocol):
@@ -44,6 +59,14 @@ class Home(Protocol):
 
     def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
         """Return what each process has to know."""
+        ...
+
+    async def begin_run(self, name: str) -> Run:
+        """Begin a pass over all targets, or go on with one that was broken off."""
+        ...
+
+    async def end_run(self, run: Run) -> None:
+        """Note that all targets were probed."""
         ...
 
     async def unprobed(self, since_s: float) -> int:
@@ -78,6 +101,20 @@ class LocalHome:
             )
             for number in range(1, processes + 1)
         ]
+
+    async def begin_run(self, name: str) -> Run:
+        """Begin a pass over all targets, or go on with one that was broken off. StoreUnavailable."""
+
+        def deed(transaction: Transaction) -> Run:
+            resumed = census_counts.open_run(transaction, name, transaction.now_s - RESUMED_SECONDS)
+            run = resumed or census_counts.begin_run(transaction, uuid4().hex, name)
+            return Run(run_id=run.run_id, since_s=run.began_at_s, is_resumed=resumed is not None)
+
+        return await self.database.write(deed)
+
+    async def end_run(self, run: Run) -> None:
+        """Note that all targets were probed. StoreUnavailable."""
+        await self.database.write(partial(census_counts.end_run, run_id=run.run_id))
 
     async def unprobed(self, since_s: float) -> int:
         """Return how many targets were not probed since then. LedgerAway."""

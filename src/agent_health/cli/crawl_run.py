@@ -7,6 +7,7 @@ or somebody ends it. Beside them the home is tended, and directories are read ag
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -54,11 +55,23 @@ class Crawl:
         self._outcomes: dict[str, Outcome] = {}
         """Of the last reading of each directory."""
 
-    async def run(self, *, processes: int, since_s: float | None) -> Crawled:
-        """Read the directories, and probe; `since_s` is when a census began, None if it never ends.
+    async def watch(self, *, processes: int) -> Crawled:
+        """Probe every target again and again, each at its own time. AgentHealthError if it cannot go on."""
+        return await self._run(processes, None)
 
-        AgentHealthError if it cannot go on.
-        """
+    async def once(self, *, processes: int) -> Crawled:
+        """Probe every target once, or those that are left of a pass that was broken off. AgentHealthError."""
+        run = await self._home.begin_run(self._definition.name)
+        if run.is_resumed:
+            began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.since_s))
+            self._progress.say(f"going on with the pass that began at {began}")
+        crawled = await self._run(processes, run.since_s)
+        if crawled.is_done and (crawled.probed or not crawled.failed):
+            await self._home.end_run(run)
+        return crawled
+
+    async def _run(self, processes: int, since_s: float | None) -> Crawled:
+        """Read the directories, and probe; `since_s` is when a pass began, None if it never ends."""
         async with self._importer() as importer:
             reading = asyncio.create_task(self._read_directories(importer))
             await self._unless_stopped(reading)

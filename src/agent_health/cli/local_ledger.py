@@ -12,13 +12,14 @@ from agent_health.access import Role
 from agent_health.cli.local_registry import LocalRegistry
 from agent_health.errors import AgentHealthError
 from agent_health.monitor_health import MAX_ILLNESS_SECONDS, MAX_WHY_CHARACTERS
+from agent_health.monitor_record import IllnessReport
 from agent_health.observation_batch import ObservationAnswer, ObservationBatch
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetEntry, TargetPage
 from agent_health.registry.accept_observations import accept_observations
 from agent_health.registry.claim_shards import LeavingWorker, claim_shards, leave_shards
 from agent_health.registry.operations import Deed
-from agent_health.registry.tend_monitor import IllnessReport, report_illness
+from agent_health.registry.tend_monitor import report_illness
 from agent_health.shard_record import ShardClaimRequest, ShardGrant
 from agent_health.storage import probed, targets
 from agent_health.storage.database import Database, Transaction

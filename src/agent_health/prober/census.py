@@ -28,8 +28,8 @@ MAX_RUNS: Final = 100
 MAX_NAME_CHARS: Final = 256
 ADDRESSES: Final = "(IP addresses)"
 """The platform of all targets whose host is an address: it has no domain."""
-UNNAMED: Final = "(names no version)"
-"""The generation of cards that do not say theirs, and whose members do not tell it."""
+UNNAMED: Final = "(not known)"
+"""The generation of those whose card was not seen, or does not tell it."""
 
 
 class Group(StrEnum):
@@ -105,7 +105,8 @@ class CensusFacts:
     latencies: Mapping[str, "Latency"] = field(default_factory=dict)
     """By layer."""
     health: Mapping[HealthStatus, int] = field(default_factory=dict)
-    """What living agents say of themselves, in a document that is valid and fresh."""
+    """What living agents say of themselves, in a document that is valid and fresh; of the others nothing
+    is known."""
     gone: Mapping[str, int] = field(default_factory=dict)
     """By reason: left the directory, opted out. They are not among the listed."""
     runs: Sequence["RunFacts"] = ()
@@ -282,7 +283,7 @@ class Census(_Shown):
     generations: tuple[NamedCount, ...]
     """Of living targets, by their card's protocol version."""
     health: tuple[NamedCount, ...]
-    """What the living say of themselves; `none`: no document that is valid and fresh."""
+    """What the living say of themselves; `unknown`: that, or no document that is valid and fresh."""
     directories: tuple[NamedGroups, ...]
     """By name; a target that two directories list counts in both."""
     gone: tuple[NamedCount, ...]
@@ -428,9 +429,9 @@ def _layers(facts: CensusFacts) -> tuple[LayerShares, ...]:
 
 
 def _health(counts: Mapping[HealthStatus, int], alive: int) -> tuple[NamedCount, ...]:
-    """Return how the living call themselves, those without a document too."""
-    silent = max(0, alive - sum(counts.values()))
-    return _named({**{status.value: count for status, count in counts.items()}, "none": silent})
+    """Return how the living call themselves; of those without a document nothing is known."""
+    said = {status.value: count for status, count in counts.items() if status is not HealthStatus.UNKNOWN}
+    return _named({**said, HealthStatus.UNKNOWN.value: max(0, alive - sum(said.values()))})
 
 
 def _named(counts: Mapping[str, int]) -> tuple[NamedCount, ...]:

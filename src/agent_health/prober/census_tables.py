@@ -85,7 +85,7 @@ def tables(census: Census) -> Iterator[Table]:
         ),
         _named(
             "health", "What the living say of themselves", "status", census.health,
-            "By a health document that is valid and fresh; that is no proof that they can be trusted.",
+            "By a health document, if it is valid and fresh; it is no proof that they can be trusted.",
         ),
         _named("gone", "Targets no more", "reason", census.gone, "They are not among the listed."),
         _runs(census),

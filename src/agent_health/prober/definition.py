@@ -398,3 +398,32 @@ class ProbeDefinition(_Settings):
             })  # fmt: skip
         except ValidationError as error:
             raise invalid_setting(error, "URL", FORMS) from None
+
+    @classmethod
+    def for_directory(
+        cls, source: str, *, contact: str | None = None, networks: Sequence[str] = ()
+    ) -> "ProbeDefinition":
+        """Return the definition of a census of one list, at a URL or in a file, that no file describes.
+
+        It has the settings of `probes/census.yml`. InvalidSetting, naming the argument, for what a
+        definition may not say.
+        """
+        is_url = "://" in source
+        read_networks(networks, "network")
+        try:
+            directory = DirectorySource(
+                url=source if is_url else None,
+                file=None if is_url else Path(source),
+                # Whoever names a list by hand means what is in it now.
+                allow_shrink=True,
+            )
+            return cls.model_validate({
+                "name": directory.label if is_url else name_from(Path(source).stem),
+                "contact": contact or DEFAULT_CONTACT,
+                "directories": [directory],
+                "timeouts": {"connect_seconds": 5, "first_byte_seconds": 5, "total_seconds": 10},
+                "limits": {"concurrency": 1000},
+                "networks": {"allow": networks},
+            })  # fmt: skip
+        except ValidationError as error:
+            raise invalid_setting(error, "LIST", FORMS) from None

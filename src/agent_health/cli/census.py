@@ -1,0 +1,171 @@
+"""What share of a list is alive? Asked on the command line."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from agent_health.cli.crawl import EXIT_FAILED, Workers, ended, run_crawl
+from agent_health.cli.server_database import run_deed, sqlite_file
+from agent_health.cli.terminal import printable
+from agent_health.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from agent_health.prober.census import Census
+    from agent_health.prober.definition import ProbeDefinition
+
+FORMATS: Final = ("md", "json", "csv", "html")
+SQLITE_MAGIC: Final = b"SQLite format 3\0"
+FILE_NAME: Final = "census"
+"""Of the files in --output, before their suffix."""
+
+
+def census(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="LIST|PROBE.yml|DATABASE",
+            help="A list of URLs (a file or a URL), a probe definition, or a database that a crawl has left.",
+        ),
+    ],
+    *,
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="What is printed: md, json, csv or html.")
+    ] = "md",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", metavar="DIRECTORY", help="Write census.md, .json, .csv and .html there instead."
+        ),
+    ] = None,
+    no_crawl: Annotated[bool, typer.Option("--no-crawl", help="Probe nobody: tell what is known.")] = False,
+    contact: Annotated[
+        str | None,
+        typer.Option(
+            "--contact",
+            metavar="ADDRESS",
+            help="For a list: where those who are probed reach you, mailto:...",
+        ),
+    ] = None,
+    allow_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-network",
+            metavar="NETWORK",
+            help="For a list: a private network that may be contacted; may be repeated.",
+        ),
+    ] = None,
+    workers: Workers = 1,
+    database: Annotated[
+        str | None,
+        typer.Option("--database", metavar="URL", help="Where results are kept; else NAME.db right here."),
+    ] = None,
+) -> int:
+    """Probe every agent of a list once, and tell what share of it is alive.
+
+    By result, layer, platform, protocol generation and over time: a list that is counted again is compared
+    with the times before. Who could not be asked, and who was never asked, is told apart from who is down.
+    Progress goes to standard error, the report to standard output.
+
+    \b
+    Examples:
+      agent-health census urls.txt
+      agent-health census https://directory.example/agents.json --output report
+      agent-health census probes/census.yml --workers 2 --format html > census.html
+      agent-health census census.db --format json | jq .alive_ratio
+
+    \b
+    Exit codes:
+      0 done   1 it could not be done   2 asked to end before all were probed   3 wrong usage
+
+    \b
+    The JSON is described by schemas/census.schema.json.
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if form not in FORMATS:
+        raise InvalidSetting("--format", form, f"one of {', '.join(FORMATS)}")
+    if output is not None:
+        _check_output(output)
+    found = _database(source)
+    code, name = 0, None
+    if found is None:
+        definition = _definition(source, contact, allow_network or [])
+        found, name = database or f"sqlite:///{definition.name}.db", definition.name
+        if not no_crawl:
+            crawled = run_crawl(definition, database=found, is_once=True, processes=workers)
+            code = ended(crawled, is_once=True)
+            if code == EXIT_FAILED:
+                return code
+    _write(_taken(found, name), form, output)
+    return code
+
+
+def _database(source: str) -> str | None:
+    """Return the URL of the database that was named; None if it is something else."""
+    if source.startswith(("sqlite:", "postgresql:", "postgres:")):
+        return source
+    try:
+        with Path(source).open("rb") as file:
+            is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except OSError:
+        return None
+    return f"sqlite:///{source}" if is_database else None
+
+
+def _definition(source: str, contact: str | None, networks: list[str]) -> "ProbeDefinition":
+    """Return what is to be probed: as a file says, or all of a list."""
+    from agent_health.prober.definition import ProbeDefinition  # noqa: PLC0415 - takes 200 ms
+    from agent_health.prober.definition_file import read_definition_file  # noqa: PLC0415
+
+    if source.endswith((".yml", ".yaml")):
+        if contact is not None or networks:
+            option = "--contact" if contact is not None else "--allow-network"
+            raise InvalidSetting(option, "given", "nothing: the definition says it")
+        return read_definition_file(Path(source))
+    if "://" not in source and not Path(source).exists():
+        raise InvalidSetting("LIST", source, "a file that is there, a URL, or a database")
+    return ProbeDefinition.for_directory(source, contact=contact, networks=networks)
+
+
+def _taken(database: str, name: str | None) -> "Census":
+    """Take the census of what a database knows. InvalidSetting if there is none."""
+    from functools import partial  # noqa: PLC0415
+
+    from agent_health.cli.census_facts import census_of  # noqa: PLC0415 - SQLAlchemy takes 150 ms
+    from agent_health.storage import schema  # noqa: PLC0415
+
+    run_deed(database, schema.check, is_write=False)
+    taken = run_deed(database, partial(census_of, name=name), is_write=False)
+    file = sqlite_file(database)
+    title = taken.name or (database.rpartition("/")[2] if file is None else file.stem)
+    return taken.model_copy(update={"name": title})
+
+
+def _check_output(directory: Path) -> None:
+    """Make the directory of the report before anybody is probed for it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidSetting("--output", str(directory), f"a directory ({error.strerror})") from None
+    if not os.access(directory, os.W_OK):
+        raise InvalidSetting("--output", str(directory), "a directory that may be written")
+
+
+def _write(taken: "Census", form: str, output: Path | None) -> None:
+    """Print the report, or write it into files and say which."""
+    from agent_health.prober.census_page import as_html  # noqa: PLC0415 - loaded by now
+    from agent_health.prober.census_tables import headline  # noqa: PLC0415
+    from agent_health.prober.census_text import as_csv, as_json, as_markdown  # noqa: PLC0415
+
+    forms = {"md": as_markdown, "json": as_json, "csv": as_csv, "html": as_html}
+    if output is None:
+        sys.stdout.write(forms[form](taken))
+        return
+    for suffix, write in forms.items():
+        file = output / f"{FILE_NAME}.{suffix}"
+        # newline: the CSV has line ends of its own.
+        with file.open("w", encoding="utf-8", newline="") as opened:
+            opened.write(write(taken))
+        sys.stdout.write(printable(str(file)) + "\n")
+    sys.stdout.write(headline(taken) + "\n")

@@ -1,0 +1,120 @@
+"""From which counts is a census taken, and over which time?"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from agent_health.card_interfaces import GENERATIONS, major_minor
+from agent_health.document import HealthStatus
+from agent_health.observation import ANSWERED, ResultClass
+from agent_health.prober.census import (
+    MAX_RUNS,
+    Census,
+    CensusFacts,
+    HostCount,
+    Latency,
+    LayerCount,
+    RunFacts,
+    take_census,
+)
+from agent_health.result_sums import NO_LATENCY, Layer, percentile_ms
+from agent_health.storage import census_counts, result_history, targets
+from agent_health.storage.census_counts import StoredRun
+from agent_health.storage.database import Transaction
+
+WATCHED_SECONDS: Final = 86_400.0
+"""Over which probes are counted, where there was no single pass over all targets."""
+
+OTHER_GENERATION: Final = "(another one)"
+
+
+def census_of(transaction: Transaction, name: str | None) -> Census:
+    """Take the census of a database; `name` is that of the passes that it is compared with.
+
+    None: of those of the name that came last, whatever it is.
+    """
+    now_s = transaction.now_s
+    if name is None:
+        latest = census_counts.runs(transaction, None, 1)
+        name = latest[0].name if latest else ""
+    runs = census_counts.runs(transaction, name, MAX_RUNS)
+    since_s, until_s = _period(runs, now_s)
+    sums = result_history.sums_between(
+        transaction,
+        result_history.ALL_TARGETS,
+        result_history.hour_of(since_s),
+        result_history.hour_of(until_s) + 1,
+        layers=[layer for layer in Layer if layer is not Layer.OVERALL],
+    )
+    has_sums = bool(sums)
+    return take_census(
+        CensusFacts(
+            name=name,
+            made_at_s=now_s,
+            since_s=since_s if has_sums else None,
+            until_s=until_s if has_sums else None,
+            hosts=_hosts(transaction),
+            directories=[
+                (directory, _result(result), count)
+                for directory, result, count in census_counts.directories(transaction)
+            ],
+            layers=_layers(sums),
+            latencies=_latencies(sums),
+            health={
+                HealthStatus(status): count for status, count in census_counts.health(transaction).items()
+            },
+            gone=dict(targets.count_gone(transaction)),
+            runs=[_run(run) for run in runs],
+        )
+    )
+
+
+def _period(runs: list[StoredRun], now_s: float) -> tuple[float, float]:
+    """Return the time of the last pass; without one, the last day."""
+    if not runs:
+        return now_s - WATCHED_SECONDS, now_s
+    return runs[0].began_at_s, runs[0].ended_at_s or now_s
+
+
+def _hosts(transaction: Transaction) -> Iterator[HostCount]:
+    for host, result, version, count in census_counts.hosts(transaction, sorted(ANSWERED)):
+        # Whatever cards say: a census has no line for each invention.
+        generation = (
+            None if version is None else GENERATIONS.get(major_minor(version) or "", OTHER_GENERATION)
+        )
+        yield HostCount(host, _result(result), generation, count)
+
+
+def _layers(sums: Iterable[tuple[str, str, int, int]]) -> Iterator[LayerCount]:
+    """Return how layers ended, in the order in which a probe asks them."""
+    counted: Counter[tuple[str, str]] = Counter()
+    for layer, result, _, count in sums:
+        counted[layer, result] += count
+    order = [*Layer]
+    for layer, result in sorted(counted, key=lambda key: (order.index(Layer(key[0])), key[1])):
+        yield LayerCount(layer, ResultClass(result), counted[layer, result])
+
+
+def _latencies(sums: Iterable[tuple[str, str, int, int]]) -> dict[str, Latency]:
+    """Return how long answers took, of each layer that was ever answered."""
+    buckets: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for layer, _, bucket, count in sums:
+        buckets[layer][bucket] += count
+    latencies = {}
+    for layer, counts in buckets.items():
+        p50_ms, p90_ms, p99_ms = (percentile_ms(counts, percentile) for percentile in (50, 90, 99))
+        if p50_ms is not None and p90_ms is not None and p99_ms is not None:
+            answers = sum(count for bucket, count in counts.items() if bucket != NO_LATENCY)
+            latencies[layer] = Latency(count=answers, p50_ms=p50_ms, p90_ms=p90_ms, p99_ms=p99_ms)
+    return latencies
+
+
+def _run(run: StoredRun) -> RunFacts:
+    counts: Mapping[ResultClass | None, int] = {
+        _result(result): count for result, count in run.counts.items()
+    }
+    return RunFacts(began_at_s=run.began_at_s, ended_at_s=run.ended_at_s, counts=counts)
+
+
+def _result(stored: str | None) -> ResultClass | None:
+    return None if stored is None else ResultClass(stored)

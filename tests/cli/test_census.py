@@ -1,0 +1,117 @@
+"""What share of a list is alive? Asked on the command line."""
+
+import asyncio
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from tests.support.hostile_server import answer
+from tests.support.mixed_directory import DEFINITION, mixed_directory
+
+from agent_health.cli import main
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "census.schema.json").read_text())
+ALLOW = ("--allow-network", "127.0.0.0/8")
+
+
+@pytest.fixture(autouse=True)
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+async def census(*arguments: str) -> int:
+    # The command opens a loop of its own.
+    return await asyncio.to_thread(main, ["census", *arguments])
+
+
+async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path) as servers:
+        assert await census("agents.txt", *ALLOW, "--contact", "mailto:me@agent.example") == 0
+        shown = capsys.readouterr()
+        assert "mailto:me@agent.example" in servers["bare"].heads[0]
+        assert shown.out.startswith(
+            "# Census: agents\n\n3 of 6 measured targets are alive (50.0 %), 1 of them behind a gate.\n"
+        )
+        assert "6 of 6 probed" in shown.err
+        for path in list(servers["bare"].replies):
+            servers["bare"].replies[path] = answer(500)
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+    shown = capsys.readouterr()
+    counted = json.loads(shown.out)
+    assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
+    assert counted["groups"] == {"alive": 2, "not_alive": 4, "unknown": 0, "never_measured": 0}
+    assert [run["groups"]["alive"] for run in counted["runs"]] == [3, 2]
+    assert round(counted["runs"][1]["change"], 3) == -0.167
+    assert counted["directories"][0]["name"] == "agents.txt"
+    assert {layer["layer"] for layer in counted["layers"]} >= {"discovery", "readiness"}
+    assert counted["layers"][0]["latency"]["count"] > 0
+    # Nobody is asked for what is known already.
+    assert await census("agents.db", "--format", "csv") == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))
+    assert ["targets", "", "alive", "2"] in rows
+    assert await census("agents.txt", "--no-crawl", "--output", "report") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == [
+        "report/census.md",
+        "report/census.json",
+        "report/census.csv",
+        "report/census.html",
+        "2 of 6 measured targets are alive (33.3 %), 1 of them behind a gate.",
+    ]
+    assert all((tmp_path / line).read_text() for line in told[:4])
+
+
+async def test_a_definition_is_counted_as_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/\n")
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    assert await census("mixed.yml", "--database", "sqlite:///here.db", "--format", "html") == 0
+    assert "<title>Census: mixed</title>" in capsys.readouterr().out
+    assert (tmp_path / "here.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "LIST|PROBE.yml|DATABASE"),
+        (["none.txt"], "none.txt"),
+        (["list.txt", "--format", "xml"], "--format"),
+        (["list.txt", "--contact", "me"], "contact"),
+        (["list.txt", "--allow-network", "all"], "network"),
+        (["list.txt", "--output", "list.txt"], "--output"),
+        (["list.txt", "--no-crawl"], "list.db"),
+        (["sqlite:///none.db"], "none.db"),
+        (["mysql://a/b"], "only http and https"),
+        (["probe.yml", "--contact", "mailto:a@agent.example"], "--contact"),
+        (["ftp://a.example/list"], "list"),
+    ],
+)
+def test_wrong_usage_is_told_on_one_line(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "list.txt").write_text("https://agent.example\n")
+    (tmp_path / "probe.yml").write_text(DEFINITION)
+    assert main(["census", *arguments]) == 3
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_a_list_that_cannot_be_read_has_no_census(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "list.txt").write_text('{"neither": "fish nor fowl"}')
+    assert main(["census", "list.txt"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "list.txt: not read" in shown.err
+
+
+def test_a_file_that_is_no_database_of_ours_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.db").write_bytes(b"SQLite format 3\0" + bytes(4080))
+    assert main(["census", "other.db"]) == 1
+    assert capsys.readouterr().err.count("\n") >= 1
