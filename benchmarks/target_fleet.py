@@ -10,6 +10,7 @@ import contextlib
 import json
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -182,13 +183,25 @@ def _document() -> bytes:
     return _documents[minute]
 
 
-def serve_fleet(size: int, shares: dict[str, float]) -> None:
-    """Answer for all targets until stdin is closed; prints the port, and one that is closed."""
+def _listening() -> socket.socket:
     listening = socket.socket()
     # All addresses of loopback, and of loopback only.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
     listening.bind(("0.0.0.0", 0))  # noqa: S104 - see above
     listening.listen(4096)
+    return listening
+
+
+def serve_fleet(size: int, shares: dict[str, float], certificate: str | None = None) -> None:
+    """Answer for all targets until stdin is closed; prints the port, one that is closed, and one for TLS.
+
+    `certificate` is the file of a certificate and its key; without one, the last port is 0.
+    """
+    listening, listening_tls = _listening(), None
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    if certificate is not None:
+        listening_tls = _listening()
+        tls.load_cert_chain(certificate)
     closed = socket.create_server(("127.0.0.1", 0))
     closed_port = closed.getsockname()[1]
     closed.close()
@@ -200,10 +213,15 @@ def serve_fleet(size: int, shares: dict[str, float]) -> None:
             target=lambda: (sys.stdin.read(), loop.call_soon_threadsafe(done.set)), daemon=True
         ).start()
         fleet = TargetFleet(size, shares)
-        server = await loop.create_server(lambda: _Target(fleet), sock=listening)
-        print(listening.getsockname()[1], closed_port, flush=True)
+        servers = [await loop.create_server(lambda: _Target(fleet), sock=listening)]
+        tls_port = 0
+        if listening_tls is not None:
+            servers.append(await loop.create_server(lambda: _Target(fleet), sock=listening_tls, ssl=tls))
+            tls_port = listening_tls.getsockname()[1]
+        print(listening.getsockname()[1], closed_port, tls_port, flush=True)
         await done.wait()
-        server.close()
+        for server in servers:
+            server.close()
 
     uvloop.run(run())
 
@@ -219,6 +237,8 @@ class RunningFleet:
     dns_server: str
     """As the definition's `resolver.servers` takes it."""
     dns_pid: int
+    tls_port: int = 0
+    """0 without a certificate."""
 
     def cpu_seconds(self) -> float:
         """Return what the fleet and its name server have used so far."""
@@ -232,19 +252,26 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def running_fleet(fleet: TargetFleet, directory: Path) -> Iterator[RunningFleet]:
-    """Run fleet and name server until the block ends."""
+def running_fleet(
+    fleet: TargetFleet, directory: Path, certificate: Path | None = None
+) -> Iterator[RunningFleet]:
+    """Run fleet and name server until the block ends; `certificate` holds its key too."""
     if shutil.which("nsd") is None:
         raise SystemExit("nsd is absent: there is no name server for the fleet (apt-get install nsd)")
     command = [sys.executable, __file__, str(fleet.size), json.dumps(fleet.shares)]
+    if certificate is not None:
+        command.append(str(certificate))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as answering:
         try:
             said = answering.stdout.readline() if answering.stdout is not None else ""
             if not said:
                 raise SystemExit("the fleet did not start")
-            port, closed_port = (int(text) for text in said.split())
+            port, closed_port, tls_port = (int(text) for text in said.split())
             with _name_server(fleet, directory) as (dns_port, dns_pid):
-                yield RunningFleet(fleet, port, closed_port, answering.pid, f"127.0.0.1:{dns_port}", dns_pid)
+                dns_server = f"127.0.0.1:{dns_port}"
+                yield RunningFleet(
+                    fleet, port, closed_port, answering.pid, dns_server, dns_pid, tls_port=tls_port
+                )
         finally:
             answering.terminate()
 
@@ -317,4 +344,4 @@ def _wait_for_names(fleet: TargetFleet, port: int, serving: "subprocess.Popen[by
 
 
 if __name__ == "__main__":
-    serve_fleet(int(sys.argv[1]), json.loads(sys.argv[2]))
+    serve_fleet(int(sys.argv[1]), json.loads(sys.argv[2]), *sys.argv[3:])
