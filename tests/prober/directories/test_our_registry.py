@@ -1,12 +1,22 @@
 """What does a registry of agent-health list?"""
 
+from pathlib import Path
+
 import pytest
 from tests.support.directories import document, listed, read, skipped
 from tests.support.registry_api import RegistryApi
+from tests.support.registry_server import ADMIN_KEY, KEYS, registry_server
 
 from agent_health.access import Role
+from agent_health.client import RegistryClient
+from agent_health.prober.definition import Timeouts
+from agent_health.prober.directories import NotRead, Snapshot, Source, read_directory
+from agent_health.prober.directories.fetching import fetching_with
 from agent_health.prober.directories.our_registry import OurRegistry
 from agent_health.prober.directories.page import Document, Kind, NotReadable
+from agent_health.prober.fetch import Fetcher
+from agent_health.prober.resolve import Resolver
+from agent_health.target_address import read_networks
 
 REGISTRY = OurRegistry()
 CARD_URL = "https://a.example/.well-known/agent-card.json"
@@ -60,3 +70,28 @@ def test_by_name_what_holds_no_agents_is_refused(value: object) -> None:
 def test_a_cursor_that_cannot_be_sent_is_no_end() -> None:
     with pytest.raises(NotReadable, match="token"):
         REGISTRY.read(document({"agents": [], "cursor": ["x"]}))
+
+
+async def test_a_real_registry_is_read_with_a_key_and_not_without(tmp_path: Path) -> None:
+    networks = read_networks(["127.0.0.0/8"])
+    with registry_server(tmp_path) as server:
+        async with RegistryClient(server.url, key=ADMIN_KEY) as client:
+            for number in range(5):
+                await client.agents.register(f"a{number}", endpoint=f"https://a{number}.example/a2a")
+        async with (
+            Resolver() as resolver,
+            Fetcher(
+                timeouts=Timeouts(),
+                networks=networks,
+                user_agent="agent-health-prober/test",
+                resolver=resolver,
+            ) as fetcher,
+        ):
+            get = fetching_with(fetcher)
+            place = f"{server.url}/api/v1/agents?limit=2"
+            found = await read_directory(Source(url=place, key=KEYS[Role.PROBER]), get)
+            refused = await read_directory(Source(url=server.url, format="agent_health"), get)
+    assert isinstance(found, Snapshot)
+    assert (found.format, len(found.entries), found.documents, found.findings) == ("agent_health", 5, 3, ())
+    assert isinstance(refused, NotRead)
+    assert "HTTP 401" in refused.message
