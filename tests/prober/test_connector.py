@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import inspect
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -10,20 +9,19 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp.client_reqrep import ConnectionKey
 from tests.support.both_loops import on_both_loops
 from tests.support.certificates import LONG_AGO, Authority
 from tests.support.dns_server import Names
-from tests.support.hostile_server import accepting, answer, kept, serving
-from tests.support.open_files import no_descriptor_left, no_more_than, open_files
+from tests.support.hostile_server import accepting, answer, serving
+from tests.support.open_files import no_descriptor_left
 from tests.support.safe_asking import HERE, SHORT, asking
 from tests.support.servers import free_port
 
 from agent_health.observation import ResultClass
 from agent_health.prober import connector as connector_file
-from agent_health.prober.connector import JudgedConnector, Line, Unreached
+from agent_health.prober.connector import JudgedConnector, Unreached
+from agent_health.prober.line import Line
 from agent_health.prober.pace import AddressBusy
 from agent_health.target_address import TargetUrl
 
@@ -51,31 +49,6 @@ async def unreached(connector: JudgedConnector, url: str, seconds: float = 10) -
     assert isinstance(why, Unreached), why
     assert why.reason.isascii()
     return why
-
-
-# ── what we rely on in aiohttp ──
-
-
-def test_aiohttp_asks_its_connector_for_new_connections_in_one_place() -> None:
-    # UnixConnector and others override it as we do.
-    asked = inspect.signature(aiohttp.BaseConnector._create_connection)
-    assert list(asked.parameters) == ["self", "req", "traces", "timeout"]
-    assert asked == inspect.signature(aiohttp.UnixConnector._create_connection)
-    assert "_create_connection" in inspect.getsource(aiohttp.BaseConnector.connect)
-
-
-def test_aiohttp_keeps_connections_under_the_key_that_we_look_under() -> None:
-    assert ConnectionKey._fields == (
-        "host", "port", "is_ssl", "ssl", "proxy", "proxy_auth", "proxy_headers_hash", "server_hostname",
-    )  # fmt: skip
-    assert list(inspect.signature(aiohttp.BaseConnector._release).parameters) == [
-        "self", "key", "protocol", "should_close",
-    ]  # fmt: skip
-
-
-async def test_aiohttp_has_a_switch_for_asking_twice() -> None:
-    async with aiohttp.ClientSession() as session:
-        assert session._retry_connection is True
 
 
 # ── where it leads ──
@@ -321,37 +294,3 @@ async def test_old_versions_of_tls_are_refused(authority: Authority, monkeypatch
     async with serving({}, context) as server, connecting({"agent.example": HERE}) as connector:
         why = await unreached(connector, f"https://agent.example:{server.port}/")
         assert why.result is ResultClass.TLS_FAILURE
-
-
-# ── connections that wait ──
-
-
-@on_both_loops
-async def test_only_so_many_hosts_are_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector_file, "MAX_IDLE_HOSTS", 3)
-    names: Names = {f"h{number}.example": HERE for number in range(6)}
-    async with serving({"/": kept()}, keeps_alive=True) as server, asking(names) as asker:
-        connector = asker.fetcher.connector
-        urls = [f"http://{name}:{server.port}/" for name in names]
-        for url in urls:
-            assert (await asker.get(url)).result is ResultClass.OK
-        assert [connector.has_idle(target(url, connector)) for url in urls] == [False] * 3 + [True] * 3
-
-
-@on_both_loops
-async def test_a_connection_that_waits_is_closed_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector_file, "IDLE_SECONDS", 0.05)
-    async with serving({"/": kept()}, keeps_alive=True) as server, asking() as asker:
-        before = open_files()
-        assert (await asker.get(f"{server.url}/")).result is ResultClass.OK
-        await no_more_than(before)
-
-
-@on_both_loops
-async def test_what_was_handed_over_and_not_used_is_closed() -> None:
-    async with serving({}) as server, connecting() as connector:
-        before = open_files()
-        connector.hand_over(await opened(connector, f"{server.url}/"))
-        connector.take_back()
-        await no_more_than(before)
-        connector.take_back()

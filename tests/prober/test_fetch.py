@@ -11,6 +11,7 @@ from tests.support.both_loops import on_both_loops
 from tests.support.certificates import Authority
 from tests.support.dns_server import Failure, Names
 from tests.support.hostile_server import Reply, accepting, answer, as_json, kept, raw, redirect, serving
+from tests.support.open_files import no_more_than, open_files
 from tests.support.safe_asking import HERE, MAX_BYTES, SHORT, USER_AGENT, asking
 from tests.support.servers import free_port
 from yarl import URL
@@ -273,15 +274,15 @@ async def test_who_leaves_midway_leaves_nothing_open() -> None:
         await came.wait()
         await asyncio.Event().wait()
 
-    async with serving({"/": hold}) as server, asking() as asker:
-        leaving = [asyncio.create_task(asker.get(f"{server.url}/")) for _ in range(10)]
-        await came.wait()
-        for task in leaving:
-            task.cancel()
-        await asyncio.gather(*leaving, return_exceptions=True)
-        connector = asker.fetcher.connector
-        assert not connector._acquired
-        assert not connector._ready
+    async with asking() as asker:
+        before = open_files()
+        async with serving({"/": hold}) as server:
+            leaving = [asyncio.create_task(asker.get(f"{server.url}/")) for _ in range(10)]
+            await came.wait()
+            for task in leaving:
+                task.cancel()
+            await asyncio.gather(*leaving, return_exceptions=True)
+        await no_more_than(before)
 
 
 # ── redirects ──

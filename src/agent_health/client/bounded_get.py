@@ -13,14 +13,18 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from importlib import metadata
 from time import perf_counter
-from typing import TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from agent_health.client.http_headers import max_age_seconds, retry_after_seconds, status_links, whole_number
 from agent_health.client.redirects import MAX_SHOWN_CHARS, joined, refusal
 from agent_health.observation import ResultClass
+
+if TYPE_CHECKING:
+    from multidict import CIMultiDictProxy
 
 MAX_REDIRECTS = 3
 MAX_HEADER_LINE_BYTES = 8190
@@ -32,7 +36,7 @@ MAX_CONNECTIONS = 4
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # What a GET can raise, all of it the peer's or the network's doing. ValueError: host names that no
 # resolver accepts (UnicodeError) and headers that are no text reach us as they are.
-FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+FAILURES = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError)
 # aiohttp has no class of its own for these.
 _HEADER_TOO_LARGE = ("Got more than", "Too many headers")
 
@@ -152,12 +156,24 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
         return Answer(url=url, result=result, reason=reason), None
 
 
-async def read_bounded(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | None:
+class Received(Protocol):
+    """An answer whose header was read."""
+
+    @property
+    def status(self) -> int: ...  # noqa: D102 - see its name
+    @property
+    def headers(self) -> "CIMultiDictProxy[str]": ...  # noqa: D102
+    @property
+    def content(self) -> aiohttp.StreamReader: ...  # noqa: D102
+
+
+async def read_bounded(response: Received, max_bytes: int) -> bytes | None:
     """Return the body, or None as soon as it turns out larger than `max_bytes`.
 
     What counts is what comes out of decompression, which aiohttp does in pieces of bounded size.
     """
-    if "Content-Encoding" not in response.headers and (response.content_length or 0) > max_bytes:
+    length = response.headers.get("Content-Length", "")
+    if "Content-Encoding" not in response.headers and (whole_number(length) or 0) > max_bytes:
         return None
     if response.content.is_eof():
         # All of it is there, as most are that come in one piece.
@@ -182,7 +198,7 @@ class Head(TypedDict):
     status_links: tuple[str, ...]
 
 
-def read_head(response: aiohttp.ClientResponse) -> Head:
+def read_head(response: Received) -> Head:
     """Read the header of an answer; what cannot be read counts as absent."""
     headers = response.headers
     try:
@@ -237,12 +253,14 @@ def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
             found = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {told(cause or error)}"
         case aiohttp.ClientConnectorError():
             found = ResultClass.REFUSED, f"no connection to {place}: {told(error)}"
-        case aiohttp.ClientResponseError() if error.message.startswith(_HEADER_TOO_LARGE):
+        case aiohttp.ClientResponseError() | HttpProcessingError() if error.message.startswith(
+            _HEADER_TOO_LARGE
+        ):
             limits = f"{MAX_HEADER_LINE_BYTES} bytes or {MAX_HEADERS} fields"
             found = ResultClass.TOO_LARGE, f"the header exceeds {limits}"
         case aiohttp.ClientPayloadError():
             found = ResultClass.HTTP_ERROR, f"the body is damaged or ends early: {told(error)}"
-        case aiohttp.ClientResponseError():
+        case aiohttp.ClientResponseError() | HttpProcessingError():
             found = ResultClass.HTTP_ERROR, f"not an HTTP answer: {told(error)}"
         case _:
             found = ResultClass.HTTP_ERROR, f"the connection broke: {told(error)}"

@@ -7,7 +7,6 @@ not asked. Each part has its own deadline, and is timed; what goes wrong is a va
 
 import asyncio
 import errno
-import math
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,35 +14,20 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import zip_longest
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
-
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.client_reqrep import ConnectionKey
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.http_parser import RawResponseMessage
-from aiohttp.streams import StreamReader
+from typing import TYPE_CHECKING, Final
 
 from agent_health.client.bounded_get import told
 from agent_health.observation import Phases, ResultClass
+from agent_health.prober.line import Line
 from agent_health.prober.pace import admit
 from agent_health.prober.resolve import NoAddress, Resolver
 from agent_health.target_address import Address, Network, Refused, TargetUrl, judge_address, judge_url
 
 if TYPE_CHECKING:
-    from aiohttp.client import ClientTimeout
-    from aiohttp.tracing import Trace
-
     from agent_health.prober.definition import Timeouts
 
 MAX_ATTEMPTS: Final = 3
 """Addresses of one name that are tried, one after the other, within one deadline."""
-IDLE_SECONDS: Final = 2.0
-"""How long a connection waits for the next request of its probe; it may last twice as long."""
-MAX_IDLE_HOSTS: Final = 200
-"""With connections that wait; the oldest are closed first."""
-MAX_HEADER_BYTES: Final = 65_536
-"""Of one answer, with all that is sent before it (1xx); what arrives at once is looked at whole."""
 CLOSE_SECONDS: Final = 1.0
 """How long a TLS peer has to say goodbye."""
 
@@ -77,98 +61,23 @@ class Unreached:
     """Whether this machine or its network is at fault, as far as it can be told."""
 
 
-class NotReached(aiohttp.ClientConnectionError):
-    """There is no connection; raised where aiohttp expects one."""
-
-    def __init__(self, why: Unreached) -> None:
-        super().__init__(why.reason)
-        self.why = why
-
-
-class Line(ResponseHandler):
-    """One connection, and what it took to make it."""
-
-    address: Address
-    dns_ms: float | None = None
-    connect_ms: float | None = None
-    tls_ms: float | None = None
-    certificate_expires_at: datetime | None = None
-    is_used: bool = False
-    """Whether it has carried a request before."""
-    first_byte_at_s: float | None = None
-    """When an answer to the request under way began; reset by whoever sends it."""
-    header_bytes: int = 0
-    """Of the answer under way, until its header is whole."""
-    is_in_header: bool = True
-
-    def data_received(self, data: bytes) -> None:
-        """Bound what comes before the body; aiohttp bounds single lines alone."""
-        if self.first_byte_at_s is None:
-            self.first_byte_at_s = perf_counter()
-        if self.is_in_header:
-            if self.header_bytes > MAX_HEADER_BYTES:
-                self._refuse_header()
-                return
-            self.header_bytes += len(data)
-        super().data_received(data)
-
-    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
-        """Note that a header is whole."""
-        if data[0].code >= 200:
-            self.is_in_header = False
-        super().feed_data(data, size)
-
-    def expect_answer(self) -> None:
-        """Note that another request was sent."""
-        self.first_byte_at_s = None
-        self.header_bytes = 0
-        self.is_in_header = True
-
-    def _refuse_header(self) -> None:
-        message = f"Got more than {MAX_HEADER_BYTES} bytes of header"
-        self.set_exception(HttpProcessingError(code=400, message=message))
-        if self.transport is not None:
-            self.transport.abort()
-
-
-class JudgedConnector(aiohttp.BaseConnector):
-    """Gives aiohttp connections to addresses that were judged; how many at once is for its user to bound."""
+class JudgedConnector:
+    """Makes connections to addresses that were judged."""
 
     def __init__(self, resolver: Resolver, timeouts: "Timeouts", allowed: Sequence[Network] = ()) -> None:
         """`allowed`: networks that may be contacted besides the public internet."""
-        super().__init__(limit=0, keepalive_timeout=IDLE_SECONDS)
         self.connects = 0
         """Connections that were tried, whatever the number of addresses."""
         self.local_faults = 0
         """Those that failed as this machine or its network is at fault."""
+        self._loop = asyncio.get_running_loop()
         self._resolver = resolver
         self._timeouts = timeouts
         self._allowed = tuple(allowed)
-        self._ready: dict[asyncio.Task[Any] | None, Line] = {}
-        """Connections that were made for the next request of a task."""
 
     def judged(self, url: str) -> TargetUrl | Refused:
         """Say whom a URL leads to, or why that is not contacted."""
         return judge_url(url, self._allowed)
-
-    def has_idle(self, target: TargetUrl) -> bool:
-        """Whether a connection to this place waits for another request; it may be broken by now."""
-        return _key(target) in self._conns
-
-    def drop_idle(self, target: TargetUrl) -> None:
-        """Close the connections to this place that wait."""
-        for line, _ in self._conns.pop(_key(target), ()):
-            line.close()
-
-    def hand_over(self, line: Line) -> None:
-        """Let the next request of this task have a connection, which was made for its place."""
-        self._ready[asyncio.current_task()] = line
-
-    def take_back(self) -> None:
-        """Close what was handed over by this task and not used."""
-        line = self._ready.pop(asyncio.current_task(), None)
-        if line is not None:
-            line.abort()
 
     async def open(self, target: TargetUrl, deadline_s: float) -> Line | Unreached:
         """Connect, until `deadline_s` on the loop's clock; whatever goes wrong is told, not raised.
@@ -226,6 +135,7 @@ class JudgedConnector(aiohttp.BaseConnector):
                 if failed is None or failed.is_local_fault:
                     failed = why
                 continue
+            line.place = target
             line.address = address
             line.dns_ms = dns_ms
             line.connect_ms = (perf_counter() - began_s) * _MS
@@ -304,43 +214,6 @@ class JudgedConnector(aiohttp.BaseConnector):
         context = ssl.create_default_context()
         context.verify_flags |= ssl.VerifyFlags(_IGNORE_TIMES)
         return context
-
-    async def _create_connection(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: "list[Trace]",  # noqa: ARG002 - aiohttp's; the parts are timed here
-        timeout: "ClientTimeout",  # noqa: ARG002, ASYNC109 - aiohttp's; whoever asks has a deadline
-    ) -> ResponseHandler:
-        line = self._ready.pop(asyncio.current_task(), None)
-        if line is not None:
-            return line
-        # The one that waited broke at the last moment: a new one, and judged anew.
-        target = self.judged(str(req.url))
-        if isinstance(target, Refused):
-            raise NotReached(Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=target.reason))
-        opened = await self.open(target, math.inf)
-        if isinstance(opened, Unreached):
-            raise NotReached(opened)
-        return opened
-
-    def _release(self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False) -> None:
-        super()._release(key, protocol, should_close=should_close)
-        if len(self._conns) > MAX_IDLE_HOSTS:
-            for line, _ in self._conns.pop(next(iter(self._conns))):
-                line.close()
-
-
-def _key(target: TargetUrl) -> ConnectionKey:
-    """Return what aiohttp keeps connections to a place under."""
-    return ConnectionKey(
-        host=target.host,
-        port=target.port,
-        is_ssl=target.scheme == "https",
-        ssl=True,
-        proxy=None,
-        proxy_auth=None,
-        proxy_headers_hash=None,
-    )
 
 
 def _in_turn(addresses: Sequence[Address]) -> list[Address]:

@@ -7,20 +7,19 @@ Everything has a bound in bytes and in seconds; what a peer does wrong is a `Res
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import aiohttp
 from yarl import URL
 
 from agent_health.client.bounded_get import (
     FAILURES,
-    MAX_HEADER_LINE_BYTES,
-    MAX_HEADERS,
     MAX_REDIRECTS,
     REDIRECTS,
     Answer,
@@ -31,15 +30,16 @@ from agent_health.client.bounded_get import (
     too_large,
 )
 from agent_health.client.redirects import joined, refusal
+from agent_health.errors import InvalidSetting
 from agent_health.observation import MAX_ETAG_CHARS, Phases, ResultClass
-from agent_health.prober.connector import JudgedConnector, Line, NotReached, Unreached
+from agent_health.prober.connector import JudgedConnector, Unreached
+from agent_health.prober.line import Line
+from agent_health.prober.open_lines import OpenLines
 from agent_health.prober.opt_out import OptOuts
 from agent_health.prober.resolve import Resolver
 from agent_health.target_address import Address, Network, Refused, TargetUrl
 
 if TYPE_CHECKING:
-    from aiohttp.connector import Connection
-
     from agent_health.prober.definition import Timeouts
 
 Method = Literal["GET", "POST", "OPTIONS"]
@@ -54,6 +54,8 @@ MAX_TIME_CHARS: Final = 64
 """Of a time in a header."""
 
 _MS: Final = 1000.0
+_FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD_VALUE: Final = re.compile(r"[ -~]*")
 _BROKE_WHILE_IDLE: Final = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
 """Nobody's fault: servers close what waits for long."""
 
@@ -106,6 +108,22 @@ class Fetched(Answer):
     """The methods that `Allow` names, as sent (RFC 9110 10.2.1)."""
 
 
+@dataclass(slots=True)
+class _Hop:
+    """One place that is asked: the request's own, or where it was redirected."""
+
+    url: URL
+    request: Request
+    deadline_s: float
+    """On the event loop's clock."""
+    began_s: float
+    """When the first hop was, on the clock for performance."""
+
+    @property
+    def is_redirect(self) -> bool:
+        return self.url is not self.request.url
+
+
 class Fetcher:
     """Sends requests, one session for all; made within a running loop, and used as a context manager.
 
@@ -130,20 +148,10 @@ class Fetcher:
         self._timeouts = timeouts
         self._opt_outs = opt_outs or None
         self._loop = asyncio.get_running_loop()
-        self._session = aiohttp.ClientSession(
-            connector=self.connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            response_class=_TimedResponse,
-            headers={"User-Agent": user_agent, "Accept-Encoding": ACCEPT_ENCODING},
-            # Deadlines are kept here; aiohttp would need a timer of its own for each.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
-            trust_env=False,
-            max_line_size=MAX_HEADER_LINE_BYTES,
-            max_field_size=MAX_HEADER_LINE_BYTES,
-            max_headers=MAX_HEADERS,
+        self._lines = OpenLines()
+        self._common_header = _header(
+            {"User-Agent": user_agent, "Accept-Encoding": ACCEPT_ENCODING}, "user_agent"
         )
-        # It would ask anybody twice who hangs up; here only connections that waited are worth it.
-        self._session._retry_connection = False  # noqa: SLF001 - there is no public switch; a test watches it
 
     async def __aenter__(self) -> Self:
         return self
@@ -155,7 +163,7 @@ class Fetcher:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._session.close()
+        await self._lines.close()
 
     async def fetch(self, request: Request) -> Fetched:
         """Send a request and follow where it leads; never raises for what a peer does.
@@ -163,63 +171,55 @@ class Fetcher:
         AddressBusy passes through: nothing was sent to that address, and whoever paces the probes knows what
         to do.
         """
-        began_s = perf_counter()
         deadline_s = min(request.deadline_s, self._loop.time() + self._timeouts.total_seconds)
-        url = request.url
+        hop = _Hop(request.url, request, deadline_s, perf_counter())
         followed = 0
         while True:
-            fetched, location = await self._ask(url, request, deadline_s, began_s)
+            fetched, location = await self._ask(hop)
             if location is None:
                 return fetched
             reason = None
-            target = joined(url, location)
+            target = joined(hop.url, location)
             if request.method == "POST" and fetched.status not in KEEPS_METHOD:
                 reason = f"redirected with {fetched.status}: it would no longer be a POST"
             elif followed == MAX_REDIRECTS:
                 reason = f"more than {MAX_REDIRECTS} redirects"
             else:
                 reason = refusal(
-                    url,
+                    hop.url,
                     target,
                     has_token=not HARMLESS_HEADERS.issuperset(map(str.lower, request.headers)),
                     may_leave_origin=request.may_leave_origin,
                 )
             if target is None or reason is not None:
                 return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason or "")
-            url = target
+            hop.url = target
             followed += 1
 
-    async def _ask(
-        self, url: URL, request: Request, deadline_s: float, began_s: float
-    ) -> tuple[Fetched, str | None]:
+    async def _ask(self, hop: _Hop) -> tuple[Fetched, str | None]:
         """Return what one place answers, and where it redirects to if it does."""
-        if self._loop.time() >= deadline_s:
+        if self._loop.time() >= hop.deadline_s:
             reason = "no time was left"
-            return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=reason, is_reached=False), None
-        target = self._admitted(url, is_redirect=url is not request.url)
+            result = ResultClass.NOT_MEASURED
+            return Fetched(url=hop.url, result=result, reason=reason, is_reached=False), None
+        target = self._admitted(hop.url, is_redirect=hop.is_redirect)
         if isinstance(target, Fetched):
             return target, None
-        if (url.raw_host or "").endswith("."):
-            # As certificates have it, and `connector`.
-            url = url.with_host(target.host)
-        line = None
+        written = self._written(hop)
+        # A POST is not sent twice: what became of it on a connection that breaks would not be known.
+        line = self._lines.waiting_at(target) if hop.request.method == "GET" else None
         try:
-            if self.connector.has_idle(target):
-                # A POST is not sent twice: what became of it on a connection that breaks is not known.
-                if request.method == "GET":
-                    with contextlib.suppress(*_BROKE_WHILE_IDLE):
-                        return await self._exchange(url, request, deadline_s, began_s)
-                self.connector.drop_idle(target)
-            opened = await self.connector.open(target, deadline_s)
+            if line is not None:
+                with contextlib.suppress(*_BROKE_WHILE_IDLE):
+                    return await self._exchange(hop, written, line)
+            opened = await self.connector.open(target, hop.deadline_s)
             if isinstance(opened, Unreached):
-                return _unreached(url, opened), None
+                return _unreached(hop.url, opened), None
             line = opened
-            self.connector.hand_over(line)
-            return await self._exchange(url, request, deadline_s, began_s)
+            self._lines.add(line)
+            return await self._exchange(hop, written, line)
         except FAILURES as error:
-            return _failed(url, error, line), None
-        finally:
-            self.connector.take_back()
+            return _failed(hop.url, error, line), None
 
     def _admitted(self, url: URL, *, is_redirect: bool) -> TargetUrl | Fetched:
         """Say whom a URL leads to, or why nothing is sent there."""
@@ -234,85 +234,61 @@ class Fetcher:
         result = ResultClass.REDIRECT_REFUSED if is_redirect else ResultClass.NOT_MEASURED
         return Fetched(url=url, result=result, reason=f"opted out: {entry}", is_reached=False)
 
-    async def _exchange(
-        self, url: URL, request: Request, deadline_s: float, began_s: float
-    ) -> tuple[Fetched, str | None]:
+    async def _exchange(self, hop: _Hop, written: bytes, line: Line) -> tuple[Fetched, str | None]:
         """Send one request and read the answer; raises one of FAILURES."""
-        headers = {"Accept": request.accept, **request.headers}
-        if request.etag is not None:
-            headers["If-None-Match"] = request.etag
-        elif request.modified_since is not None:
-            headers["If-Modified-Since"] = request.modified_since
-        limit = asyncio.timeout_at(min(deadline_s, self._loop.time() + self._timeouts.first_byte_seconds))
-        async with (
-            limit,
-            self._session.request(
-                request.method, url, headers=headers, data=request.body, allow_redirects=False
-            ) as response,
-        ):
-            limit.reschedule(deadline_s)
-            assert isinstance(response, _TimedResponse)  # noqa: S101 - the session makes no others
+        request = hop.request
+        line.expire_at(min(hop.deadline_s, self._loop.time() + self._timeouts.first_byte_seconds))
+        try:
+            reply = await line.ask(written)
+            if not reply.content.is_eof():
+                line.expire_at(hop.deadline_s)
             is_conditional = request.etag is not None or request.modified_since is not None
-            is_unchanged = response.status == 304 and is_conditional
-            result, reason = judge_status(response.status, request.method)
+            is_unchanged = reply.status == 304 and is_conditional
+            result, reason = judge_status(reply.status, request.method)
             if is_unchanged:
                 result, reason = ResultClass.OK, ""
             body: bytes | None = b""
-            is_wanted = request.method == "POST" and response.status not in REDIRECTS
+            is_wanted = request.method == "POST" and reply.status not in REDIRECTS
             if (result is ResultClass.OK or is_wanted) and not request.is_head_enough:
-                body = await read_bounded(response, request.max_bytes)
+                body = await read_bounded(reply, request.max_bytes)
                 if body is None:
                     result, reason = too_large(request.max_bytes)
-            ended_s = perf_counter()
-            etag = response.headers.get("ETag")
-            modified = response.headers.get("Last-Modified")
-            line = response.line
-            fetched = Fetched(
-                url=url,
-                result=result,
-                reason=reason,
-                body=body or b"",
-                latency_ms=(ended_s - began_s) * _MS,
-                etag=etag if etag is not None and len(etag) <= MAX_ETAG_CHARS else None,
-                last_modified=modified if modified is not None and len(modified) <= MAX_TIME_CHARS else None,
-                is_unchanged=is_unchanged,
-                allow=response.headers.get("Allow", ""),
-                phases=response.phases(ended_s),
-                address=line.address,
-                certificate_expires_at=line.certificate_expires_at,
-                **read_head(response),
-            )
-            location = response.headers.get("Location") if response.status in REDIRECTS else None
-            return fetched, location
-
-
-class _TimedResponse(aiohttp.ClientResponse):
-    """An answer that knows its connection, and when its parts came."""
-
-    line: Line
-    sent_at_s: float
-    is_line_new: bool
-
-    async def start(self, connection: "Connection") -> aiohttp.ClientResponse:
-        self.line = cast("Line", connection.protocol)
-        self.sent_at_s = perf_counter()
-        self.is_line_new = not self.line.is_used
-        if self.is_line_new:
-            self.line.is_used = True
-        else:
-            self.line.expect_answer()
-        return await super().start(connection)
-
-    def phases(self, ended_s: float) -> Phases:
-        line = self.line
-        first_byte_at_s = line.first_byte_at_s or ended_s
-        return Phases(
-            dns_ms=line.dns_ms if self.is_line_new else None,
-            connect_ms=line.connect_ms if self.is_line_new else None,
-            tls_ms=line.tls_ms if self.is_line_new else None,
-            first_byte_ms=max(0.0, first_byte_at_s - self.sent_at_s) * _MS,
-            last_byte_ms=max(0.0, ended_s - first_byte_at_s) * _MS,
+        except BaseException:
+            self._lines.cut(line)
+            raise
+        ended_s = perf_counter()
+        self._lines.give_back(line)
+        fetched = Fetched(
+            url=hop.url,
+            result=result,
+            reason=reason,
+            body=body or b"",
+            latency_ms=(ended_s - hop.began_s) * _MS,
+            etag=_short(reply.headers.get("ETag"), MAX_ETAG_CHARS),
+            last_modified=_short(reply.headers.get("Last-Modified"), MAX_TIME_CHARS),
+            is_unchanged=is_unchanged,
+            allow=reply.headers.get("Allow", ""),
+            phases=_phases(line, ended_s),
+            address=line.address,
+            certificate_expires_at=line.certificate_expires_at,
+            **read_head(reply),
         )
+        return fetched, reply.headers.get("Location") if reply.status in REDIRECTS else None
+
+    def _written(self, hop: _Hop) -> bytes:
+        """Return a request as it is sent; InvalidSetting for headers that are none."""
+        url, request = hop.url, hop.request
+        fields = {"Accept": request.accept, **request.headers}
+        # What a peer sent once, or what remembers it, may be no field at all.
+        if etag := _short(request.etag, MAX_ETAG_CHARS):
+            fields["If-None-Match"] = etag
+        elif modified := _short(request.modified_since, MAX_TIME_CHARS):
+            fields["If-Modified-Since"] = modified
+        if request.body is not None:
+            fields["Content-Length"] = str(len(request.body))
+        place = f"{request.method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
+        head = f"{place}{self._common_header}{_header(fields, 'headers')}\r\n"
+        return head.encode("ascii") + (request.body or b"")
 
 
 def _read_alike(url: URL, target: TargetUrl | Refused) -> TargetUrl | Refused:
@@ -323,6 +299,32 @@ def _read_alike(url: URL, target: TargetUrl | Refused) -> TargetUrl | Refused:
     if (url.scheme, host, url.port) == (target.scheme, target.host, target.port):
         return target
     return Refused("invalid_url", "the URL is read in two ways")
+
+
+def _header(fields: Mapping[str, str], setting: str) -> str:
+    """Return header fields as they are sent; InvalidSetting for what would be more than these."""
+    for name, value in fields.items():
+        if not (_FIELD_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
+            raise InvalidSetting(setting, None, "header fields of printable ASCII")
+    return "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+
+
+def _short(text: str | None, max_chars: int) -> str | None:
+    """Return what can be sent back as it came; None for what is too long or has odd characters."""
+    return text if text is not None and len(text) <= max_chars and _FIELD_VALUE.fullmatch(text) else None
+
+
+def _phases(line: Line, ended_s: float) -> Phases:
+    """Tell where the time of the last request went."""
+    is_first = line.asked == 1
+    first_byte_at_s = line.first_byte_at_s or ended_s
+    return Phases(
+        dns_ms=line.dns_ms if is_first else None,
+        connect_ms=line.connect_ms if is_first else None,
+        tls_ms=line.tls_ms if is_first else None,
+        first_byte_ms=max(0.0, first_byte_at_s - line.sent_at_s) * _MS,
+        last_byte_ms=max(0.0, ended_s - first_byte_at_s) * _MS,
+    )
 
 
 def _unreached(url: URL, why: Unreached) -> Fetched:
@@ -340,16 +342,21 @@ def _unreached(url: URL, why: Unreached) -> Fetched:
 
 def _failed(url: URL, error: BaseException, line: Line | None) -> Fetched:
     """Tell what went wrong after there was a connection."""
-    if isinstance(error, NotReached):
-        return _unreached(url, error.why)
-    result, reason = judge_failure(url, error)
     if line is None:
+        result, reason = judge_failure(url, error)
         return Fetched(url=url, result=result, reason=reason)
+    # What broke because we gave it up did not break by itself.
+    result, reason = judge_failure(url, TimeoutError() if line.is_late else error)
+    is_first = line.asked == 1
     return Fetched(
         url=url,
         result=result,
         reason=reason,
-        phases=Phases(dns_ms=line.dns_ms, connect_ms=line.connect_ms, tls_ms=line.tls_ms),
+        phases=Phases(
+            dns_ms=line.dns_ms if is_first else None,
+            connect_ms=line.connect_ms if is_first else None,
+            tls_ms=line.tls_ms if is_first else None,
+        ),
         address=line.address,
         certificate_expires_at=line.certificate_expires_at,
     )

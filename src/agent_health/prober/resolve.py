@@ -179,7 +179,7 @@ class Resolver:
         """Whether our name servers do their work for other names."""
         if len(self._unclear) >= MAX_UNCLEAR_NAMES or self._is_closed:
             return False
-        if self._found_at_s >= since_s:
+        if self._found_at_s > since_s:
             return True
         if self._root is None or (self._root.done() and self._root_asked_at_s < since_s):
             self._root_asked_at_s = self._loop.time()

@@ -1,0 +1,133 @@
+"""What is one connection, and how is something asked over it?
+
+aiohttp's protocol and parser read the answer; they bound its lines, unpack its body in pieces and hold a
+peer back that sends faster than we read. Its session is left out: it costs as much again as all the rest.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import RawResponseMessage
+from aiohttp.streams import StreamReader
+
+from agent_health.client.bounded_get import MAX_HEADER_LINE_BYTES, MAX_HEADERS
+
+if TYPE_CHECKING:
+    from multidict import CIMultiDictProxy
+
+    from agent_health.target_address import Address, TargetUrl
+
+MAX_HEADER_BYTES: Final = 65_536
+"""Of one answer, with all that is sent before it (1xx); what arrives at once is looked at whole."""
+READ_BYTES: Final = 65_536
+"""Of a body that wait for us, before the peer has to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The header of an answer; its body may be still on its way."""
+
+    status: int
+    headers: "CIMultiDictProxy[str]"
+    content: StreamReader
+
+
+class Line(ResponseHandler):
+    """One connection to a place, and what it took to make it.
+
+    Ask it one thing at a time, and read the answer to its end or `abort` it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.place: TargetUrl
+        self.address: Address
+        """Set by whoever connects, as all that follows."""
+        self.dns_ms: float | None = None
+        self.connect_ms: float | None = None
+        self.tls_ms: float | None = None
+        self.certificate_expires_at: datetime | None = None
+        self.asked = 0
+        """How many requests were sent over it."""
+        self.sent_at_s = 0.0
+        """When the last one was, on the clock for performance."""
+        self.first_byte_at_s: float | None = None
+        """When its answer began; None if it has not."""
+        self.is_late = False
+        """Whether it was given up at its deadline."""
+        self.waits_since_s = 0.0
+        """Since when it waits for another request, on the loop's clock."""
+        self._header_bytes = 0
+        self._is_in_header = True
+        self._deadline: asyncio.TimerHandle | None = None
+
+    async def ask(self, request: bytes) -> Reply:
+        """Send a whole request; return the header of its answer. Raises FAILURES and HttpProcessingError."""
+        if self.transport is None or self.transport.is_closing():
+            raise aiohttp.ServerDisconnectedError
+        self.asked += 1
+        self.first_byte_at_s = None
+        self._header_bytes = 0
+        self._is_in_header = True
+        self.set_response_params(
+            read_until_eof=True,
+            read_bufsize=READ_BYTES,
+            max_line_size=MAX_HEADER_LINE_BYTES,
+            max_field_size=MAX_HEADER_LINE_BYTES,
+            max_headers=MAX_HEADERS,
+        )
+        self.transport.write(request)
+        self.sent_at_s = perf_counter()
+        while True:
+            message, content = await self.read()
+            # What comes before the answer is no answer; who switches protocols unasked has answered.
+            if message.code >= 200 or message.code == 101:
+                return Reply(message.code, message.headers, content)
+
+    def expire_at(self, deadline_s: float | None) -> None:
+        """Give the connection up at this time of the loop's clock; None: not at all."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if deadline_s is None else self._loop.call_at(deadline_s, self._expire)
+
+    def data_received(self, data: bytes) -> None:
+        """Bound what comes before the body; the parser bounds single lines alone."""
+        if self.first_byte_at_s is None:
+            self.first_byte_at_s = perf_counter()
+        if self._is_in_header:
+            if self._header_bytes > MAX_HEADER_BYTES:
+                message = f"Got more than {MAX_HEADER_BYTES} bytes of header"
+                self._end(HttpProcessingError(code=400, message=message))
+                return
+            self._header_bytes += len(data)
+        super().data_received(data)
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        """Note that a header is whole."""
+        if data[0].code >= 200:
+            self._is_in_header = False
+        super().feed_data(data, size)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Wait for nothing any more."""
+        self.expire_at(None)
+        super().connection_lost(exc)
+
+    def _expire(self) -> None:
+        self.is_late = True
+        self._end(TimeoutError())
+
+    def _end(self, error: Exception) -> None:
+        """Let whoever reads header or body get an error, and cut the connection."""
+        content = self._payload
+        self.set_exception(error)
+        if content is not None and not content.is_eof():
+            content.set_exception(error)
+        if self.transport is not None:
+            self.transport.abort()
