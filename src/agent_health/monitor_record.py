@@ -1,12 +1,28 @@
 """How is it shown whether the registry trusts its own eyes? (protocol 4, "The monitor itself may be sick")
 
-What the registry answers and its client reads.
+What the registry takes and answers, for its client too.
 """
 
-from pydantic import BaseModel
+from typing import Annotated
 
+from pydantic import BaseModel, Field, StrictBool
+
+from agent_health.agent_record import Body
 from agent_health.document import Time
-from agent_health.monitor_health import HoldCause, MonitorState
+from agent_health.monitor_health import MAX_ILLNESS_SECONDS, MAX_WHY_CHARACTERS, HoldCause, MonitorState
+from agent_health.shard_record import WorkerName
+
+
+class IllnessReport(Body):
+    """The body of `POST /api/v1/monitor/illness`: what a prober says of itself."""
+
+    ill: StrictBool
+    why: Annotated[str, Field(max_length=MAX_WHY_CHARACTERS)] = ""
+    """For people."""
+    seconds: Annotated[float, Field(gt=0, le=MAX_ILLNESS_SECONDS, allow_inf_nan=False, strict=True)] = 60.0
+    """How long it counts; a prober repeats itself while it is ill."""
+    worker: WorkerName | None = None
+    """Which of the workers that show this key; absent: the key's one and only."""
 
 
 class ShownIllness(BaseModel):

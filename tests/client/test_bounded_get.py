@@ -6,8 +6,6 @@ import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
-from typing import Any
-from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -25,6 +23,7 @@ from tests.support.hostile_server import (
     as_json,
     serving,
 )
+from tests.support.mocked_responses import MockedResponse
 
 from agent_health.client import HealthCheck, fetch_health
 from agent_health.decision import Action
@@ -251,13 +250,6 @@ def test_no_header_or_body_makes_it_raise(headers: dict[str, str], status: int, 
 
 
 # ── errors of the HTTP library that no peer on loopback can provoke ──
-
-
-class MockedResponse(aiohttp.ClientResponse):
-    """A response that aioresponses can make (aiohttp >= 3.14)."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **({"stream_writer": Mock(output_size=0)} | settings))
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from tests.support.hostile_server import (
     serving,
     silence,
 )
+from tests.support.mocked_responses import MockedResponse
 
 from agent_health.client import RegistryClient, registry_connection
 from agent_health.client.registry_connection import (
@@ -53,13 +54,6 @@ POST = Question(method="POST", path=path_of("thing"), body=b"{}")
 
 class Thing(BaseModel):
     size: int
-
-
-class MockedResponse(aiohttp.ClientResponse):
-    """A response that aioresponses can make (aiohttp >= 3.14)."""
-
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **({"stream_writer": Mock(output_size=0)} | settings))
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@
     registry_leases.py      client.leases and client.states
     registry_events.py      client.events
     registry_monitor.py     client.monitor
+    registry_shards.py      client.shards
+    registry_directories.py client.directories
     registry_connection.py  how is one question put: bounded, and repeated where that is safe?
     registry_errors.py      what can go wrong, and which answer means which?
     event_stream.py         what does a stream of server-sent events say?

@@ -5,6 +5,7 @@ because it may speak for another one.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ from yarl import URL
 from agent_health.agent_card import AgentCard
 from agent_health.card_announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from agent_health.card_interfaces import MAX_URL_CHARS
-from agent_health.client.redirects import is_same_origin, joined
+from agent_health.client.redirects import is_same_origin, joined, parsed
 from agent_health.errors import InvalidSetting
 
 _EXPECTED: Final = (
@@ -37,10 +38,17 @@ class GivenPlace:
     @property
     def card_urls(self) -> tuple[URL, ...]:
         """Where its card may be, in the order of asking."""
-        given = (self.url,) if self.is_card else ()
-        prefixes = dict.fromkeys((self.prefix, ""))
-        known = (place_under(self.url, prefix, path) for prefix in prefixes for path in CARD_PATHS)
-        return tuple(dict.fromkeys((*given, *known)))
+        return tuple(self.each_card_url())
+
+    def each_card_url(self) -> Iterator[URL]:
+        """Yield the same one after the other: most are asked for no more than the first."""
+        if self.is_card:
+            yield self.url
+        for prefix in dict.fromkeys((self.prefix, "")):
+            for path in CARD_PATHS:
+                url = place_under(self.url, prefix, path)
+                if not (self.is_card and url == self.url):
+                    yield url
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +97,14 @@ def _parse(url: str) -> URL:
     # Whatever may be a password must not reach a log.
     shown = url if "@" not in url else "..." + url[url.rindex("@") :]
     try:
-        parts = urlsplit(url)
-        is_absolute = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        given = URL(url).with_fragment(None)
+        given = parsed(url)
+        is_absolute = given.scheme in {"http", "https"} and bool(given.raw_host) and given.explicit_port != 0
+        has_user = "@" in url and "@" in urlsplit(url).netloc
     except ValueError:
         raise InvalidSetting("url", shown, _EXPECTED) from None
-    if not is_absolute or "@" in parts.netloc or _NEVER_IN_A_URL.search(url) or len(url) > MAX_URL_CHARS:
+    if not is_absolute or has_user or _NEVER_IN_A_URL.search(url) or len(url) > MAX_URL_CHARS:
         raise InvalidSetting("url", shown[:MAX_URL_CHARS], _EXPECTED)
-    return given
+    return given.with_fragment(None) if "#" in url else given
 
 
 def place_under(origin: URL, prefix: str, path: str) -> URL:

@@ -15,12 +15,21 @@ def is_same_origin(one: URL, other: URL) -> bool:
     return (one.scheme, one.raw_host, one.port) == (other.scheme, other.raw_host, other.port)
 
 
+def parsed(text: str) -> URL:
+    """Parse a URL that a peer may have written; ValueError, and nothing else, if it is none."""
+    try:
+        return URL(text)
+    except IndexError:
+        # What yarl raises for `http://[::1]@`.
+        raise ValueError("an authority without a host") from None
+
+
 def joined(base: URL, place: str) -> URL | None:
     """Return what `place` means on a page at `base`; None if that is no http(s) URL."""
     if len(place) > MAX_URL_CHARS:
         return None
     try:
-        target = base.join(URL(place)).with_fragment(None)
+        target = base.join(parsed(place)).with_fragment(None)
         is_callable = target.scheme in {"http", "https"} and bool(target.raw_host) and target.port != 0
     except ValueError:
         return None

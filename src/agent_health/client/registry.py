@@ -7,9 +7,11 @@ import aiohttp
 
 from agent_health.client.registry_agents import RegistryAgents
 from agent_health.client.registry_connection import TIMEOUT_SECONDS, RegistryConnection
+from agent_health.client.registry_directories import RegistryDirectories
 from agent_health.client.registry_events import RegistryEvents
 from agent_health.client.registry_leases import RegistryLeases, RegistryStates
 from agent_health.client.registry_monitor import RegistryMonitor
+from agent_health.client.registry_shards import RegistryShards
 
 
 class RegistryClient:
@@ -46,6 +48,8 @@ class RegistryClient:
         self.states = RegistryStates(self._connection)
         self.events = RegistryEvents(self._connection)
         self.monitor = RegistryMonitor(self._connection)
+        self.shards = RegistryShards(self._connection)
+        self.directories = RegistryDirectories(self._connection)
 
     def __repr__(self) -> str:
         return f"RegistryClient({str(self._connection.url)!r})"

@@ -1,20 +1,11 @@
 """Does the registry trust its own eyes, and who may tell it otherwise?"""
 
-from typing import Annotated
-
-from pydantic import Field, StrictBool
-
 from agent_health import monitor_health
 from agent_health.access import Action
-from agent_health.agent_record import Body, moment
-from agent_health.monitor_health import (
-    MAX_ILLNESS_SECONDS,
-    MAX_WHY_CHARACTERS,
-    Monitor,
-    baseline_exits,
-    exit_limit,
-)
-from agent_health.monitor_record import MonitorRecord, ShownIllness, ShownSpan
+from agent_health.agent_record import moment
+from agent_health.monitor_health import Monitor, baseline_exits, exit_limit
+from agent_health.monitor_record import IllnessReport, MonitorRecord, ShownIllness, ShownSpan
+from agent_health.registry.claim_shards import worker_holder
 from agent_health.registry.monitor_row import (
     ExcusedTime,
     excused_in,
@@ -30,16 +21,6 @@ from agent_health.storage.database import Transaction
 from agent_health.storage.registry_row import RegistryRow
 
 PATH = "/api/v1/monitor"
-
-
-class IllnessReport(Body):
-    """The body of `POST /api/v1/monitor/illness`: what a prober says of itself."""
-
-    ill: StrictBool
-    why: Annotated[str, Field(max_length=MAX_WHY_CHARACTERS)] = ""
-    """For people."""
-    seconds: Annotated[float, Field(gt=0, le=MAX_ILLNESS_SECONDS, allow_inf_nan=False, strict=True)] = 60.0
-    """How long it counts; a prober repeats itself while it is ill."""
 
 
 def show_monitor(transaction: Transaction, _call: Call) -> Reply:
@@ -64,14 +45,15 @@ def release_hold(transaction: Transaction, call: Call) -> Reply:
 def report_illness(transaction: Transaction, call: Call) -> Reply:
     """Note that a prober calls itself ill, or well again; the next sweep holds while one is."""
     said = call.body_as(IllnessReport)
+    prober = call.actor if said.worker is None else worker_holder(call.caller, said.worker)
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
     monitor = monitor_in(row, now_s)
     if said.ill:
         until_s = now_s + said.seconds
-        monitor = monitor_health.report_illness(monitor, call.actor, until_s, said.why, now_s)
+        monitor = monitor_health.report_illness(monitor, prober, until_s, said.why, now_s)
     else:
-        monitor = monitor_health.report_wellness(monitor, call.actor)
+        monitor = monitor_health.report_wellness(monitor, prober)
     row = with_monitor(row, monitor)
     registry_row.store(transaction, row)
     return Reply(content=_shown(monitor, row))

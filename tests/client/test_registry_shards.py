@@ -1,0 +1,110 @@
+"""What can be asked of a registry about the shards of what is probed?"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import pytest
+from tests.support.hostile_server import as_json, serving
+from tests.support.registry_server import KEYS, RegistryServer
+
+from agent_health.access import Role
+from agent_health.client import RegistryClient, registry_shards
+from agent_health.client.registry_errors import InvalidAnswer, NotPermitted
+from agent_health.errors import InvalidSetting
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.observation_batch import ReportOutcome
+from agent_health.probe_memory import ProbeMemory
+from agent_health.target import SHARDS, host_of, shard_of, target_id
+
+URLS = [f"https://agent.example/{number}" for number in range(5)]
+SHARD = shard_of(host_of(URLS[0]))
+
+
+@pytest.fixture
+async def prober(registry: RegistryServer) -> AsyncIterator[RegistryClient]:
+    """A client with a prober's key."""
+    async with RegistryClient(registry.url, key=KEYS[Role.PROBER]) as client:
+        yield client
+
+
+def refused(url: str) -> Observation:
+    return Observation(
+        target_url=url,
+        observed_at=datetime.now(UTC),
+        discovery=LayerResult(result=ResultClass.REFUSED, reason="port closed"),
+    )
+
+
+async def test_shards_are_claimed_kept_and_given_back(prober: RegistryClient) -> None:
+    before_s = asyncio.get_running_loop().time()
+    claimed = await prober.shards.claim("a", held={}, ttl_seconds=60)
+    assert before_s + 60 <= claimed.deadline_s <= asyncio.get_running_loop().time() + 60
+    assert (claimed.grant.workers, claimed.grant.share) == (1, SHARDS)
+    tokens = {shard.shard: shard.fencing_token for shard in claimed.grant.shards}
+    assert set(tokens) == set(range(SHARDS))
+    again = await prober.shards.claim("a", held=tokens)
+    assert {shard.shard: shard.fencing_token for shard in again.grant.shards} == tokens
+    (living,) = (await prober.shards.show()).probers
+    assert living.holder == "key:key_prober/a"
+    await prober.shards.leave("a")
+    await prober.shards.leave("a")
+    assert (await prober.shards.show()).probers == []
+
+
+async def test_a_shard_is_read_a_page_at_a_time(
+    prober: RegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_shards, "PAGE", 2)
+    await prober.directories.put("dir", URLS)
+    whole = await prober.shards.targets(SHARD)
+    assert [target.subject_id for target in sorted(whole.targets, key=lambda target: target.url)] == [
+        target_id(url) for url in URLS
+    ]
+    assert {target.memory for target in whole.targets} == {None}
+    await prober.directories.put("dir", URLS[:4])
+    changed = await prober.shards.targets(SHARD, after_version=whole.version)
+    assert (changed.targets, changed.gone) == ([], [target_id(URLS[4])])
+    shown = await prober.shards.show(changed_after=whole.version)
+    assert shown.changed == {str(SHARD): shown.version}
+    monkeypatch.setattr(registry_shards, "MAX_PAGES", 1)
+    with pytest.raises(InvalidAnswer, match="more than 1 pages"):
+        await prober.shards.targets(SHARD)
+
+
+async def test_results_are_reported_with_what_is_to_be_remembered(prober: RegistryClient) -> None:
+    await prober.directories.put("dir", URLS[:2])
+    began_at = datetime.now(UTC)
+    claimed = await prober.shards.claim("a", held={})
+    tokens = {shard.shard: shard.fencing_token for shard in claimed.grant.shards}
+    memory = ProbeMemory(probed_at_s=1.25, result=ResultClass.REFUSED, failures_in_row=2)
+    answer = await prober.shards.report(
+        [refused(url) for url in URLS[:2]], memories=[memory, None], tokens={SHARD: tokens[SHARD]}
+    )
+    assert answer.counts == {ReportOutcome.NO_SIGN_OF_LIFE_YET: 2}
+    assert answer.lost == []
+    memories = {target.url: target.memory for target in (await prober.shards.targets(SHARD)).targets}
+    assert memories == {URLS[0]: memory, URLS[1]: None}
+    assert (await prober.shards.show(unprobed_since=began_at)).unprobed == 0
+    later = await prober.shards.report([refused(URLS[0])], tokens={SHARD: tokens[SHARD] + 1})
+    assert (later.lost, later.counts) == ([SHARD], {ReportOutcome.SHARD_LOST: 1})
+
+
+async def test_what_cannot_be_sent_is_not(prober: RegistryClient, registry: RegistryServer) -> None:
+    with pytest.raises(InvalidSetting, match="worker"):
+        await prober.shards.claim("a/b", held={})
+    with pytest.raises(InvalidSetting, match="held"):
+        await prober.shards.claim("a", held={SHARDS: 1})
+    with pytest.raises(InvalidSetting, match="observations"):
+        await prober.shards.report([])
+    async with RegistryClient(registry.url, key=KEYS[Role.READER]) as reader:
+        with pytest.raises(NotPermitted):
+            await reader.shards.claim("a", held={})
+
+
+async def test_what_is_no_shard_is_refused() -> None:
+    page = {"targets": [{"subject_id": 7}], "gone": [], "version": 1}
+    path = f"/api/v1/shards/7/targets?limit={registry_shards.PAGE}"
+    async with serving({path: as_json(page)}) as server, RegistryClient(server.url, key="k") as client:
+        with pytest.raises(InvalidAnswer, match="ShardTargets"):
+            await client.shards.targets(7)

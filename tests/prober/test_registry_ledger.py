@@ -1,0 +1,184 @@
+"""Does a registry far away behave as a worker expects of its ledger?"""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aioresponses import aioresponses
+from tests.support.mocked_responses import MockedResponse
+from tests.support.registry_server import KEYS, RegistryServer, registry_server
+
+from agent_health.access import Role
+from agent_health.client import RegistryClient
+from agent_health.client.registry_errors import RegistryRefusal, Unprocessable
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.ledger import Ledger, LedgerAway, ProbeReport, ShardBatch, ShardClaim
+from agent_health.prober.registry_ledger import RegistryLedger
+from agent_health.target import SHARDS, host_of, shard_of, target_id
+
+URLS = [f"https://agent.example/{number}" for number in range(4)]
+OTHER = "https://other.example/"
+SHARD = shard_of(host_of(URLS[0]))
+THERE = shard_of(host_of(OTHER))
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[RegistryServer]:
+    with registry_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+async def client(registry: RegistryServer) -> AsyncIterator[RegistryClient]:
+    async with RegistryClient(registry.url, key=KEYS[Role.PROBER]) as client:
+        yield client
+
+
+@pytest.fixture
+def ledger(client: RegistryClient) -> RegistryLedger:
+    return RegistryLedger(client)
+
+
+def reported(url: str, failures: int = 1) -> ProbeReport:
+    seen = Observation(
+        target_url=url,
+        observed_at=datetime.now(UTC),
+        discovery=LayerResult(result=ResultClass.REFUSED),
+    )
+    memory = ProbeMemory(probed_at_s=1.0, failures_in_row=failures)
+    return ProbeReport(subject_id=target_id(url), observation=seen, memory=memory)
+
+
+async def claims(
+    ledger: Ledger, worker: str = "w", held: dict[int, int] | None = None
+) -> dict[int, ShardClaim]:
+    return {claim.shard: claim for claim in await ledger.claim(worker, 60.0, held or {})}
+
+
+async def test_it_is_a_ledger(ledger: Ledger) -> None:
+    held = await claims(ledger)
+    assert len(held) == SHARDS
+    tokens = {shard: claim.fencing_token for shard, claim in held.items()}
+    kept = await claims(ledger, held=tokens)
+    assert {shard: claim.fencing_token for shard, claim in kept.items()} == tokens
+    assert kept[0].expires_at_s >= held[0].expires_at_s
+    await ledger.leave("w")
+    assert await claims(ledger, "heir") != {}
+
+
+async def test_targets_come_with_their_memory_and_what_changed_is_told(
+    ledger: RegistryLedger, client: RegistryClient
+) -> None:
+    assert await ledger.changed({SHARD: 0}) == []
+    await client.directories.put("dir", [*URLS, OTHER])
+    assert await ledger.changed({SHARD: 0, THERE: 0, (SHARD + 1) % SHARDS: 0}) == [SHARD, THERE]
+    page = await ledger.targets(SHARD, None)
+    assert sorted(entry.url for entry in page.entries) == URLS
+    assert {entry.memory for entry in page.entries} == {ProbeMemory()}
+    assert await ledger.changed({SHARD: page.version, THERE: 0}) == [THERE]
+    held = await claims(ledger)
+    batches = [
+        ShardBatch(claim=held[SHARD], reports=[reported(url) for url in URLS]),
+        ShardBatch(claim=held[THERE], reports=[reported(OTHER)]),
+    ]
+    began_s = datetime.now(UTC).timestamp() - 60
+    assert await ledger.unprobed(began_s) == 5
+    assert await ledger.report(batches) == set()
+    assert await ledger.report(batches) == set()
+    assert await ledger.unprobed(began_s) == 0
+    assert await ledger.changed({SHARD: page.version}) == []
+    await client.directories.put("dir", [*URLS[:3], OTHER])
+    assert await ledger.changed({SHARD: page.version, THERE: page.version}) == [SHARD]
+    after = await ledger.targets(SHARD, page.version)
+    assert (after.entries, after.gone) == ([], [target_id(URLS[3])])
+    again = await ledger.targets(SHARD, None)
+    assert {entry.memory.failures_in_row for entry in again.entries} == {1}
+
+
+async def test_a_shard_that_is_lost_is_told_and_others_are_taken(
+    ledger: RegistryLedger, client: RegistryClient
+) -> None:
+    await client.directories.put("dir", [*URLS, OTHER])
+    held = await claims(ledger)
+    newer = await claims(ledger, held={SHARD: held[SHARD].fencing_token})
+    assert newer[THERE].fencing_token > held[THERE].fencing_token
+    batches = [
+        ShardBatch(claim=held[SHARD], reports=[reported(URLS[0])]),
+        ShardBatch(claim=held[THERE], reports=[reported(OTHER)]),
+    ]
+    assert await ledger.report(batches) == {THERE}
+    found = {entry.url: entry.memory for entry in (await ledger.targets(SHARD, None)).entries}
+    assert found[URLS[0]].failures_in_row == 1
+    (untouched,) = (await ledger.targets(THERE, None)).entries
+    assert untouched.memory == ProbeMemory()
+
+
+async def test_more_than_the_registry_takes_at_once_goes_in_parts(
+    ledger: RegistryLedger, client: RegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.prober.registry_ledger.MAX_OBSERVATIONS", 3)
+    await client.directories.put("dir", [*URLS, OTHER])
+    held = await claims(ledger)
+    batches = [
+        ShardBatch(claim=held[SHARD], reports=[reported(url, 7) for url in URLS]),
+        ShardBatch(claim=held[THERE], reports=[reported(OTHER, 7)]),
+    ]
+    assert await ledger.report(batches) == set()
+    entries = [*(await ledger.targets(SHARD, None)).entries, *(await ledger.targets(THERE, None)).entries]
+    assert [entry.memory.failures_in_row for entry in entries] == [7] * 5
+
+
+async def test_of_workers_that_share_a_key_the_well_do_not_speak_for_the_ill(
+    ledger: RegistryLedger, client: RegistryClient
+) -> None:
+    await ledger.say_ill("a", 1e9, "no name can be resolved " * 50)
+    await ledger.say_well("b")
+    (illness,) = (await client.monitor.get()).illnesses
+    assert illness.prober == "key:key_prober/a"
+    await ledger.say_well("a")
+    assert (await client.monitor.get()).illnesses == []
+
+
+async def test_a_registry_that_is_away_is_away() -> None:
+    claim = ShardClaim(shard=SHARD, fencing_token=1, expires_at_s=0.0)
+    # Nobody listens at port 1.
+    async with RegistryClient("http://127.0.0.1:1", key="k", timeout_seconds=0.05) as client:
+        ledger = RegistryLedger(client)
+        for question in (
+            ledger.claim("w", 60.0, {}),
+            ledger.targets(SHARD, None),
+            ledger.changed({SHARD: 0}),
+            ledger.unprobed(0.0),
+            ledger.leave("w"),
+            ledger.say_ill("w", 60.0, "why"),
+            ledger.report([ShardBatch(claim=claim, reports=[reported(URLS[0])])]),
+        ):
+            with pytest.raises(LedgerAway):
+                await question
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(401, LedgerAway), (403, LedgerAway), (404, LedgerAway), (500, LedgerAway), (422, Unprocessable)],
+)
+async def test_what_the_registry_will_never_take_is_no_absence(
+    status: int, expected: type[Exception]
+) -> None:
+    url = "https://registry.example"
+    claim = ShardClaim(shard=SHARD, fencing_token=1, expires_at_s=0.0)
+    with aioresponses() as mock:
+        refusal: dict[str, Any] = {"error": {"code": "some_code", "message": "no"}, "message": "no"}
+        mock.post(
+            f"{url}/api/v1/observations",
+            status=status,
+            payload=refusal,
+            repeat=True,
+            response_class=MockedResponse,
+        )
+        async with RegistryClient(url, key="k") as client:
+            with pytest.raises(expected) as caught:
+                await RegistryLedger(client).report([ShardBatch(claim=claim, reports=[reported(URLS[0])])])
+    assert isinstance(caught.value, RegistryRefusal) == (expected is Unprocessable)

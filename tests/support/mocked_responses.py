@@ -1,0 +1,13 @@
+"""How are errors of the HTTP library provoked that no peer on loopback can?"""
+
+from typing import Any
+from unittest.mock import Mock
+
+import aiohttp
+
+
+class MockedResponse(aiohttp.ClientResponse):
+    """A response that aioresponses can make (aiohttp >= 3.14)."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **({"stream_writer": Mock(output_size=0)} | settings))
