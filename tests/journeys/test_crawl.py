@@ -1,0 +1,166 @@
+"""What if somebody ends a crawl, or kills a part of it?
+
+Real processes. Their targets answer one after the other, so that there is time to do harm.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.agent_check import card
+from tests.support.hostile_server import CARD_PATH, HostileServer, Reply, as_json, serving
+
+HOSTS = 12
+"""Each with an address of its own, and so in a shard of its own."""
+SLOW_SECONDS = 0.25
+PATIENCE_SECONDS = 60
+DEFINITION = """\
+name: slow
+contact: mailto:tests@agent.example
+directories: [{file: agents.txt}]
+networks: {allow: [127.0.0.0/8]}
+opt_out: {robots_txt: false}
+ask: {card: true, transport: false, health: false}
+limits: {concurrency: 2}
+"""
+
+pytestmark = pytest.mark.fault
+
+
+def slowly(reply: Reply) -> Reply:
+    async def slow(writer: asyncio.StreamWriter, head: str) -> None:
+        await asyncio.sleep(SLOW_SECONDS)
+        await reply(writer, head)
+
+    return slow
+
+
+@asynccontextmanager
+async def slow_targets(directory: Path) -> AsyncIterator[list[HostileServer]]:
+    """Serve agents on addresses of their own, and write the definition that names them."""
+    async with AsyncExitStack() as stack:
+        servers = []
+        for number in range(2, HOSTS + 2):
+            replies = {CARD_PATH: slowly(as_json(card(url="http://127.0.0.1/")))}
+            servers.append(await stack.enter_async_context(serving(replies, host=f"127.0.0.{number}")))
+        (directory / "slow.yml").write_text(DEFINITION)
+        (directory / "agents.txt").write_text("".join(f"{server.url}\n" for server in servers))
+        yield servers
+
+
+@asynccontextmanager
+async def crawling(directory: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run the command in a session of its own; whatever is left of it at the end is killed."""
+    command = Path(sys.executable).with_name("agent-health")
+    process = await asyncio.create_subprocess_exec(
+        command,
+        "crawl",
+        "slow.yml",
+        "--once",
+        *options,
+        cwd=directory,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
+    """Wait for the end of a crawl; return its exit code and what it said."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        _, told = await process.communicate()
+    return process.returncode or 0, told.decode()
+
+
+async def until_asked(servers: list[HostileServer], count: int) -> None:
+    """Wait until so many targets were asked."""
+    await until(lambda: sum(bool(server.heads) for server in servers) >= count)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Look again and again, since it is another process that does it."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not is_so():  # noqa: ASYNC110 - no event of ours would tell
+            await asyncio.sleep(0.02)
+
+
+def children(pid: int) -> list[int]:
+    """The processes of a crawl that probe; multiprocessing has one more, which only tracks resources."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [
+        int(child) for child in found if "spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes().decode()
+    ]
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return (
+            re.search(r"^State:\s+[^ZX]", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) is not None
+        )
+    return False
+
+
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
+async def test_ctrl_c_ends_a_crawl_cleanly_and_the_next_one_goes_on(workers: str, tmp_path: Path) -> None:
+    async with slow_targets(tmp_path) as servers:
+        async with crawling(tmp_path, "--workers", workers) as process:
+            await until_asked(servers, 4)
+            # As a terminal does: to all processes at once.
+            os.killpg(process.pid, signal.SIGINT)
+            code, told = await ended(process)
+        assert (code, "Traceback" in told) == (2, False), told
+        assert "the same command goes on with those that are left" in told
+        asked = Counter({server.url: len(server.heads) for server in servers})
+        assert 4 <= sum(bool(count) for count in asked.values()) < HOSTS
+        async with crawling(tmp_path, "--workers", workers) as process:
+            code, told = await ended(process)
+        assert code == 0, told
+        assert "going on with the pass that began at" in told
+        # Nobody was asked twice, except who was just being asked when it ended.
+        again = [
+            server.url for server in servers if asked[server.url] and len(server.heads) > asked[server.url]
+        ]
+        assert len(again) <= 2 * int(workers), told
+        assert all(server.heads for server in servers)
+
+
+@pytest.mark.long
+async def test_a_process_that_is_killed_is_replaced_and_nobody_is_left_out(tmp_path: Path) -> None:
+    async with slow_targets(tmp_path) as servers, crawling(tmp_path, "--workers", "2") as process:
+        await until_asked(servers, 3)
+        os.kill(children(process.pid)[0], signal.SIGKILL)
+        code, told = await ended(process)
+    assert code == 0, told
+    assert re.search(r"worker-\d died \(signal 9\) and is replaced in 1 s", told)
+    assert f"of {HOSTS} probed" in told
+    assert all(server.heads for server in servers)
+
+
+@pytest.mark.long
+async def test_nothing_goes_on_if_the_crawl_itself_is_killed(tmp_path: Path) -> None:
+    async with slow_targets(tmp_path) as servers:
+        async with crawling(tmp_path, "--workers", "2") as process:
+            await until_asked(servers, 3)
+            processes = children(process.pid)
+            assert len(processes) == 2
+            process.kill()
+            await until(lambda: not any(is_running(pid) for pid in processes))
+        # And the next one neither waits for its leases nor finds the database locked.
+        async with crawling(tmp_path) as process:
+            code, told = await ended(process)
+    assert code == 0, told
+    assert "going on with the pass" in told
