@@ -4,6 +4,9 @@
     check.py            should I call this agent?
     validate.py         is this a health document?
     probe.py            what do these agents look like from outside, now?
+    crawl.py            who of a directory is alive: again and again, or once?
+    census.py           what share of a list is alive?
+    directories.py      which directories are probed, and what became of a list that has shrunk?
     agents.py           which agents are there, and what becomes of them?
     agent_page.py       how is an agent's record shown to people?
     maintenance.py      when may nothing take an agent down?
@@ -12,6 +15,15 @@
     migrate.py          is the database of this version?
     keys.py             who gets a key?
     backup.py           how does all that the registry knows get into a file, and back?
+    crawl_run.py        how does a crawl go, from its first line to its last?
+    crawl_home.py       where does a crawl have its home: in a database of its own, or in a registry?
+    crawl_processes.py  how do several processes crawl together, and what if one of them dies?
+    crawl_process.py    what does one process of a crawl do?
+    crawl_share.py      what does it have to know, and what does it say?
+    directory_import.py how does what a directory lists become targets?
+    census_facts.py     from which counts is a census taken?
+    local_ledger.py     where do targets come from, and where do results go, without a server?
+    local_registry.py   how are a registry's deeds done in this process?
     prober_assembly.py  how is a prober put together from its definition?
     observation_page.py how is it shown to people what one probe saw?
     progress.py         how far is a crawl, and how is that shown?

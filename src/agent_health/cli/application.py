@@ -13,6 +13,7 @@ from agent_health.cli.backup import backup, restore
 from agent_health.cli.census import census
 from agent_health.cli.check import check
 from agent_health.cli.crawl import crawl
+from agent_health.cli.directories import directories
 from agent_health.cli.events import events
 from agent_health.cli.keys import keys
 from agent_health.cli.maintenance import maintenance
@@ -109,6 +110,7 @@ _application.command(context_settings=_CONTEXT)(validate)
 _application.command(context_settings=_CONTEXT)(probe)
 _application.command(context_settings=_CONTEXT)(crawl)
 _application.command(context_settings=_CONTEXT)(census)
+_application.add_typer(directories, context_settings=_CONTEXT)
 agents.command()(maintenance)
 _application.add_typer(agents, context_settings=_CONTEXT)
 _application.add_typer(events, context_settings=_CONTEXT)

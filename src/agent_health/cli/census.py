@@ -135,6 +135,7 @@ def _taken(database: str, name: str | None) -> "Census":
     from agent_health.cli.census_facts import census_of  # noqa: PLC0415 - SQLAlchemy takes 150 ms
     from agent_health.storage import schema  # noqa: PLC0415
 
+    # An older one says how it becomes a newer one, in place of an error about its tables.
     run_deed(database, schema.check, is_write=False)
     taken = run_deed(database, partial(census_of, name=name), is_write=False)
     file = sqlite_file(database)

@@ -1,15 +1,18 @@
 """How are a registry's deeds done in this process, without a server?"""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from agent_health.access import Principal, Role
+from agent_health.cli.server_database import check_exists
 from agent_health.directory_record import DirectoryRecord, ImportEnd, ImportPage, ImportRecord
 from agent_health.errors import AgentHealthError
 from agent_health.registry.import_directory import apply_import, confirm_directory, list_directories, put_page
 from agent_health.registry.operations import NO_HEADERS, Call, Deed
-from agent_health.storage.database import Database, Transaction
+from agent_health.storage import schema
+from agent_health.storage.database import Database, Transaction, open_database
 
 KEY_ID: Final = "local"
 """By which leases and events of this machine are known; there is no such key: nobody has to show one."""
@@ -47,6 +50,24 @@ class LocalRegistry:
     async def read(self, deed: Callable[[Transaction], T]) -> T:
         """Look something up. AgentHealthError."""
         return await self.database.read(deed)
+
+
+def run_locally(url: str, role: Role, deed: Callable[[LocalRegistry], Awaitable[T]]) -> T:
+    """Run what may take several transactions; InvalidSetting if the database is not there.
+
+    AgentHealthError if it is not of this version, or if a deed is refused.
+    """
+
+    async def ran() -> T:
+        database = open_database(url)
+        try:
+            await database.read(schema.check)
+            return await deed(LocalRegistry(database, role))
+        finally:
+            await database.close()
+
+    check_exists(url)
+    return asyncio.run(ran())
 
 
 class LocalDirectories:

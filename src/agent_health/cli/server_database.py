@@ -52,11 +52,11 @@ def run_deed(
             await database.close()
 
     if must_exist:
-        _check_exists(url)
+        check_exists(url)
     return asyncio.run(ran())
 
 
-def _check_exists(url: str) -> None:
+def check_exists(url: str) -> None:
     """Refuse an SQLite file that is not there: opening it would create it."""
     file = sqlite_file(url)
     if file is not None and not file.exists():
