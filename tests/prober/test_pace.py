@@ -223,7 +223,8 @@ def test_whatever_happens_no_limit_is_exceeded_and_everybody_gets_a_turn(data: s
             waiting[host] += 1
             offered += 1
         _start(pace, under_way, address_of, now_s, started)
-        if under_way and data.draw(st.booleans()):
+        is_time_to_end = data.draw(st.booleans())
+        if under_way and is_time_to_end:
             turn, _ = under_way.pop(data.draw(st.integers(0, len(under_way) - 1)))
             pace.end(turn, data.draw(st.integers(0, 4)), now_s)
         _check_limits(under_way, address_of)

@@ -35,10 +35,10 @@ def test_a_prober_of_which_nothing_is_known_is_well() -> None:
     [
         (Facts(standstill_s=2.0), "this process stood still for 2.0 s"),
         (Facts(lag_p99_s=0.51), "this process is overloaded: its event loop is 0.51 s late"),
-        (Facts(lookups=10, lookup_faults=5), "the resolver failed: 5 of 10 lookups came to nothing"),
+        (Facts(lookups=20, lookup_faults=10), "the resolver failed: 10 of 20 lookups came to nothing"),
         (
-            Facts(connects=10, local_faults=9),
-            "no way leads out: 9 of 10 connections failed right here",
+            Facts(connects=20, local_faults=18),
+            "no way leads out: 18 of 20 connections failed right here",
         ),
         (Facts(canaries=5, canaries_lost=3), "3 of 5 canaries do not answer"),
         (Facts(silent_hosts=15), "nobody answers: 15 hosts or more fell silent one after another"),
@@ -53,9 +53,9 @@ def test_each_sign_alone_makes_it_ill(facts: Facts, why: str) -> None:
     "facts",
     [
         Facts(standstill_s=1.9, lag_p99_s=0.5),
-        Facts(lookups=9, lookup_faults=9),
+        Facts(lookups=19, lookup_faults=19),
         Facts(lookups=100, lookup_faults=49),
-        Facts(connects=9, local_faults=9),
+        Facts(connects=19, local_faults=19),
         Facts(connects=100, local_faults=89),
         Facts(canaries=6, canaries_lost=3),
         Facts(silent_hosts=14),
@@ -179,16 +179,31 @@ def test_a_process_that_was_stopped_doubts_what_seemed_to_end_meanwhile() -> Non
     assert check.doubt is None
 
 
-def test_counts_are_judged_by_what_was_added_lately() -> None:
+def test_the_last_lookups_are_judged_however_many_there_were_before() -> None:
     check = SelfCheck(0.0)
-    check.note_counts(NetworkCounts(lookups=1000, lookup_faults=900, connects=500), 0.0)
+    check.note_counts(NetworkCounts(lookups=1000, lookup_faults=900), 0.0)
     assert check.look(0.0) is None
-    check.note_counts(NetworkCounts(lookups=1010, lookup_faults=901, connects=600), 20.0)
-    assert check.look(20.0) is None
-    check.note_counts(NetworkCounts(lookups=1030, lookup_faults=921, connects=600), 31.0)
-    doubt = check.look(31.0)
+    check.note_counts(NetworkCounts(lookups=1019, lookup_faults=919), 1.0)
+    assert check.look(1.0) is None
+    check.note_counts(NetworkCounts(lookups=9019, lookup_faults=919), 2.0)
+    assert check.look(2.0) is None
+    check.note_counts(NetworkCounts(lookups=9049, lookup_faults=949), 3.0)
+    doubt = check.look(3.0)
     assert doubt is not None
-    assert doubt.why == "the resolver failed: 20 of 20 lookups came to nothing"
+    assert doubt.why == "the resolver failed: 30 of 30 lookups came to nothing"
+
+
+def test_a_prober_that_asks_seldom_stays_ill_until_its_lookups_succeed() -> None:
+    check = SelfCheck(0.0)
+    verdicts = []
+    for second in range(400):
+        made = second // 5
+        counts = NetworkCounts(lookups=made, lookup_faults=min(made, 40), connects=made, local_faults=made)
+        check.note_counts(replace(counts, connects=0, local_faults=0), float(second))
+        verdicts.append(check.look(float(second)) is not None)
+    began, ended = verdicts.index(True), len(verdicts) - verdicts[::-1].index(True)
+    assert (began, all(verdicts[began:ended])) == (100, True)
+    assert 245 <= ended <= 275
 
 
 def test_a_round_of_canaries_says_something_for_two_minutes_and_a_half() -> None:

@@ -52,7 +52,7 @@ class MemoryLedger:
     """Which worker called itself ill, and why; None: well."""
     indigestible: set[str] = field(default_factory=set)
     """Targets whose results cannot be taken, by a defect."""
-    before_report: Callable[[], None] | None = None
+    on_report: Callable[[ShardBatch], None] | None = None
     _version: int = 0
     _versions: dict[int, int] = field(default_factory=dict)
     _shards: dict[int, set[str]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class MemoryLedger:
 
     def held_by(self, worker: str) -> set[int]:
         """Return which shards a worker holds now."""
-        now_s = self.clock.wall_s()
+        now_s = self.clock.monotonic_s()
         return {
             n for n, lease in self.leases.items() if lease.worker == worker and lease.expires_at_s > now_s
         }
@@ -95,7 +95,7 @@ class MemoryLedger:
 
     async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
         self._reach()
-        now_s, asked_at_s = self.clock.wall_s(), self.clock.monotonic_s()
+        now_s = self.clock.monotonic_s()
         self.workers = {name: until_s for name, until_s in self.workers.items() if until_s > now_s}
         self.workers[worker] = now_s + ttl_s
         share = math.ceil(SHARDS / len(self.workers))
@@ -117,8 +117,7 @@ class MemoryLedger:
                 self.grants.append(Grant(number, worker, lease.token, now_s))
                 kept.append(number)
         return [
-            ShardClaim(shard=n, fencing_token=self.leases[n].token, expires_at_s=asked_at_s + ttl_s)
-            for n in kept
+            ShardClaim(shard=n, fencing_token=self.leases[n].token, expires_at_s=now_s + ttl_s) for n in kept
         ]
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
@@ -138,8 +137,9 @@ class MemoryLedger:
 
     async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
         self._reach()
-        if self.before_report is not None:
-            self.before_report()
+        for batch in batches:
+            if self.on_report is not None:
+                self.on_report(batch)
         if any(report.subject_id in self.indigestible for batch in batches for report in batch.reports):
             raise ValueError("this cannot be taken")
         self.calls.append(sum(len(batch.reports) for batch in batches))
@@ -191,7 +191,7 @@ class MemoryLedger:
         return (
             lease.worker is not None
             and lease.token == batch.claim.fencing_token
-            and lease.expires_at_s > self.clock.wall_s()
+            and lease.expires_at_s > self.clock.monotonic_s()
         )
 
     def _take(self, subject_id: str, observation: Observation, memory: ProbeMemory) -> None:

@@ -20,7 +20,7 @@ from agent_health.prober.pace import AddressBusy, Pace, Turn
 from agent_health.prober.plans import Plan
 from agent_health.prober.progress import Tally
 from agent_health.prober.reporting import Reporter
-from agent_health.prober.self_check import Doubt, SelfCheck
+from agent_health.prober.self_check import MAX_CLOCK_STEP_SECONDS, Doubt, SelfCheck
 from agent_health.prober.shards import Applied, Holdings, Shard, Slot
 
 TICK_SECONDS: Final = 0.01
@@ -82,6 +82,8 @@ class Dispatch:
         self._running: dict[asyncio.Task[None], float] = {}
         """Probes under way and when they began, in that order."""
         self._overdue: set[asyncio.Task[None]] = set()
+        self._apart_s = clock.wall_s() - clock.monotonic_s()
+        """The two clocks, when looked at last."""
         self._replanning: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping_soon = False
@@ -177,11 +179,15 @@ class Dispatch:
             self._take_back(doubt)
         self.pump()
 
-    def replan_all(self) -> None:
-        """Give all who wait a time anew: the calendar was set."""
-        if self._replanning is not None:
-            self._replanning.cancel()
-        self._replanning = asyncio.create_task(self._replan_all())
+    def _is_clock_set(self, apart_s: float) -> bool:
+        """Whether the calendar was set, and not all targets have got a time by it yet: all may seem due."""
+        step_s, self._apart_s = apart_s - self._apart_s, apart_s
+        if abs(step_s) > MAX_CLOCK_STEP_SECONDS:
+            _log.warning("the clock was set by %.0f s: all targets are planned anew", step_s)
+            if self._replanning is not None:
+                self._replanning.cancel()
+            self._replanning = asyncio.create_task(self._replan_all())
+        return self._replanning is not None
 
     async def _replan_all(self) -> None:
         for shard in list(self._holdings.shards.values()):
@@ -190,6 +196,7 @@ class Dispatch:
                 if slot.due_at_s is not None:
                     self.plan.add(slot, slot.recall(), wall_s)
             await asyncio.sleep(0)
+        self._replanning = None
         self.pump()
 
     def _fail(self, error: BaseException) -> None:
@@ -203,6 +210,8 @@ class Dispatch:
     def _begin_due(self) -> float | None:
         """Begin what may begin now; return after how many seconds something else may, None: not by itself."""
         wall_s, now_s = self._clock.wall_s(), self._clock.monotonic_s()
+        if self._is_clock_set(wall_s - now_s):
+            return None
         most = MAX_OFFERED
         if self.plan.left is not None:
             most = min(most, max(0, LOOK_AHEAD_RATIO * self._pace.concurrency - self._pace.ready))
@@ -306,30 +315,30 @@ class Dispatch:
         if slot.is_gone:
             return
         before = slot.memory
-        missed = unmeasured.missed(slot, memory, self._cadence, began_at_s, keeps_ticks=self.plan.keeps_ticks)
-        if missed is not None:
-            slot.given_up = None
-            self._tally.missed += missed[0]
-            self._report(slot, missed[1], before, began_at_s, ended_s)
+        self._tell_missed(slot, memory, began_at_s, ended_s)
         is_asked_for = slot.recheck_at_s is not None and slot.recheck_at_s <= began_at_s
         if is_asked_for:
             slot.recheck_at_s = None
         slot.remember(report.memory)
-        self._report(slot, report, before, began_at_s, ended_s, is_urgent=is_asked_for)
+        result_ = Result(slot, report, before=before, began_at_s=began_at_s, ended_at_s=ended_s)
+        self._reporter.add(result_, is_urgent=is_asked_for)
         self.plan.add(slot, report.memory, self._clock.wall_s())
 
-    def _report(
-        self,
-        slot: Slot,
-        report: ProbeReport,
-        before: str | None,
-        began_at_s: float,
-        ended_s: float,
-        *,
-        is_urgent: bool = False,
-    ) -> None:
-        result = Result(slot, report, before=before, began_at_s=began_at_s, ended_at_s=ended_s)
-        self._reporter.add(result, is_urgent=is_urgent)
+    def _tell_missed(self, slot: Slot, memory: ProbeMemory, began_at_s: float, ended_s: float) -> None:
+        """Report that probes before this one left no result, if some did not."""
+        missed = unmeasured.missed(slot, memory, self._cadence, began_at_s, keeps_ticks=self.plan.keeps_ticks)
+        if missed is None:
+            return
+        count, report = missed
+        if self._reporter.is_away:
+            # It would take the place of a result that can still be reported.
+            slot.given_up = count
+            return
+        slot.given_up = 0
+        self._tally.missed += count
+        self._reporter.add(
+            Result(slot, report, before=slot.memory, began_at_s=began_at_s, ended_at_s=ended_s, count=count)
+        )
 
     def _take_back(self, doubt: Doubt) -> None:
         """Believe no failure any more that was seen since then and is not reported yet."""

@@ -7,6 +7,7 @@ oldest first, and told as `not_measured` when its target is reported next: it is
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from typing import Final
 
 from agent_health.observation import Observation
@@ -29,12 +30,21 @@ _MIN_RESULT_BYTES: Final = 200
 class Result:
     """One report that waits; as objects, or as JSON."""
 
-    __slots__ = ("_memory", "_observation", "_report", "before", "began_at_s", "ended_at_s", "slot")
+    __slots__ = ("_memory", "_observation", "_report", "before", "began_at_s", "count", "ended_at_s", "slot")
 
     def __init__(
-        self, slot: Slot, report: ProbeReport, *, before: str | None, began_at_s: float, ended_at_s: float
+        self,
+        slot: Slot,
+        report: ProbeReport,
+        *,
+        before: str | None,
+        began_at_s: float,
+        ended_at_s: float,
+        count: int = 1,
     ) -> None:
         self.slot = slot
+        self.count = count
+        """Of how many probes it tells."""
         self.before = before
         """What was remembered before it was made, as JSON."""
         self.began_at_s = began_at_s
@@ -66,6 +76,10 @@ class Result:
         if self._report is not None:
             return 0
         return len(self._observation) + len(self._memory) + len(self.before or "") + _MIN_RESULT_BYTES
+
+    def give_up(self) -> None:
+        """Let its target remember that it could not be reported."""
+        self.slot.given_up += self.count
 
     def pack(self) -> None:
         """Keep it as JSON."""
@@ -129,10 +143,10 @@ class Outbox:
         self._bytes += result.bytes
         self._waiting.append(result)
 
-    def take(self, most: int, may_go: Callable[[Shard], bool]) -> list[Result]:
-        """Take the first results that may be reported now; those of shards that were lost are dropped."""
+    def take(self, most: int, may_go: Callable[[Shard], bool], until_s: float = inf) -> list[Result]:
+        """Take the first results made by then that may be reported; those of lost shards are dropped."""
         taken: list[Result] = []
-        while self._waiting and len(taken) < most:
+        while self._waiting and len(taken) < most and self._waiting[0].ended_at_s <= until_s:
             result = self._waiting.popleft()
             shard = result.slot.shard
             if result.slot.is_gone:
@@ -187,7 +201,7 @@ class Outbox:
                 self._aside_count -= line is not self._waiting
                 self._bytes -= result.bytes
                 self.given_up += 1
-                result.slot.give_up(result.began_at_s)
+                result.give_up()
         return self.given_up - before
 
     def __iter__(self) -> Iterator[Result]:

@@ -6,8 +6,9 @@ is handed over again as it was. A batch that the ledger cannot digest is given u
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Final
 
 from agent_health.prober.away import Away
@@ -22,6 +23,8 @@ MAX_BAD: Final = 10
 """Results of one call that are sought out as those that cannot be taken; then it is not they."""
 FLUSH_SECONDS: Final = 5.0
 """No result waits longer for others."""
+SETTLE_SECONDS: Final = 2.0
+"""Each waits so long: if this prober turns out to be ill in this moment, it can still be taken back."""
 
 _log = logging.getLogger("agent_health.prober")
 
@@ -35,7 +38,7 @@ class Reporter:
         outbox: Outbox,
         clock: Clock,
         *,
-        lose: Callable[[int], None],
+        lose: Callable[[Collection[int]], None],
         chance: Callable[[], float],
     ) -> None:
         self.reported = 0
@@ -46,6 +49,7 @@ class Reporter:
         self._lose = lose
         self._away = Away(chance)
         self._wake = asyncio.Event()
+        self._is_urgent = False
 
     @property
     def is_away(self) -> bool:
@@ -53,13 +57,16 @@ class Reporter:
         return self._away.tries > 0
 
     def add(self, result: Result, *, is_urgent: bool = False) -> None:
-        """Let a result wait for others, or go at once if somebody waits for it."""
+        """Let a result wait for others, or go soon if somebody waits for it."""
         self._outbox.add(result)
-        if is_urgent or self._outbox.ready >= MAX_BATCH:
+        if is_urgent:
+            self.hurry()
+        elif self._outbox.ready == MAX_BATCH:
             self._wake.set()
 
     def hurry(self) -> None:
-        """Hand over at once what there is."""
+        """Hand over what there is as soon as it may be."""
+        self._is_urgent = True
         self._wake.set()
 
     async def run(self) -> None:
@@ -73,10 +80,11 @@ class Reporter:
                     _log.warning("the ledger is away: %d results are held (%s)", len(self._outbox), error)
                 await asyncio.sleep(self._away.wait_s())
 
-    async def flush(self) -> None:
-        """Hand over all that may be handed over now. LedgerAway."""
+    async def flush(self, *, is_last: bool = False) -> None:
+        """Hand over all that may be handed over now, also the newest if it is the last time. LedgerAway."""
         try:
-            while results := self._outbox.take(MAX_BATCH, self._may_go):
+            until_s = inf if is_last else self._clock.monotonic_s() - SETTLE_SECONDS
+            while results := self._outbox.take(MAX_BATCH, self._may_go, until_s):
                 await self._hand_over(results)
         finally:
             if given_up := self._outbox.give_up(self._clock.monotonic_s()):
@@ -86,14 +94,21 @@ class Reporter:
         return shard.is_ours(self._clock.monotonic_s())
 
     async def _until_due(self) -> None:
-        oldest_at_s = self._outbox.oldest_at_s
-        wait_s = FLUSH_SECONDS
-        if oldest_at_s is not None:
-            wait_s = max(0.0, oldest_at_s + FLUSH_SECONDS - self._clock.monotonic_s())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._wake.wait()
-        self._wake.clear()
+        """Wait until the oldest result has waited long enough, for others or, if it is urgent, to settle."""
+        while True:
+            oldest_at_s = self._outbox.oldest_at_s
+            if oldest_at_s is None:
+                self._is_urgent, wait_s = False, FLUSH_SECONDS
+            else:
+                is_due_soon = self._is_urgent or self._outbox.ready >= MAX_BATCH
+                waits_s = SETTLE_SECONDS if is_due_soon else FLUSH_SECONDS
+                wait_s = oldest_at_s + waits_s - self._clock.monotonic_s()
+                if wait_s <= 0:
+                    return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            self._wake.clear()
 
     async def _hand_over(self, results: Sequence[Result]) -> None:
         groups, bad = [results], 0
@@ -115,7 +130,7 @@ class Reporter:
                 bad += 1
                 del groups[0]
                 for result in group:
-                    result.slot.give_up(result.began_at_s)
+                    result.give_up()
                     _log.error("the result of %s is given up: %s", result.slot.subject_id, error)
 
     async def _report(self, results: Sequence[Result]) -> None:
@@ -131,5 +146,5 @@ class Reporter:
         self._away.over()
         self._outbox.note_return()
         self.reported += sum(len(batch.reports) for batch in batches if batch.claim.shard not in lost)
-        for number in lost:
-            self._lose(number)
+        if lost:
+            self._lose(lost)

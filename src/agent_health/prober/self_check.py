@@ -8,6 +8,7 @@ names are not looked up, no way leads out. What it saw then is not measured, and
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,10 +22,13 @@ MAX_LAG_SECONDS: Final = 0.5
 """The 99th percentile: later, deadlines of seconds say as much about us as about them."""
 MAX_STANDSTILL_SECONDS: Final = 2.0
 """One lag of this size is enough: whatever was under way meanwhile looks like a timeout."""
+MAX_CLOCK_STEP_SECONDS: Final = 5.0
+"""If the two clocks part by more, somebody has set the calendar's, or the machine slept."""
 
-NETWORK_WINDOW_SECONDS: Final = 30.0
-MIN_ATTEMPTS: Final = 10
-"""Fewer lookups, or connections, in the window say nothing."""
+MIN_ATTEMPTS: Final = 20
+"""Judged are the last lookups, and connections, of so many or a little more; fewer say nothing."""
+NETWORK_SECONDS: Final = 300.0
+"""Older ones say nothing either."""
 MAX_LOOKUP_FAULT_RATIO: Final = 0.5
 """Of lookups that failed for the resolver's own fault: a name without an address is none."""
 MAX_LOCAL_FAULT_RATIO: Final = 0.9
@@ -97,10 +101,11 @@ class Facts:
     standstill_s: float = 0.0
     """Its longest lag in that time."""
     lookups: int = 0
+    """The last ones: MIN_ATTEMPTS, and those of the same second; fewer if there were no more."""
     lookup_faults: int = 0
     connects: int = 0
+    """The last ones, likewise."""
     local_faults: int = 0
-    """These four over the last 30 s."""
     canaries: int = 0
     """Asked in the last round; 0 if there are none, or the round is too old."""
     canaries_lost: int = 0
@@ -192,9 +197,8 @@ class SelfCheck:
 
     def note_counts(self, counts: NetworkCounts, now_s: float) -> None:
         """Note what was counted so far; once a second."""
-        self._counts.append((now_s, counts))
-        while self._counts[0][0] < now_s - NETWORK_WINDOW_SECONDS:
-            self._counts.popleft()
+        if not self._counts or self._counts[-1][1] != counts:
+            self._counts.append((now_s, counts))
 
     def note_canaries(self, asked: int, lost: int, now_s: float) -> None:
         """Note how many canaries were asked, and how many did not answer."""
@@ -219,18 +223,21 @@ class SelfCheck:
         """Return what is known now."""
         while self._expected and self._expected[0][0] < now_s - EXPECTED_SECONDS:
             self._expected.popleft()
+        while self._counts and self._counts[0][0] < now_s - NETWORK_SECONDS:
+            self._counts.popleft()
         lags = sorted(lag_s for _, lag_s in self._lags)
-        first = self._counts[0][1] if self._counts else NetworkCounts()
-        last = self._counts[-1][1] if self._counts else first
+        last = self._counts[-1][1] if self._counts else NetworkCounts()
+        names = self._counts_before(lambda then: last.lookups - then.lookups)
+        ways = self._counts_before(lambda then: last.connects - then.connects)
         asked_at_s, canaries, canaries_lost = self._canaries
         is_fresh = now_s - asked_at_s <= CANARY_SECONDS
         return Facts(
             lag_p99_s=lags[math.ceil(0.99 * len(lags)) - 1] if len(lags) >= MIN_LAGS else 0.0,
             standstill_s=lags[-1] if lags else 0.0,
-            lookups=last.lookups - first.lookups,
-            lookup_faults=last.lookup_faults - first.lookup_faults,
-            connects=last.connects - first.connects,
-            local_faults=last.local_faults - first.local_faults,
+            lookups=last.lookups - names.lookups,
+            lookup_faults=last.lookup_faults - names.lookup_faults,
+            connects=last.connects - ways.connects,
+            local_faults=last.local_faults - ways.local_faults,
             canaries=canaries if is_fresh else 0,
             canaries_lost=canaries_lost if is_fresh else 0,
             silent_hosts=len(self._silent_hosts),
@@ -254,6 +261,14 @@ class SelfCheck:
         elif now_s >= self._ill_until_s:
             self.doubt = None
         return self.doubt
+
+    def _counts_before(self, attempts_since: Callable[[NetworkCounts], int]) -> NetworkCounts:
+        """Return the counts before the last MIN_ATTEMPTS of something; the oldest if there were fewer."""
+        then = NetworkCounts()
+        for _, then in reversed(self._counts):
+            if attempts_since(then) >= MIN_ATTEMPTS:
+                break
+        return then
 
     def _since_s(self, facts: Facts, now_s: float) -> float:
         """Return since when it may have been us: since somebody answered last, or since we were slow."""

@@ -13,7 +13,13 @@ from typing import Final
 from agent_health.prober.away import Away
 from agent_health.prober.clock import Clock
 from agent_health.prober.ledger import Ledger, LedgerAway
-from agent_health.prober.self_check import LAG_EVERY_SECONDS, Doubt, NetworkCounts, SelfCheck
+from agent_health.prober.self_check import (
+    LAG_EVERY_SECONDS,
+    MAX_CLOCK_STEP_SECONDS,
+    Doubt,
+    NetworkCounts,
+    SelfCheck,
+)
 
 LOOK_SECONDS: Final = 1.0
 CANARY_EVERY_SECONDS: Final = 60.0
@@ -22,8 +28,6 @@ MIN_CANARY_GAP_SECONDS: Final = 10.0
 TELL_EVERY_SECONDS: Final = 20.0
 TELL_FOR_SECONDS: Final = 60.0
 """For how long the ledger believes that we are ill, unless it hears so again."""
-MAX_CLOCK_STEP_SECONDS: Final = 5.0
-"""If the two clocks part by more, somebody has set the calendar's."""
 
 _log = logging.getLogger("agent_health.prober")
 
@@ -42,7 +46,6 @@ class SelfWatch:
         reaches: Callable[[str], Awaitable[bool]] | None,
         network: Callable[[], NetworkCounts],
         turned: Callable[[Doubt | None], None],
-        clock_was_set: Callable[[], None],
         each_second: Callable[[], None],
         chance: Callable[[], float],
     ) -> None:
@@ -54,7 +57,6 @@ class SelfWatch:
         self._reaches = reaches
         self._network = network
         self._turned = turned
-        self._clock_was_set = clock_was_set
         self._each_second = each_second
         self._away = Away(chance)
         self._has_turned = asyncio.Event()
@@ -82,12 +84,9 @@ class SelfWatch:
             self._look(now_s)
             self._each_second()
             was_apart_s, apart_s = apart_s, self._clock.wall_s() - now_s
-            step_s = apart_s - was_apart_s
-            if abs(step_s) > MAX_CLOCK_STEP_SECONDS:
-                _log.warning("the clock was set by %.0f s: all targets are planned anew", step_s)
-                # It looks the same if the machine slept, and then nobody could answer us.
-                self._check.note_lag(max(0.0, step_s), now_s)
-                self._clock_was_set()
+            if apart_s - was_apart_s > MAX_CLOCK_STEP_SECONDS:
+                # Set forward: it looks the same if the machine slept, and then nobody could answer us.
+                self._check.note_lag(apart_s - was_apart_s, now_s)
 
     def _look(self, now_s: float) -> None:
         self._check.note_counts(self._network(), now_s)

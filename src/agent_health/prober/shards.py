@@ -34,8 +34,8 @@ class Slot:
         """When it is probed next, since the epoch; None while it is busy, or must not be probed."""
         self.is_busy = False
         """Whether it is being probed, or waits for its turn."""
-        self.given_up: tuple[int, float] | None = None
-        """How many results of it could not be reported, and when the last of these probes began."""
+        self.given_up = 0
+        """How many results of it could not be reported, and are not told yet."""
         self.remember(entry.memory)
 
     @property
@@ -56,10 +56,6 @@ class Slot:
     def recall(self) -> ProbeMemory:
         """Return what is remembered."""
         return _NOTHING if self.memory is None else ProbeMemory.from_json(self.memory)
-
-    def give_up(self, began_at_s: float) -> None:
-        """Note that the result of a probe that began then cannot be reported."""
-        self.given_up = (self.given_up[0] + 1 if self.given_up else 1, began_at_s)
 
     def not_measured(self, at_s: float, why: str) -> Observation:
         """Return the observation of a probe of it that did not take place then."""

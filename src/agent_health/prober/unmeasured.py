@@ -4,12 +4,15 @@ It did not take place, its result was lost, or we do not believe our own eyes: t
 """
 
 from dataclasses import replace
+from typing import Final
 
 from agent_health.probe_cadence import Cadence, after_probe
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ProbeReport
 from agent_health.prober.plans import missed_before
 from agent_health.prober.shards import Slot
+
+_JUST_BEFORE_SECONDS: Final = 1e-3
 
 
 def without_result(
@@ -42,20 +45,23 @@ def missed(
 ) -> tuple[int, ProbeReport] | None:
     """Return how many probes before the one that began then left no result, and the report that says so.
 
-    One report tells of all of them, dated as the last; None if there is none. `memory` is what was
-    remembered before the probe.
+    None if all did. `memory` is what was remembered before the probe.
     """
     ticks = missed_before(slot.subject_id, memory, cadence, began_at_s) if keeps_ticks else None
-    told = []
+    told, count, at_s = [], 0, 0.0
     if ticks is not None:
-        told.append(
-            (ticks[1], ticks[0], f"{ticks[0]} probes were due while this prober did not keep up or run")
-        )
-    if slot.given_up is not None:
-        count, last_at_s = slot.given_up
-        told.append((last_at_s, count, f"{count} results were lost while they could not be reported"))
+        count, at_s = ticks
+        told.append(f"{_several(count, 'probe')} due and not made: no prober kept up")
+    if slot.given_up:
+        told.append(f"{_several(slot.given_up, 'result')} lost: the ledger was away")
+        count += slot.given_up
+        # Later results were reported meanwhile: what is dated before them would be taken for late.
+        at_s = began_at_s - _JUST_BEFORE_SECONDS
     if not told:
         return None
-    observation = slot.not_measured(max(told)[0], "; ".join(why for _, _, why in told))
-    report = ProbeReport(subject_id=slot.subject_id, observation=observation, memory=memory, requests=0)
-    return sum(count for _, count, _ in told), report
+    observation = slot.not_measured(at_s, "; ".join(told))
+    return count, ProbeReport(subject_id=slot.subject_id, observation=observation, memory=memory, requests=0)
+
+
+def _several(count: int, what: str) -> str:
+    return f"1 {what} was" if count == 1 else f"{count} {what}s were"

@@ -109,7 +109,6 @@ class Worker:
             reaches=reaches,
             network=network,
             turned=self._dispatch.note_turn,
-            clock_was_set=self._dispatch.replan_all,
             each_second=self._dispatch.look_after,
             chance=chance,
         )
@@ -181,7 +180,7 @@ class Worker:
         await _cancel(tasks)
         with suppress(LedgerAway, TimeoutError):
             async with asyncio.timeout(LAST_REPORT_SECONDS):
-                await self._reporter.flush()
+                await self._reporter.flush(is_last=True)
         if len(self._outbox):
             _log.warning("%d results are lost, since the ledger is away", len(self._outbox))
         with suppress(LedgerAway, TimeoutError):
@@ -228,11 +227,10 @@ class Worker:
         if not all(shard.is_current for shard in shards):
             self._feed.hurry()
 
-    def _lose(self, number: int) -> None:
-        shard = self._holdings.lose(number)
-        if shard is not None:
-            _log.warning("shard %d is somebody else's by now: our results of it are void", number)
-            self._dispatch.note_lost([shard])
+    def _lose(self, numbers: Iterable[int]) -> None:
+        lost = [shard for number in numbers if (shard := self._holdings.lose(number)) is not None]
+        _log.warning("%d shards are somebody else's by now: what we saw there is void", len(lost))
+        self._dispatch.note_lost(lost)
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -1,0 +1,773 @@
+"""How does one process probe its share: claim shards, probe their targets when they are due, report?"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.probed_world import World, definition_of
+from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loop
+
+from agent_health.observation import Observation, ResultClass
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim
+from agent_health.prober.worker import GRACE_SECONDS, Worker
+from agent_health.target import SHARDS, phase_of, target_id
+
+INTERVAL_S = 300.0
+OK, TIMEOUT, REFUSED = ResultClass.OK, ResultClass.TIMEOUT, ResultClass.REFUSED
+
+
+def urls_of(count: int) -> list[str]:
+    return [f"https://agent-{number}.example/" for number in range(count)]
+
+
+class Stage:
+    """A ledger, a world, and workers between the two."""
+
+    def __init__(self, *urls: str, **limits: Any) -> None:
+        self.loop: VirtualLoop = virtual_loop()
+        self.ledger = MemoryLedger(self.loop.clock)
+        self.world = World(self.loop.clock)
+        self.ledger.add(*urls)
+        self.definition = definition_of(limits=limits)
+        self.stops: dict[asyncio.Task[None], asyncio.Event] = {}
+
+    def worker(self, name: str = "worker", **settings: Any) -> Worker:
+        return Worker(
+            self.ledger, self.world, self.definition, worker_name=name, clock=self.loop.clock, **settings
+        )
+
+    @contextlib.asynccontextmanager
+    async def watching(self, name: str = "worker", **settings: Any) -> AsyncIterator[Worker]:
+        """Let a worker run until the block ends."""
+        worker, stop = self.worker(name, **settings), asyncio.Event()
+        running = asyncio.create_task(worker.run(stop))
+        try:
+            # Until it has its shards and their targets.
+            await asyncio.sleep(0.01)
+            yield worker
+        finally:
+            stop.set()
+            await running
+
+    def results(self, url: str) -> list[ResultClass]:
+        return [observation.result for observation in self.ledger.observations(url)]
+
+    def seen(self) -> list[Observation]:
+        return [one for many in self.ledger.seen.values() for one in many]
+
+
+def reason(observation: Observation) -> str:
+    assert observation.discovery is not None
+    return observation.discovery.reason
+
+
+# At their ticks
+
+
+@in_virtual_time
+async def test_every_target_is_probed_at_its_own_tick_and_reported() -> None:
+    urls = urls_of(100)
+    stage = Stage(*urls)
+    async with stage.watching() as worker:
+        await asyncio.sleep(4 * INTERVAL_S)
+        progress = worker.progress
+    for url in urls:
+        at_s = stage.world.looks_at(url)
+        assert len(at_s) == 4
+        due = [(at / INTERVAL_S - phase_of(target_id(url))) % 1 for at in at_s]
+        assert max(min(late, 1 - late) for late in due) * INTERVAL_S < 0.02
+        assert stage.results(url) == [OK] * 4
+    assert (progress.probed, progress.missed, progress.targets) == (400, 0, 100)
+    assert progress.start_error_p99_ms is not None
+    assert progress.start_error_p99_ms < 20
+
+
+@in_virtual_time
+async def test_load_is_even_from_the_first_minute_on_and_over_a_restart() -> None:
+    stage = Stage(*urls_of(300))
+    began_s = stage.loop.wall_s()
+    async with stage.watching():
+        await asyncio.sleep(INTERVAL_S)
+    async with stage.watching():
+        await asyncio.sleep(INTERVAL_S)
+    half_minutes = [0] * 20
+    for look in stage.world.looks:
+        half_minutes[int((look.at_s - began_s) / 30) % 20] += 1
+    assert min(half_minutes) > 10
+    assert max(half_minutes) < 60
+    assert stage.world.most_under_way <= 5
+
+
+@in_virtual_time
+async def test_targets_that_are_added_are_found_within_seconds_and_not_probed_in_a_burst() -> None:
+    stage = Stage("https://first.example/")
+    async with stage.watching() as worker:
+        await asyncio.sleep(100)
+        stage.ledger.add(*urls_of(300))
+        await asyncio.sleep(3)
+        assert worker.progress.targets == 301
+        assert len(stage.world.looks) < 15
+        await asyncio.sleep(INTERVAL_S)
+    assert {look.url for look in stage.world.looks} >= set(urls_of(300))
+
+
+@in_virtual_time
+async def test_a_target_that_left_is_left_alone() -> None:
+    stage = Stage(*urls_of(50))
+    async with stage.watching() as worker:
+        await asyncio.sleep(INTERVAL_S)
+        for url in urls_of(50)[:40]:
+            stage.ledger.remove(url)
+        await asyncio.sleep(3)
+        before = len(stage.world.looks)
+        await asyncio.sleep(INTERVAL_S)
+        assert worker.progress.targets == 10
+    assert len(stage.world.looks) - before == 10
+
+
+@in_virtual_time
+async def test_a_look_that_somebody_asks_for_is_made_and_reported_within_seconds() -> None:
+    url = "https://agent.example/"
+    stage = Stage(url)
+    async with stage.watching():
+        await asyncio.sleep(2 * INTERVAL_S + 120)
+        before = len(stage.ledger.observations(url))
+        stage.ledger.ask_recheck(url)
+        await asyncio.sleep(4.5)
+        assert len(stage.ledger.observations(url)) == before + 1
+    assert stage.ledger.entries[target_id(url)].recheck_at_s is None
+
+
+@in_virtual_time
+async def test_a_change_is_confirmed_once_after_half_a_minute() -> None:
+    url = "https://agent.example/"
+    stage = Stage(url)
+    async with stage.watching():
+        await asyncio.sleep(INTERVAL_S)
+        stage.world.ends[url] = REFUSED
+        await asyncio.sleep(2 * INTERVAL_S)
+    at_s = stage.world.looks_at(url)
+    gaps = [later - earlier for earlier, later in pairwise(at_s)]
+    assert [round(gap) for gap in gaps[:3]] == [300, 30, 270]
+
+
+@in_virtual_time
+async def test_results_are_handed_over_within_five_seconds_in_few_calls() -> None:
+    stage = Stage(*urls_of(600))
+    late: list[float] = []
+
+    def look_at_ages(batch: ShardBatch) -> None:
+        now_s = stage.loop.wall_s()
+        late.extend(now_s - report.observation.observed_at.timestamp() for report in batch.reports)
+
+    stage.ledger.on_report = look_at_ages
+    async with stage.watching():
+        await asyncio.sleep(INTERVAL_S)
+    assert len(stage.ledger.calls) <= INTERVAL_S / 3 + 2
+    assert len(late) == 600
+    assert max(late) <= 5.1
+
+
+# A census
+
+
+@in_virtual_time
+async def test_a_census_probes_every_target_once_and_ends() -> None:
+    urls = urls_of(2_000)
+    stage = Stage(*urls, concurrency=100)
+    began_s = stage.loop.time()
+    worker = stage.worker()
+    assert await worker.run_once(stage.loop.wall_s(), asyncio.Event())
+    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+    assert stage.world.most_under_way == 100
+    # 2,000 probes of 0.1 s, a hundred at once, and the last two seconds in which they could be taken back.
+    assert stage.loop.time() - began_s < 5
+    assert len(stage.seen()) == 2_000
+    assert max(stage.ledger.calls) <= 500
+    assert stage.ledger.held_by("worker") == set()
+    progress = worker.progress
+    assert (progress.left, progress.probed, progress.held, dict(progress.classes)) == (
+        0,
+        2_000,
+        0,
+        {OK: 2_000},
+    )
+
+
+@in_virtual_time
+async def test_a_census_that_is_stopped_reports_what_it_has_and_goes_on_with_the_rest() -> None:
+    urls = urls_of(500)
+    stage = Stage(*urls, concurrency=10)
+    since_s, stop = stage.loop.wall_s(), asyncio.Event()
+    stage.loop.call_later(2.05, stop.set)
+    worker = stage.worker()
+    assert not await worker.run_once(since_s, stop)
+    done = {look.url for look in stage.world.looks}
+    assert 150 < len(done) < 300
+    assert set(stage.ledger.seen) == {target_id(url) for url in done}
+    assert await stage.worker().run_once(since_s, asyncio.Event())
+    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+
+
+@in_virtual_time
+async def test_workers_share_a_census_and_each_ends_when_all_are_done() -> None:
+    urls = urls_of(1_000)
+    stage = Stage(*urls, concurrency=10)
+    since_s = stage.loop.wall_s()
+    # The first has all shards until the others come.
+    workers = [stage.worker(f"worker {number}") for number in range(4)]
+    ended = await asyncio.gather(*(worker.run_once(since_s, asyncio.Event()) for worker in workers))
+    assert ended == [True] * 4
+    assert len(stage.seen()) == 1_000
+    assert min(worker.progress.probed for worker in workers) > 100
+    twice = len(stage.world.looks) - 1_000
+    assert twice <= 4 * 10
+
+
+@in_virtual_time
+async def test_the_share_of_a_worker_that_died_in_a_census_is_done_by_the_others() -> None:
+    urls = urls_of(400)
+    stage = Stage(*urls, concurrency=5)
+    since_s = stage.loop.wall_s()
+    dead = await stage.ledger.claim("dead", 60.0, {})
+    assert len(dead) == SHARDS
+    assert await stage.worker("living", shard_ttl_s=60).run_once(since_s, asyncio.Event())
+    assert stage.loop.wall_s() - since_s > 60
+    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+
+
+@in_virtual_time
+async def test_a_census_of_nobody_ends_at_once() -> None:
+    stage = Stage()
+    assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+
+
+@in_virtual_time
+async def test_a_census_says_how_far_it_is() -> None:
+    stage = Stage(*urls_of(1_000), concurrency=10)
+    stop = asyncio.Event()
+    worker = stage.worker()
+    running = asyncio.create_task(worker.run_once(stage.loop.wall_s(), stop))
+    await asyncio.sleep(5)
+    progress = worker.progress
+    stop.set()
+    await running
+    assert progress.left is not None
+    assert progress.probed + progress.left == 1_000
+    assert progress.rate_per_s == pytest.approx(100, rel=0.1)
+    assert progress.seconds_left == pytest.approx(5, rel=0.2)
+    assert (progress.in_flight, progress.shards) == (10, SHARDS)
+
+
+# Claims
+
+
+@in_virtual_time
+async def test_shards_are_renewed_in_time_and_never_granted_anew() -> None:
+    stage = Stage(*urls_of(5))
+    async with stage.watching(shard_ttl_s=60):
+        await asyncio.sleep(600)
+        assert len(stage.ledger.held_by("worker")) == SHARDS
+    assert len(stage.ledger.grants) == SHARDS
+
+
+@in_virtual_time
+async def test_workers_that_join_and_leave_share_fairly_and_no_target_is_left_out() -> None:
+    urls = urls_of(200)
+    stage = Stage(*urls)
+    async with stage.watching("first", shard_ttl_s=60) as first:
+        await asyncio.sleep(INTERVAL_S)
+        async with stage.watching("second", shard_ttl_s=60) as second:
+            await asyncio.sleep(INTERVAL_S)
+            assert (first.progress.shards, second.progress.shards) == (SHARDS // 2, SHARDS // 2)
+            assert first.progress.targets + second.progress.targets == 200
+            await asyncio.sleep(INTERVAL_S)
+        await asyncio.sleep(INTERVAL_S)
+        assert first.progress.shards == SHARDS
+    for url in urls:
+        at_s = stage.world.looks_at(url)
+        assert all(later - earlier >= INTERVAL_S - 1 for earlier, later in pairwise(at_s))
+        assert max(later - earlier for earlier, later in pairwise(at_s)) <= 2 * INTERVAL_S + 1
+
+
+@in_virtual_time
+async def test_the_shards_of_a_worker_that_falls_silent_move_when_its_claim_is_over() -> None:
+    urls = urls_of(100)
+    stage = Stage(*urls)
+    dead = stage.worker("dead", shard_ttl_s=60)
+    running = asyncio.create_task(dead.run(asyncio.Event()))
+    await asyncio.sleep(INTERVAL_S)
+    # As `kill -9` ends it: nothing is reported, nothing given back.
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        stage.ledger.is_away = True
+        await running
+    stage.ledger.is_away = False
+    async with stage.watching("living", shard_ttl_s=60):
+        await asyncio.sleep(60 + 2 * INTERVAL_S)
+    for url in urls:
+        gaps = [later - earlier for earlier, later in pairwise(stage.world.looks_at(url))]
+        assert max(gaps) <= 60 + 2 * INTERVAL_S
+
+
+@in_virtual_time
+async def test_a_batch_with_a_stale_token_is_dropped_and_never_handed_over_again() -> None:
+    urls = urls_of(100)
+    stage = Stage(*urls)
+    async with stage.watching(shard_ttl_s=3_600) as worker:
+        await asyncio.sleep(INTERVAL_S)
+        # The ledger gave them to somebody else meanwhile, which the worker cannot know.
+        for lease in stage.ledger.leases.values():
+            lease.token, lease.worker = lease.token + 1, "somebody else"
+        before = {subject: len(many) for subject, many in stage.ledger.seen.items()}
+        await asyncio.sleep(INTERVAL_S)
+        assert worker.progress.targets == 0
+    assert {subject: len(many) for subject, many in stage.ledger.seen.items()} == before
+    refused = [report.subject_id for batch in stage.ledger.refused for report in batch.reports]
+    assert len(refused) == len(set(refused)) > 50
+
+
+@in_virtual_time
+async def test_nothing_is_reported_after_the_deadline_that_the_worker_counts_itself() -> None:
+    stage = Stage(*urls_of(100))
+
+    class Deaf(MemoryLedger):
+        """Takes results, and has stopped to renew."""
+
+        async def claim(self, worker: str, ttl_s: float, held: Any) -> list[ShardClaim]:
+            if self.grants:
+                raise LedgerAway("no claims today")
+            return await super().claim(worker, ttl_s, held)
+
+        def _is_held(self, batch: Any) -> bool:
+            return True
+
+    stage.ledger = Deaf(stage.loop.clock)
+    stage.ledger.add(*urls_of(100))
+    async with stage.watching(shard_ttl_s=100):
+        await asyncio.sleep(4 * INTERVAL_S)
+    began_s = stage.world.looks[0].at_s
+    assert max(look.at_s for look in stage.world.looks) - began_s <= 100
+    assert len(stage.seen()) < 60
+
+
+@in_virtual_time
+async def test_results_of_a_shard_that_is_won_again_count_unless_somebody_was_there_meanwhile() -> None:
+    urls = urls_of(100)
+    stage = Stage(*urls)
+    async with stage.watching(shard_ttl_s=30):
+        await asyncio.sleep(INTERVAL_S)
+        stage.ledger.is_away = True
+        await asyncio.sleep(40)
+        made = {look.url for look in stage.world.looks if look.at_s > stage.loop.wall_s() - 39}
+        assert len(made) > 4
+        overtaken, kept = sorted(made)[:2], sorted(made)[2:]
+        for url in overtaken:
+            memory = ProbeMemory(probed_at_s=stage.loop.wall_s() - 1)
+            stage.ledger.add(url, memory=memory)
+        before = {url: len(stage.ledger.observations(url)) for url in urls}
+        stage.ledger.is_away = False
+        await asyncio.sleep(45)
+        assert all(len(stage.ledger.observations(url)) == before[url] for url in overtaken)
+        assert all(len(stage.ledger.observations(url)) == before[url] + 1 for url in kept)
+
+
+# A ledger that is away
+
+
+@in_virtual_time
+async def test_while_the_ledger_is_away_for_five_minutes_work_goes_on_and_is_reported_later() -> None:
+    urls = urls_of(100)
+    stage = Stage(*urls)
+    async with stage.watching() as worker:
+        await asyncio.sleep(2 * INTERVAL_S)
+        stage.ledger.is_away = True
+        await asyncio.sleep(100)
+        assert worker.progress.is_ledger_away
+        assert worker.progress.held > 20
+        await asyncio.sleep(200)
+        stage.ledger.is_away = False
+        await asyncio.sleep(2 * INTERVAL_S)
+        assert (worker.progress.held, worker.progress.given_up) == (0, 0)
+    for url in urls:
+        results = stage.results(url)
+        assert set(results) <= {OK, ResultClass.NOT_MEASURED}
+        # All that was seen was reported, and at most the tick after the claims' end was missed.
+        assert results.count(OK) == len(stage.world.looks_at(url))
+        assert results.count(ResultClass.NOT_MEASURED) <= 1
+
+
+@in_virtual_time
+async def test_what_cannot_be_held_any_more_is_told_as_not_measured_and_probing_pauses() -> None:
+    urls = urls_of(200)
+    stage = Stage(*urls)
+    async with stage.watching(shard_ttl_s=80_000) as worker:
+        await asyncio.sleep(INTERVAL_S)
+        stage.ledger.is_away = True
+        await asyncio.sleep(1_500)
+        assert worker.progress.given_up > 100
+        assert worker.progress.held < 700
+        stage.ledger.is_away = False
+        await asyncio.sleep(2 * INTERVAL_S)
+    told = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
+    assert {one.target_url for one in told} == set(urls)
+    assert all("lost: the ledger was away" in reason(one) for one in told)
+    assert not [one for one in stage.seen() if one.is_measured_failure]
+
+
+@in_virtual_time
+async def test_probing_pauses_when_results_cannot_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_health.prober.worker.Outbox", _small_outbox)
+    stage = Stage(*urls_of(200))
+    stage.ledger.is_away = False
+    async with stage.watching(shard_ttl_s=80_000) as worker:
+        await asyncio.sleep(30)
+        stage.ledger.is_away = True
+        await asyncio.sleep(600)
+        assert worker.progress.held <= 50
+        made = len(stage.world.looks)
+        await asyncio.sleep(120)
+        assert len(stage.world.looks) == made
+        stage.ledger.is_away = False
+        await asyncio.sleep(INTERVAL_S)
+        assert len(stage.world.looks) > made + 150
+    told = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
+    assert any("due and not made" in reason(one) for one in told)
+    assert not [one for one in stage.seen() if one.is_measured_failure]
+
+
+def _small_outbox() -> Any:
+    from agent_health.prober.outbox import Outbox  # noqa: PLC0415
+
+    return Outbox(max_results=50)
+
+
+@in_virtual_time
+async def test_a_ledger_that_is_away_from_the_beginning_is_waited_for() -> None:
+    stage = Stage(*urls_of(20))
+    stage.ledger.is_away = True
+    async with stage.watching():
+        await asyncio.sleep(600)
+        assert stage.world.looks == []
+        stage.ledger.is_away = False
+        await asyncio.sleep(INTERVAL_S + 35)
+    assert {look.url for look in stage.world.looks} == set(urls_of(20))
+
+
+@in_virtual_time
+async def test_a_worker_that_ends_while_the_ledger_is_away_ends_all_the_same() -> None:
+    stage = Stage(*urls_of(50))
+    async with stage.watching():
+        await asyncio.sleep(INTERVAL_S)
+        stage.ledger.is_away = True
+        await asyncio.sleep(60)
+        asked_s = stage.loop.time()
+    assert stage.loop.time() - asked_s <= GRACE_SECONDS + 20
+
+
+@in_virtual_time
+async def test_one_result_that_cannot_be_taken_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    urls = urls_of(100)
+    stage = Stage(*urls)
+    bad = urls[42]
+    stage.ledger.indigestible.add(target_id(bad))
+    async with stage.watching():
+        await asyncio.sleep(3 * INTERVAL_S + 10)
+        assert stage.ledger.observations(bad) == []
+        stage.ledger.indigestible.clear()
+        await asyncio.sleep(INTERVAL_S)
+    assert all(len(stage.ledger.observations(url)) >= 4 for url in urls if url != bad)
+    lost, ok = stage.ledger.observations(bad)
+    assert (reason(lost), ok.result) == ("3 results were lost: the ledger was away", OK)
+    assert f"the result of {target_id(bad)} is given up: this cannot be taken" in caplog.text
+
+
+# Itself ill
+
+
+async def _cut_off(stage: Stage, seconds: float, **settings: Any) -> float:
+    """Run well, then be cut off, then well again; return when the cut began."""
+    async with stage.watching(**settings):
+        await asyncio.sleep(2 * INTERVAL_S)
+        cut_at_s = stage.loop.wall_s()
+        stage.world.is_cut = True
+        await asyncio.sleep(seconds)
+        stage.world.is_cut = False
+        await asyncio.sleep(2 * INTERVAL_S)
+    return cut_at_s
+
+
+def _failures(stage: Stage) -> dict[str, int]:
+    counts = {}
+    for url in [entry.url for entry in stage.ledger.entries.values()]:
+        failed = [one for one in stage.ledger.observations(url) if one.is_measured_failure]
+        if failed:
+            counts[url] = len(failed)
+    return counts
+
+
+@in_virtual_time
+async def test_a_cut_of_half_an_hour_is_nobodys_fault_even_without_canaries() -> None:
+    urls = urls_of(300)
+    stage = Stage(*urls)
+    cut_at_s = await _cut_off(stage, 1_800)
+    failures = _failures(stage)
+    # Those who were asked before it was noticed: never twice in a row, so that nobody is unhealthy of it.
+    assert len(failures) <= 30
+    assert max(failures.values(), default=0) <= 1
+    first_ill, *_, last_said = stage.ledger.said
+    assert first_ill[1] is not None
+    assert "fell silent" in first_ill[1]
+    assert last_said == ("worker", None)
+    doubted = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
+    assert len(doubted) > 1_500
+    assert min(one.observed_at.timestamp() for one in doubted) - cut_at_s < 20
+    # Nobody backs off: they are asked at every tick, and found alive at once.
+    assert all(stage.ledger.memory(url).failures_in_row == 0 for url in urls)
+    assert all(stage.results(url)[-1] is OK for url in urls)
+
+
+@in_virtual_time
+async def test_canaries_notice_a_cut_though_few_agents_are_watched() -> None:
+    stage = Stage(*urls_of(8))
+    stage.definition = definition_of(canaries=[f"https://canary-{n}.example/" for n in range(5)])
+
+    async def reaches(_url: str) -> bool:
+        await asyncio.sleep(0.1)
+        return not stage.world.is_cut
+
+    await _cut_off(stage, 1_800, reaches=reaches)
+    assert stage.ledger.said[0] == ("worker", "5 of 5 canaries do not answer")
+    assert sum(_failures(stage).values()) <= 6
+
+
+@in_virtual_time
+async def test_canaries_that_answer_let_the_death_of_all_be_believed() -> None:
+    urls = urls_of(100)
+    stage = Stage(*urls)
+    stage.definition = definition_of(canaries=[f"https://canary-{n}.example/" for n in range(5)])
+
+    async def reaches(_url: str) -> bool:
+        return True
+
+    await _cut_off(stage, 900, reaches=reaches)
+    assert stage.ledger.said == []
+    assert set(_failures(stage)) == set(urls)
+
+
+@in_virtual_time
+async def test_three_in_ten_that_really_die_are_reported_at_once() -> None:
+    urls = urls_of(300)
+    stage = Stage(*urls)
+    async with stage.watching():
+        await asyncio.sleep(2 * INTERVAL_S)
+        for url in urls[:90]:
+            stage.world.ends[url] = TIMEOUT
+        await asyncio.sleep(3 * INTERVAL_S)
+    assert stage.ledger.said == []
+    failures = _failures(stage)
+    assert set(failures) == set(urls[:90])
+    assert min(failures.values()) >= 3
+
+
+@in_virtual_time
+async def test_a_resolver_that_is_gone_is_not_the_agents_fault() -> None:
+    from agent_health.prober.self_check import NetworkCounts  # noqa: PLC0415
+
+    urls = urls_of(100)
+    stage = Stage(*urls)
+    for url in urls:
+        stage.world.ends[url] = ResultClass.DNS_FAILURE
+
+    def network() -> NetworkCounts:
+        made = len(stage.world.looks)
+        return NetworkCounts(lookups=made, lookup_faults=made)
+
+    async with stage.watching(network=network):
+        await asyncio.sleep(3 * INTERVAL_S)
+    assert stage.ledger.said[0][1] is not None
+    assert stage.ledger.said[0][1].startswith("the resolver failed")
+    # What was seen in the seconds before, and not reported yet, was taken back as well.
+    assert sum(_failures(stage).values()) <= 25
+
+
+@in_virtual_time
+async def test_a_process_that_stood_still_does_not_call_its_own_sleep_a_timeout() -> None:
+    urls = urls_of(300)
+    stage = Stage(*urls)
+
+    async def stop_for_a_minute() -> None:
+        # What is under way seems to end in timeouts.
+        for url in urls:
+            stage.world.ends[url] = TIMEOUT
+        stage.loop.stand_still(60)
+        await asyncio.sleep(5.5)
+        stage.world.ends.clear()
+
+    async with stage.watching():
+        await asyncio.sleep(INTERVAL_S)
+        await stop_for_a_minute()
+        await asyncio.sleep(INTERVAL_S)
+    assert stage.ledger.said[0][1] is not None
+    assert stage.ledger.said[0][1].startswith("this process stood still for 59.")
+    assert stage.ledger.said[-1] == ("worker", None)
+    assert _failures(stage) == {}
+
+
+@in_virtual_time
+async def test_a_prober_that_was_stopped_for_a_day_says_so_and_nobody_fails() -> None:
+    urls = urls_of(50)
+    stage = Stage(*urls)
+    async with stage.watching():
+        await asyncio.sleep(2 * INTERVAL_S)
+    stage.loop.stand_still(86_400)
+    async with stage.watching() as worker:
+        await asyncio.sleep(5)
+        # It catches nothing up.
+        assert worker.progress.probed < 5
+        await asyncio.sleep(2 * INTERVAL_S)
+    for url in urls:
+        missed = [one for one in stage.ledger.observations(url) if one.result is ResultClass.NOT_MEASURED]
+        assert len(missed) == 1
+        assert reason(missed[0]).startswith(("287 probes were due", "288 probes were due"))
+        assert set(stage.results(url)) == {OK, ResultClass.NOT_MEASURED}
+
+
+@in_virtual_time
+async def test_a_census_that_is_cut_off_waits_and_measures_everybody_in_the_end() -> None:
+    urls = urls_of(400)
+    stage = Stage(*urls, concurrency=20)
+    assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+    stage.world.is_cut = True
+    stage.loop.call_later(40, setattr, stage.world, "is_cut", False)  # noqa: FBT003 - the attribute's value
+    worker = stage.worker()
+    assert await worker.run_once(stage.loop.wall_s(), asyncio.Event())
+    assert stage.ledger.said[0][1] is not None
+    assert all(stage.results(url)[-1] is OK for url in urls)
+    assert sum(_failures(stage).values()) <= 20
+    assert worker.progress.classes[OK] == 400
+
+
+# The clock
+
+
+@pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0, 86_400.0])
+def test_after_the_calendar_was_set_everybody_is_probed_at_its_ticks_again(step_s: float) -> None:
+    _set_the_clock(step_s)
+
+
+@in_virtual_time
+async def _set_the_clock(step_s: float) -> None:
+    urls = urls_of(60)
+    stage = Stage(*urls)
+    async with stage.watching():
+        await asyncio.sleep(2 * INTERVAL_S)
+        stage.loop.steps_s += step_s
+        before = len(stage.world.looks)
+        await asyncio.sleep(2 * INTERVAL_S)
+        assert len(stage.world.looks) - before <= 2 * 60 + 3
+        assert {look.url for look in stage.world.looks[before:]} == set(urls)
+        assert stage.world.most_under_way <= 3
+    for look in stage.world.looks[before:]:
+        late = (look.at_s / INTERVAL_S - phase_of(target_id(look.url))) % 1
+        assert min(late, 1 - late) * INTERVAL_S < 0.02
+
+
+# Too much at once
+
+
+@in_virtual_time
+async def test_ticks_that_cannot_be_kept_are_skipped_and_told() -> None:
+    urls = urls_of(100)
+    stage = Stage(*urls, concurrency=1)
+    # Each probe takes 6 s, so that half of them fit into an interval.
+    stage.world.takes_s = 6.0
+    async with stage.watching() as worker:
+        await asyncio.sleep(6 * INTERVAL_S)
+        assert worker.progress.waiting < 100
+        assert worker.progress.missed > 50
+    assert len(stage.world.looks) == pytest.approx(6 * INTERVAL_S / 6, abs=5)
+    looked = [len(stage.world.looks_at(url)) for url in urls]
+    assert min(looked) >= 1
+    told = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
+    assert all("due and not made" in reason(one) for one in told)
+
+
+@in_virtual_time
+async def test_a_host_with_many_targets_waits_its_turn_without_delaying_others() -> None:
+    crowd = [f"https://platform.example/agent-{number}" for number in range(300)]
+    others = urls_of(300)
+    stage = Stage(*crowd, *others, per_host=1, host_requests_per_second=0.5)
+    async with stage.watching():
+        await asyncio.sleep(2 * INTERVAL_S)
+    for url in others:
+        for at_s in stage.world.looks_at(url):
+            late = (at_s / INTERVAL_S - phase_of(target_id(url))) % 1
+            assert min(late, 1 - late) * INTERVAL_S < 0.02
+    begun_s = sorted(look.at_s for look in stage.world.looks if look.url in set(crowd))
+    assert len(begun_s) > 250
+    assert min(later - earlier for earlier, later in pairwise(begun_s)) >= 2.0 - 0.01
+
+
+@in_virtual_time
+async def test_hosts_behind_one_address_share_its_limit_and_all_get_their_turn() -> None:
+    urls = urls_of(100)
+    stage = Stage(*urls, per_address=3)
+    stage.world.addresses = dict.fromkeys(urls, "192.0.2.1")
+    assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+    assert stage.world.most_under_way == 3
+    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+
+
+@in_virtual_time
+async def test_a_defect_in_one_probe_is_told_as_not_measured_and_ends_no_other() -> None:
+    urls = urls_of(20)
+    stage = Stage(*urls)
+    stage.world.fails.add(urls[3])
+    assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+    (seen,) = stage.ledger.observations(urls[3])
+    assert seen.result is ResultClass.NOT_MEASURED
+    assert reason(seen) == "the probe failed by a defect of the prober"
+    assert len(stage.seen()) == 20
+
+
+@in_virtual_time
+async def test_a_probe_that_does_not_end_is_ended() -> None:
+    urls = urls_of(20)
+    stage = Stage(*urls)
+    stage.world.hangs.add(urls[3])
+    began_s = stage.loop.time()
+    assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+    assert stage.loop.time() - began_s == pytest.approx(3 * 20 + 10, abs=3)
+    (seen,) = stage.ledger.observations(urls[3])
+    assert reason(seen) == "the probe did not end in time"
+
+
+@in_virtual_time
+async def test_who_hangs_does_not_keep_a_worker_from_ending() -> None:
+    stage = Stage(*urls_of(20))
+    stage.world.hangs.update(urls_of(20))
+    async with stage.watching():
+        await asyncio.sleep(INTERVAL_S - 10)
+        asked_s = stage.loop.time()
+    assert stage.loop.time() - asked_s <= GRACE_SECONDS + 1
+    assert stage.world.under_way == 0
+    assert stage.ledger.workers == {}
+
+
+@in_virtual_time
+async def test_a_defect_of_the_worker_ends_it_with_the_reason() -> None:
+    stage = Stage(*urls_of(20))
+
+    async def claim(*_: Any) -> list[ShardClaim]:
+        raise ZeroDivisionError
+
+    stage.ledger.claim = claim  # type: ignore[method-assign,assignment]  # a ledger with a defect
+    with pytest.raises(ZeroDivisionError):
+        await stage.worker().run(asyncio.Event())
