@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def waiting(asker: Asker, url: str) -> Line | None:
     target = asker.fetcher.connector.judged(url)
     assert isinstance(target, TargetUrl)
-    return asker.fetcher._lines.waiting_at(target)
+    return asker.fetcher._lines.waiting_at((target.scheme, target.host, target.port))
 
 
 @on_both_loops

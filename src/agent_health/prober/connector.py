@@ -135,7 +135,7 @@ class JudgedConnector:
                 if failed is None or failed.is_local_fault:
                     failed = why
                 continue
-            line.place = target
+            line.place = (target.scheme, target.host, target.port)
             line.address = address
             line.dns_ms = dns_ms
             line.connect_ms = (perf_counter() - began_s) * _MS

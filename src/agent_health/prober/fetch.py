@@ -207,7 +207,8 @@ class Fetcher:
             return target, None
         written = self._written(hop)
         # A POST is not sent twice: what became of it on a connection that breaks would not be known.
-        line = self._lines.waiting_at(target) if hop.request.method == "GET" else None
+        place = (target.scheme, target.host, target.port)
+        line = self._lines.waiting_at(place) if hop.request.method == "GET" else None
         try:
             if line is not None:
                 with contextlib.suppress(*_BROKE_WHILE_IDLE):

@@ -21,12 +21,15 @@ from agent_health.client.bounded_get import MAX_HEADER_LINE_BYTES, MAX_HEADERS
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
-    from agent_health.target_address import Address, TargetUrl
+    from agent_health.target_address import Address
 
 MAX_HEADER_BYTES: Final = 65_536
 """Of one answer, with all that is sent before it (1xx); what arrives at once is looked at whole."""
 READ_BYTES: Final = 65_536
 """Of a body that wait for us, before the peer has to."""
+
+Place = tuple[str, str, int]
+"""Scheme, host and port, as the judge has read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Line(ResponseHandler):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
-        self.place: TargetUrl
+        self.place: Place
         self.address: Address
         """Set by whoever connects, as all that follows."""
         self.dns_ms: float | None = None

@@ -3,8 +3,7 @@
 import asyncio
 from typing import Final
 
-from agent_health.prober.line import Line
-from agent_health.target_address import TargetUrl
+from agent_health.prober.line import Line, Place
 
 WAIT_SECONDS: Final = 2.0
 """How long a connection waits for the next request of its probe; it may last twice as long."""
@@ -22,14 +21,14 @@ class OpenLines:
         self._lines: set[Line] = set()
         self._waiting: dict[Line, None] = {}
         """Who waits longest stands first."""
-        self._waiting_at: dict[TargetUrl, list[Line]] = {}
+        self._waiting_at: dict[Place, list[Line]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, line: Line) -> None:
         """Count a connection that was made."""
         self._lines.add(line)
 
-    def waiting_at(self, place: TargetUrl) -> Line | None:
+    def waiting_at(self, place: Place) -> Line | None:
         """Return a connection to a place that has waited; it may break at its first use."""
         while lines := self._waiting_at.get(place):
             line = lines[-1]
