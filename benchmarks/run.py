@@ -25,6 +25,11 @@ BENCHMARKS = (
     "leases",
     "listing",
     "sweep",
+    "prober_census",
+    "prober_all_alive",
+    "prober_steady",
+    "fetch_cost",
+    "read_list",
 )
 
 

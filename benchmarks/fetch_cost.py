@@ -1,0 +1,236 @@
+"""What does one safe request cost, beside the same without any safety?
+
+Each target has its own name and address. Bare are aiohttp with its own resolver on c-ares, and for those
+who are not there a look-up and a connect without HTTP; all in one process on uvloop, taken in turns.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiodns
+import aiohttp
+import pycares
+import uvloop
+from yarl import URL
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
+from benchmarks.interleaved import Measured, is_quick, print_table, verdict
+from benchmarks.target_fleet import CARD_PATH, HEALTH_PATH, RunningFleet, TargetFleet, running_fleet
+
+from agent_health.observation import ResultClass
+from agent_health.prober.definition import Timeouts
+from agent_health.prober.fetch import Fetcher, Request
+from agent_health.prober.resolve import Resolver
+from agent_health.target_address import read_networks
+
+SHARES = {"refused": 0.25, "unknown_name": 0.25}
+AT_ONCE = 100
+PATHS = (CARD_PATH.decode(), HEALTH_PATH.decode())
+MIN_RATIO = 0.8
+MAX_BYTES = 1 << 20
+PATIENCE_SECONDS = 20
+
+Ask = Callable[[int], Awaitable[None]]
+"""Asks the target of a number."""
+
+
+class Bare:
+    """Asks without any safety."""
+
+    def __init__(self, running: RunningFleet, session: aiohttp.ClientSession) -> None:
+        self._running = running
+        self._session = session
+        self._names = aiodns.DNSResolver([running.dns_server])
+        self._loop = asyncio.get_running_loop()
+
+    async def get_named(self, number: int) -> None:
+        """Get card and document, by the target's name."""
+        await self._get(self._running.fleet.host(number))
+
+    async def get_addressed(self, number: int) -> None:
+        """Get both by the target's address."""
+        await self._get(str(self._running.fleet.address(number)))
+
+    async def connect(self, number: int) -> None:
+        """Look the name up, and be refused."""
+        found = await self._look_up(number)
+        with contextlib.suppress(ConnectionRefusedError), socket.socket() as calling:
+            calling.setblocking(False)  # noqa: FBT003 - its name says it
+            address = found.nodes[0].addr[0].decode()
+            await self._loop.sock_connect(calling, (address, self._running.closed_port))
+
+    async def look_up(self, number: int) -> None:
+        """Look a name up that does not exist."""
+        with contextlib.suppress(aiodns.error.DNSError):
+            await self._look_up(number)
+
+    async def close(self) -> None:
+        """Stop looking up."""
+        await self._names.close()
+
+    async def _look_up(self, number: int) -> pycares.AddrInfoResult:
+        host = self._running.fleet.host(number)
+        return await self._names.getaddrinfo(host, socket.AF_UNSPEC, type=socket.SOCK_STREAM)
+
+    async def _get(self, host: str) -> None:
+        for path in PATHS:
+            async with self._session.get(f"http://{host}:{self._running.port}{path}") as response:
+                if not (await response.read()).startswith(b"{"):
+                    raise SystemExit(f"{host} did not answer as it should")
+
+
+class Safe:
+    """Asks as the prober does."""
+
+    def __init__(self, running: RunningFleet, fetcher: Fetcher) -> None:
+        self._running = running
+        self._fetcher = fetcher
+        self._loop = asyncio.get_running_loop()
+
+    async def get_named(self, number: int) -> None:
+        """Get card and document, by the target's name."""
+        for path in PATHS:
+            await self._ask(f"{self._running.fleet.host(number)}:{self._running.port}{path}", ResultClass.OK)
+
+    async def get_addressed(self, number: int) -> None:
+        """Get both by the target's address."""
+        for path in PATHS:
+            address = self._running.fleet.address(number)
+            await self._ask(f"{address}:{self._running.port}{path}", ResultClass.OK)
+
+    async def connect(self, number: int) -> None:
+        """Look the name up, and be refused."""
+        place = f"{self._running.fleet.host(number)}:{self._running.closed_port}/"
+        await self._ask(place, ResultClass.REFUSED)
+
+    async def look_up(self, number: int) -> None:
+        """Look a name up that does not exist."""
+        await self._ask(f"{self._running.fleet.host(number)}/", ResultClass.DNS_FAILURE)
+
+    async def _ask(self, place: str, expected: ResultClass) -> None:
+        deadline_s = self._loop.time() + PATIENCE_SECONDS
+        request = Request(url=URL(f"http://{place}"), max_bytes=MAX_BYTES, deadline_s=deadline_s)
+        fetched = await self._fetcher.fetch(request)
+        if fetched.result is not expected:
+            raise SystemExit(f"expected {expected} of {place}, got {fetched.result}: {fetched.reason}")
+
+
+@dataclass
+class Contestant:
+    """Who asks targets of one kind, and what it took."""
+
+    ask: Ask
+    gets: int
+    """Of one target."""
+    targets: Iterator[int]
+    cpu_us: list[float] = field(default_factory=list)
+    """Per target."""
+    rate: list[float] = field(default_factory=list)
+    """Targets per second."""
+
+    async def sample(self, size: int) -> None:
+        """Ask so many targets that this one has not asked before."""
+        numbers = itertools.islice(self.targets, size)
+
+        async def work() -> None:
+            for number in numbers:
+                await self.ask(number)
+
+        began_cpu_s, began_s = time.process_time(), time.perf_counter()
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+        self.cpu_us.append((time.process_time() - began_cpu_s) / size * 1e6)
+        self.rate.append(size / (time.perf_counter() - began_s))
+
+
+async def run(running: RunningFleet, *, targets: int, rounds: int) -> dict[str, Contestant]:
+    """Let all contestants ask in each round; the first one warms up and is dropped."""
+    async with asking(running) as contestants:
+        names = list(contestants)
+        for turn in range(rounds + 1):
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                await contestants[name].sample(targets)
+    for contestant in contestants.values():
+        del contestant.cpu_us[0], contestant.rate[0]
+    return contestants
+
+
+@contextlib.asynccontextmanager
+async def asking(running: RunningFleet) -> AsyncIterator[dict[str, Contestant]]:
+    timeouts = Timeouts()
+    names = aiohttp.AsyncResolver(nameservers=[running.dns_server])
+    async with (
+        Resolver([running.dns_server], timeout_s=timeouts.dns_seconds) as resolver,
+        Fetcher(
+            timeouts=timeouts,
+            networks=read_networks(["127.0.0.0/8"]),
+            user_agent="agent-health-prober/0 (+https://agent.example)",
+            resolver=resolver,
+        ) as fetcher,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(resolver=names, limit=0, keepalive_timeout=2),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session,
+    ):
+        safe, bare = Safe(running, fetcher), Bare(running, session)
+
+        def numbers(kind: str) -> Iterator[int]:
+            fleet = running.fleet
+            return itertools.cycle([one for one in range(fleet.size) if fleet.kind(one) == kind])
+
+        yield {
+            "two GETs by name, bare aiohttp": Contestant(bare.get_named, 2, numbers("alive")),
+            "two GETs by name, safe": Contestant(safe.get_named, 2, numbers("alive")),
+            "two GETs by address, bare aiohttp": Contestant(bare.get_addressed, 2, numbers("alive")),
+            "two GETs by address, safe": Contestant(safe.get_addressed, 2, numbers("alive")),
+            "refused, bare look-up and connect": Contestant(bare.connect, 0, numbers("refused")),
+            "refused, safe": Contestant(safe.connect, 0, numbers("refused")),
+            "no such name, bare look-up": Contestant(bare.look_up, 0, numbers("unknown_name")),
+            "no such name, safe": Contestant(safe.look_up, 0, numbers("unknown_name")),
+        }
+        await bare.close()
+
+
+def show(contestants: dict[str, Contestant]) -> None:
+    cpu = Measured({name: contestant.cpu_us for name, contestant in contestants.items()})
+    rate = Measured({name: contestant.rate for name, contestant in contestants.items()})
+    rows = []
+    for bare, safe in zip(*[iter(contestants)] * 2, strict=True):
+        for name in (bare, safe):
+            gets, ratio = contestants[name].gets, rate.ratio(name, bare)
+            rows.append(
+                [
+                    name,
+                    f"{cpu.median(name):.0f}",
+                    f"{cpu.median(name) / gets:.0f}" if gets else "",
+                    f"{rate.median(name):.0f}",
+                    f"{ratio:.2f}",
+                    verdict(ratio, at_least=MIN_RATIO) if name == safe and gets else "",
+                ]
+            )
+    print_table(
+        f"{AT_ONCE} targets at once, each of them new, one process",
+        ["", "CPU µs per target", "per GET", "targets/s", "of the bare one", "target"],
+        rows,
+    )
+
+
+def main() -> None:
+    quick = is_quick(__doc__)
+    targets, rounds = (500, 2) if quick else (2_000, 9)
+    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
+        fleet = TargetFleet(4 * targets * (rounds + 1), SHARES)
+        with running_fleet(fleet, Path(directory)) as running:
+            show(uvloop.run(run(running, targets=targets, rounds=rounds)))
+
+
+if __name__ == "__main__":
+    main()
