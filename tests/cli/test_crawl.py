@@ -93,10 +93,10 @@ async def test_whoever_crawls_has_the_database_alone(
 async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: Path) -> None:
     async with open_local_home("sqlite:///mixed.db") as home:
         # It is gone without a word, and all shards are still its own for a minute.
-        killed = LocalLedger(home.database, "worker-7")
+        killed = LocalLedger(home.database)
         assert len(await killed.claim("worker-7", 60.0, {})) == SHARDS
     async with open_local_home("sqlite:///mixed.db") as home:
-        next_one = LocalLedger(home.database, "worker-1")
+        next_one = LocalLedger(home.database)
         assert len(await next_one.claim("worker-1", 60.0, {})) == SHARDS
 
 

@@ -55,7 +55,7 @@ async def all_entries(ledger: LocalLedger, claims: list[ShardClaim]) -> dict[str
 
 async def test_who_is_alone_gets_all_shards_and_all_targets(database: Database) -> None:
     await imported(database, URLS)
-    ledger = LocalLedger(database, "worker-1", monotonic_s=lambda: 1000.0)
+    ledger = LocalLedger(database, monotonic_s=lambda: 1000.0)
     claims = await ledger.claim("worker-1", TTL_S, {})
     assert len(claims) == SHARDS
     assert {claim.expires_at_s for claim in claims} == {1000.0 + TTL_S}
@@ -67,7 +67,7 @@ async def test_what_is_reported_is_remembered_and_decided_about(
     database: Database, clock: WoundClock
 ) -> None:
     await imported(database, URLS)
-    ledger = LocalLedger(database, "worker-1")
+    ledger = LocalLedger(database)
     claims = {claim.shard: claim for claim in await ledger.claim("worker-1", TTL_S, {})}
     results = {URLS[0]: ResultClass.OK, URLS[1]: ResultClass.REFUSED}
     began_s = clock.now_s()
@@ -88,10 +88,10 @@ async def test_what_is_reported_is_remembered_and_decided_about(
 
 async def test_results_of_a_shard_that_is_lost_are_not_taken(database: Database, clock: WoundClock) -> None:
     await imported(database, URLS)
-    slow = LocalLedger(database, "slow")
+    slow = LocalLedger(database)
     claims = {claim.shard: claim for claim in await slow.claim("slow", TTL_S, {})}
     clock.advance(TTL_S + 1)
-    await LocalLedger(database, "quick").claim("quick", TTL_S, {})
+    await LocalLedger(database).claim("quick", TTL_S, {})
     batch = ShardBatch(
         claim=claims[shard_of("a.example")], reports=[report_on(URLS[0], ResultClass.OK, clock.now_s())]
     )
@@ -101,7 +101,7 @@ async def test_results_of_a_shard_that_is_lost_are_not_taken(database: Database,
 
 async def test_only_shards_that_have_changed_are_read_again(database: Database) -> None:
     await imported(database, URLS)
-    ledger = LocalLedger(database, "worker-1")
+    ledger = LocalLedger(database)
     claims = await ledger.claim("worker-1", TTL_S, {})
     versions = {claim.shard: (await ledger.targets(claim.shard, None)).version for claim in claims[:1]}
     everywhere = {claim.shard: versions[claims[0].shard] for claim in claims}
@@ -115,23 +115,23 @@ async def test_only_shards_that_have_changed_are_read_again(database: Database) 
 
 
 async def test_nothing_is_reported_where_there_is_nothing_to_report(database: Database) -> None:
-    assert await LocalLedger(database, "worker-1").report([]) == []
+    assert await LocalLedger(database).report([]) == []
 
 
 async def test_one_that_is_well_does_not_speak_for_one_that_is_ill(database: Database) -> None:
-    ill, well = LocalLedger(database, "worker-1"), LocalLedger(database, "worker-2")
+    ill, well = LocalLedger(database), LocalLedger(database)
     await ill.say_ill("worker-1", 1e9, "no name is looked up " + "x" * 1000)
     await well.say_well("worker-2")
     registry = LocalRegistry(database, Role.ADMIN)
     monitor = await registry.do(show_monitor, is_write=False)
     (illness,) = monitor.illnesses
-    assert illness.why.startswith("worker-1: no name is looked up")
+    assert illness.why.startswith("no name is looked up")
     await ill.say_well("worker-1")
     assert (await registry.do(show_monitor, is_write=False)).illnesses == []
 
 
 async def test_who_leaves_leaves_all_shards_to_others(database: Database) -> None:
-    first, second = LocalLedger(database, "first"), LocalLedger(database, "second")
+    first, second = LocalLedger(database), LocalLedger(database)
     await first.claim("first", TTL_S, {})
     await first.leave("first")
     assert len(await second.claim("second", TTL_S, {})) == SHARDS
@@ -143,7 +143,7 @@ async def test_a_database_that_is_away_is_a_ledger_that_is_away(
     async def away(*_: object) -> None:
         raise StoreUnavailable("the disk is full")
 
-    ledger = LocalLedger(database, "worker-1")
+    ledger = LocalLedger(database)
     monkeypatch.setattr(database, "write", away)
     monkeypatch.setattr(database, "read", away)
     for asked in (

@@ -37,7 +37,7 @@ async def counted(database: Database, clock: WoundClock) -> Database:
         await lists.put_page(name, "import", 1, ImportPage(urls=urls))
         while (await lists.apply(name, "import", pages=1)).is_under_way:
             pass
-    ledger = LocalLedger(database, "worker-1")
+    ledger = LocalLedger(database)
     claims = {claim.shard: claim for claim in await ledger.claim("worker-1", 60.0, {})}
     now = datetime.fromtimestamp(clock.now_s(), UTC)
     for url, (result, version) in SEEN.items():

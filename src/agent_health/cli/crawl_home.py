@@ -88,7 +88,7 @@ class LocalHome:
         self.database = database
         self._url = url
         self._is_alone = is_alone
-        self._ledger = LocalLedger(database, "crawl")
+        self._ledger = LocalLedger(database)
 
     def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
         """Return what each process has to know."""
@@ -132,7 +132,7 @@ class LocalHome:
         )
         names = {holder.rpartition("/")[2] for holder, *_ in left_behind}
         for name in sorted(names):
-            await LocalLedger(self.database, name).leave(name)
+            await self._ledger.leave(name)
 
 
 @asynccontextmanager

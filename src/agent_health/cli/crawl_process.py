@@ -73,7 +73,7 @@ async def open_ledger(share: Share) -> AsyncIterator[Ledger]:
     jsonl = share.definition.results.jsonl
     try:
         file = None if jsonl is None else ResultsFile(jsonl)
-        ledger: Ledger = LocalLedger(database, share.worker)
+        ledger: Ledger = LocalLedger(database)
         try:
             yield ledger if file is None else FiledLedger(ledger, file)
         finally:

@@ -36,12 +36,8 @@ _NEVER_PROBED = ProbeMemory()
 class LocalLedger:
     """A ledger on a database of one's own: SQLite, or PostgreSQL if it is named."""
 
-    def __init__(
-        self, database: Database, worker: str, monotonic_s: Callable[[], float] = time.monotonic
-    ) -> None:
-        """`worker` names who calls itself ill or well; it is the name that claims are made by."""
-        # A prober's illness is known by its key: without one of its own, the well would speak for the ill.
-        self._registry = LocalRegistry(database, Role.PROBER, worker)
+    def __init__(self, database: Database, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._registry = LocalRegistry(database, Role.PROBER)
         self._monotonic_s = monotonic_s
 
     async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
@@ -107,13 +103,14 @@ class LocalLedger:
         said = IllnessReport(
             ill=True,
             seconds=min(lasting_s, MAX_ILLNESS_SECONDS),
-            why=f"{worker}: {why}"[:MAX_WHY_CHARACTERS],
+            why=why[:MAX_WHY_CHARACTERS],
+            worker=worker,
         )
         await self._do(report_illness, body=said)
 
-    async def say_well(self, worker: str) -> None:  # noqa: ARG002 - each worker has a ledger of its own
+    async def say_well(self, worker: str) -> None:
         """Take that back. LedgerAway."""
-        await self._do(report_illness, body=IllnessReport(ill=False))
+        await self._do(report_illness, body=IllnessReport(ill=False, worker=worker))
 
     async def leave(self, worker: str) -> None:
         """Give all shards back. LedgerAway."""

@@ -25,10 +25,9 @@ T = TypeVar("T")
 class LocalRegistry:
     """A database, and somebody who may do with it what a key of his role may."""
 
-    def __init__(self, database: Database, role: Role, name: str = "") -> None:
-        """`name` tells several of the same role apart."""
+    def __init__(self, database: Database, role: Role) -> None:
         self.database = database
-        self._caller = Principal(f"{KEY_ID}-{name}" if name else KEY_ID, role, None)
+        self._caller = Principal(KEY_ID, role, None)
 
     async def do(
         self,

@@ -32,24 +32,16 @@ class StoredRun:
     """Targets by result, None for those never measured; empty until it has ended."""
 
 
-# The version of a card is looked up of the living alone: of the others nobody asks for it.
+# The version of a card is told of the living alone: of the others nobody asks for it.
 _HOSTS = """
     SELECT host, result, version, count(*) FROM (
-        SELECT host, result, CASE WHEN {is_living} THEN {version} END AS version
+        SELECT host, result, CASE WHEN {is_living} THEN protocol_version END AS version
         FROM targets LEFT JOIN probed ON probed.target = targets.id WHERE gone_at_s IS NULL
     ) AS living GROUP BY host, result, version
 """
-_HOSTS_SQLITE = text(
-    _HOSTS.format(
-        is_living="result IN (SELECT value FROM json_each(:living))",
-        version="memory ->> 'protocol_version'",
-    )
-)
+_HOSTS_SQLITE = text(_HOSTS.format(is_living="result IN (SELECT value FROM json_each(:living))"))
 _HOSTS_POSTGRESQL = text(
-    _HOSTS.format(
-        is_living="result = ANY(ARRAY(SELECT json_array_elements_text(CAST(:living AS json))))",
-        version="CAST(memory AS json) ->> 'protocol_version'",
-    )
+    _HOSTS.format(is_living="result = ANY(ARRAY(SELECT json_array_elements_text(CAST(:living AS json))))")
 )
 _DIRECTORIES = text("""
     SELECT directories.name, result, count(*)
