@@ -118,6 +118,13 @@ async def test_a_list_is_read_whole(fetcher: Fetcher) -> None:
     assert found.left_out["foreign_scheme"].examples == ("ftp://x.example/",)
 
 
+async def test_what_was_found_can_be_shown_in_a_line(fetcher: Fetcher) -> None:
+    content = "".join(f"a{number}.example\n" for number in range(1_000))
+    async with serving({"/list": text(content)}) as server:
+        # asyncio.run shows what it returns, and throws that away.
+        assert len(repr(await Reader(fetcher, server).snapshot())) < 1_000
+
+
 async def test_what_is_no_directory_is_told(fetcher: Fetcher) -> None:
     async with serving({"/list": text("<html>Hello</html>", Content_Type="text/html")}) as server:
         refused = await Reader(fetcher, server).refusal()
@@ -451,6 +458,13 @@ async def test_of_several_documents_none_speaks_for_the_others(fetcher: Fetcher)
 async def test_nothing_new_is_no_answer_to_who_knows_nothing(fetcher: Fetcher) -> None:
     async with serving({"/list": answer(304)}) as server:
         assert (await Reader(fetcher, server).refusal()).fault == "not_fetched"
+
+    async def get(wanted: Wanted) -> Got:
+        return Fetched(url=URL(wanted.url), result=ResultClass.OK, is_unchanged=True)
+
+    found = await read_directory(Source(url="https://a.example/list"), get)
+    assert isinstance(found, NotRead)
+    assert found.message.endswith("this is empty")
 
 
 @pytest.mark.parametrize("known", ["", "nonsense", "1 x y"])

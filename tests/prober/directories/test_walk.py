@@ -78,6 +78,16 @@ def test_the_rest_of_a_list_comes_before_what_its_entries_name() -> None:
     ]
 
 
+def test_a_list_is_read_to_its_end_before_its_first_catalog() -> None:
+    walk = Walk()
+    take(walk, page({"p": "2"}, nested=("/a.json",)))
+    step = walk.next_step()
+    assert step is not None
+    take(walk, page({"p": "3"}, nested=("/b.json",)), step.url)
+    steps = [walk.next_step() for _ in range(3)]
+    assert [step.url.rpartition("/")[2] for step in steps if step] == ["list?p=3", "a.json", "b.json"]
+
+
 def test_catalogs_that_name_one_another_are_read_once() -> None:
     walk = Walk()
     take(walk, page(nested=("/a.json", URL)))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from agent_health.finding import Finding
@@ -50,7 +50,7 @@ class Snapshot:
     """The name of the format that it is in."""
     url: str
     """Where its first document was read; the path of a file."""
-    entries: tuple[Listed, ...]
+    entries: tuple[Listed, ...] = field(repr=False)
     """The targets in the order of listing, each URL once, as `read_target` spells it."""
     left_out: Mapping[SkipReason, LeftOut]
     """What is no target, by reason (`SKIP_REASONS` says them in words)."""
