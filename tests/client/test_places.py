@@ -1,7 +1,7 @@
 """Where may an agent's card and its health document stand?"""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.agent_check import card
 from yarl import URL
@@ -118,6 +118,9 @@ def test_a_link_that_says_otherwise_than_the_extension_wins(
 
 
 @given(st.text() | st.text().map("http://".__add__) | st.text().map("https://a/".__add__))
+@example("http://[::1]@")
+@example("http://[::1:]")
+@example("http://agent.example:0/")
 def test_an_address_is_understood_or_refused(url: str) -> None:
     try:
         place = read_place(url)

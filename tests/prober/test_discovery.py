@@ -229,6 +229,14 @@ async def test_words_that_a_card_makes_up_are_cut() -> None:
     assert len(probes.memory.protocol_version or "") == 64
 
 
+async def test_what_is_no_url_in_a_link_or_a_redirect_is_passed_over() -> None:
+    linked = as_json(card(url="http://[::1]@"), Link='<http://[::1]@>; rel="status"')
+    observation, _ = await found({CARD_PATH: linked})
+    assert layer(observation.discovery).result is OK
+    observation, _ = await found({CARD_PATH: redirect("http://[::1]@")})
+    assert layer(observation.discovery).result is ResultClass.REDIRECT_REFUSED
+
+
 # ── evidence ──
 
 

@@ -22,6 +22,8 @@ _EXPECTED: Final = (
     f"an absolute http(s) URL of at most {MAX_URL_CHARS} characters, without credentials, "
     "such as https://agent.example"
 )
+# Most are like this, and need not be taken apart twice.
+_PLAIN: Final = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]{1,5})?(?:[/?#]|$)")
 _NEVER_IN_A_URL: Final = re.compile(r"[\s\\\x00-\x20\x7f-\x9f\ud800-\udfff]")
 
 
@@ -98,13 +100,19 @@ def _parse(url: str) -> URL:
     shown = url if "@" not in url else "..." + url[url.rindex("@") :]
     try:
         given = parsed(url)
-        is_absolute = given.scheme in {"http", "https"} and bool(given.raw_host) and given.explicit_port != 0
-        has_user = "@" in url and "@" in urlsplit(url).netloc
+        is_meant = given.explicit_port != 0 if _PLAIN.match(url) else _is_absolute(url)
     except ValueError:
         raise InvalidSetting("url", shown, _EXPECTED) from None
-    if not is_absolute or has_user or _NEVER_IN_A_URL.search(url) or len(url) > MAX_URL_CHARS:
+    if not is_meant or _NEVER_IN_A_URL.search(url) or len(url) > MAX_URL_CHARS:
         raise InvalidSetting("url", shown[:MAX_URL_CHARS], _EXPECTED)
     return given.with_fragment(None) if "#" in url else given
+
+
+def _is_absolute(url: str) -> bool:
+    """Whether it has a host and a port that can be, and no credentials; ValueError if that cannot be told."""
+    parts = urlsplit(url)
+    has_place = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    return has_place and "@" not in parts.netloc
 
 
 def place_under(origin: URL, prefix: str, path: str) -> URL:

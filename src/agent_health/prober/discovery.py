@@ -15,7 +15,7 @@ from yarl import URL
 from agent_health.agent_card import AgentCard
 from agent_health.card_interfaces import MAX_URL_CHARS, AgentInterface, askable
 from agent_health.client.places import HealthPlace, announced_health, health_places, is_named_by
-from agent_health.client.redirects import joined
+from agent_health.client.redirects import joined, parsed
 from agent_health.observation import MAX_ETAG_CHARS, LayerResult, ResultClass
 from agent_health.prober.fetch import Fetched
 from agent_health.prober.visit import Visit
@@ -65,7 +65,7 @@ def _places(visit: Visit) -> Iterator[URL]:
     known = visit.recall("card_url")
     if known is not None:
         yield URL(known, encoded=True)
-    yield from (url for url in visit.given.card_urls if str(url) != known)
+    yield from (url for url in visit.given.each_card_url() if known is None or str(url) != known)
 
 
 def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerResult:
@@ -140,7 +140,7 @@ def _whom_to_ask(card: AgentCard) -> dict[str, Any]:
 def _plain(interface: AgentInterface) -> str | None:
     """Return an interface's URL as it is asked, None if it is too long then."""
     try:
-        url = str(URL(interface.url).with_fragment(None))
+        url = str(parsed(interface.url).with_fragment(None))
     except ValueError:
         return None
     return url if len(url) <= MAX_URL_CHARS else None

@@ -76,6 +76,9 @@ class Prober:
         discovery = transport = readiness = message = None
         if visit.asks_card:
             discovery = await discover(visit)
+            if memory.card_read_at_s is None and not visit.may_ask(visit.given.url):
+                # Most of what a directory lists: nobody is there, and nothing is known but its address.
+                return _observation(visit, discovery=discovery)
         if asked.transport and _is_declared(discovery):
             transport = await ask_interface(visit)
         if asked.health:
