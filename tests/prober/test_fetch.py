@@ -16,9 +16,12 @@ from tests.support.safe_asking import HERE, MAX_BYTES, SHORT, USER_AGENT, asking
 from tests.support.servers import free_port
 from yarl import URL
 
+from agent_health.errors import InvalidSetting
 from agent_health.observation import MAX_ETAG_CHARS, ResultClass
 from agent_health.prober import resolve
-from agent_health.prober.fetch import HARMLESS_HEADERS
+from agent_health.prober.fetch import HARMLESS_HEADERS, Fetcher, _read_alike
+from agent_health.prober.resolve import Resolver
+from agent_health.target_address import Refused, TargetUrl
 
 ETAG = '"abc"'
 
@@ -341,6 +344,68 @@ async def test_a_message_that_is_redirected_stays_a_message_or_is_not_sent(statu
     else:
         assert fetched.result is ResultClass.REDIRECT_REFUSED
         assert server.paths == ["/"]
+
+
+# ── what is sent ──
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"X-A": "a\r\nX-B: b"}, {"X-A\r\nX-B": "b"}, {"X A": "a"}, {"": "a"}, {"X-A": "\u00e4"}, {"X-A": "\0"}],
+)
+async def test_headers_that_would_be_more_than_headers_are_refused(headers: dict[str, str]) -> None:
+    async with serving({"/": answer(200)}) as server, asking() as asker:
+        with pytest.raises(InvalidSetting, match="headers"):
+            await asker.get(f"{server.url}/", headers=headers)
+        with pytest.raises(InvalidSetting, match="headers"):
+            await asker.get(f"{server.url}/", accept="a\r\nX-B: b")
+        assert server.heads == []
+
+
+async def test_who_we_are_is_one_line() -> None:
+    async with Resolver([]) as resolver:
+        with pytest.raises(InvalidSetting, match="user_agent"):
+            Fetcher(timeouts=SHORT, user_agent="me\r\nX-B: b", resolver=resolver)
+
+
+@pytest.mark.parametrize("etag", ['"a\r\nX-B: b"', '"\u00e4"', '"a\0"', f'"{"a" * MAX_ETAG_CHARS}"'])
+async def test_an_etag_that_cannot_be_sent_back_is_left_out(etag: str) -> None:
+    async with serving({"/": as_json({})}) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/", etag=etag)
+        assert fetched.result is ResultClass.OK
+        assert set(server.asked("/")) == {"host", "user-agent", "accept", "accept-encoding"}
+
+
+async def test_an_etag_with_odd_characters_is_none() -> None:
+    reply = raw(b'HTTP/1.1 200 OK\r\nETag: "\xff"\r\nContent-Length: 0\r\n\r\n')
+    async with serving({"/": reply}) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/")
+        assert (fetched.result, fetched.etag) == (ResultClass.OK, None)
+
+
+async def test_what_is_allowed_is_asked_without_a_body() -> None:
+    async with serving({"/": kept(b"", 204, Allow="POST, OPTIONS")}) as server, asking() as asker:
+        fetched = await asker.ask(f"{server.url}/", method="OPTIONS")
+        assert (fetched.status, fetched.allow) == (204, "POST, OPTIONS")
+        assert server.heads[0].startswith("OPTIONS / HTTP/1.1\r\n")
+
+
+@given(st.text(max_size=60))
+def test_no_path_leaves_its_line(path: str) -> None:
+    try:
+        url = URL("http://a.example/").join(URL(path))
+    except ValueError:
+        return
+    assert url.raw_path_qs.isascii()
+    assert not set(url.raw_path_qs) & set(" \r\n\0")
+
+
+def test_a_url_that_is_read_in_two_ways_is_refused() -> None:
+    other = TargetUrl("http", "b.example", 80, None)
+    assert isinstance(_read_alike(URL("http://a.example/"), other), Refused)
+    assert isinstance(_read_alike(URL("https://b.example/"), other), Refused)
+    assert isinstance(_read_alike(URL("http://b.example:81/"), other), Refused)
+    assert _read_alike(URL("http://b.example./"), other) is other
 
 
 # ── what is kept of a peer ──

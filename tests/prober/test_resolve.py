@@ -2,16 +2,12 @@
 
 import asyncio
 import socket
-from ipaddress import ip_address
-from typing import Any
 
-import pycares
 import pytest
 from tests.support.both_loops import on_both_loops
 from tests.support.dns_server import Alias, Answer, Failure, Names, Turns, dns_serving
 from tests.support.open_files import no_more_than, open_files
 
-from agent_health.errors import InvalidSetting
 from agent_health.prober import dns_channel, resolve
 from agent_health.prober.resolve import NoAddress, Resolver
 
@@ -85,32 +81,6 @@ async def test_where_one_family_is_reached_alone_the_other_is_asked_for_last(
         assert not is_fault(await resolver.resolve("empty.example"))
         assert not is_fault(await resolver.resolve("unknown.example"))
         assert dns.asked["unknown.example"] == 1
-
-
-def test_what_this_machine_reaches_is_seen_without_sending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    sources: dict[int, Any] = {}
-    monkeypatch.setattr(dns_channel, "_source_towards", lambda address: sources.get(address.version))
-    assert dns_channel._usable_family() is socket.AF_UNSPEC
-    sources[4] = ip_address("192.168.1.5")
-    assert dns_channel._usable_family() is socket.AF_INET
-    # An address of one's own site does not lead to the internet.
-    sources[6] = ip_address("fd00::2")
-    assert dns_channel._usable_family() is socket.AF_INET
-    sources[6] = ip_address("2001:db8::2")
-    assert dns_channel._usable_family() is socket.AF_UNSPEC
-    del sources[4]
-    assert dns_channel._usable_family() is socket.AF_INET6
-
-
-@on_both_loops
-async def test_so_many_addresses_are_looked_at_and_no_more() -> None:
-    many = tuple(f"192.0.{number // 250}.{number % 250 + 1}" for number in range(1000))
-    async with dns_serving({"many.example": many}) as dns, Resolver([dns.address]) as resolver:
-        # Too many for a datagram: they come over TCP.
-        found = texts(await resolver.resolve("many.example"))
-        assert len(found) == dns_channel.MAX_ADDRESSES
-        assert set(found) <= set(many)
 
 
 @on_both_loops
@@ -280,51 +250,6 @@ async def test_while_nobody_answers_c_ares_is_started_anew_now_and_then(
         first = resolver._channel
         assert is_fault(await resolver.resolve("a.example"))
         assert resolver._channel is not first
-
-
-# ── where c-ares cannot start ──
-
-
-@pytest.fixture
-def _no_cares(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_settings: object) -> None:
-        raise pycares.AresError("no inotify watches left")
-
-    monkeypatch.setattr(pycares, "Channel", refuse)
-
-
-@pytest.mark.usefixtures("_no_cares")
-async def test_without_c_ares_threads_ask_the_system(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def ask(host: str, *_arguments: object, **_keywords: object) -> list[Any]:
-        if host == "a.example":
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0))] * 2
-        raise {
-            "unknown.example": socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
-            "lame.example": socket.gaierror(socket.EAI_AGAIN, "Temporary failure"),
-            "odd.example": UnicodeError("label too long"),
-        }[host]
-
-    monkeypatch.setattr(socket, "getaddrinfo", ask)
-    async with Resolver() as resolver:
-        assert "threads" in caplog.text
-        assert texts(await resolver.resolve("a.example")) == ["192.0.2.1"]
-        assert not is_fault(await resolver.resolve("unknown.example"))
-        # Nobody can be asked for the root: what is unclear is our own matter.
-        assert is_fault(await resolver.resolve("lame.example"))
-        assert is_fault(await resolver.resolve("odd.example"))
-
-
-@pytest.mark.usefixtures("_no_cares")
-async def test_without_c_ares_no_other_name_servers_can_be_asked() -> None:
-    with pytest.raises(InvalidSetting, match=r"resolver\.servers"):
-        Resolver(["192.0.2.1"])
-
-
-async def test_a_server_that_is_no_address_is_refused() -> None:
-    with pytest.raises(InvalidSetting, match=r"resolver\.servers"):
-        Resolver(["not an address"])
 
 
 # ── the end ──
