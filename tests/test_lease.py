@@ -29,6 +29,7 @@ from agent_health.lease import (
     judge_release,
     judge_renew,
     judge_write,
+    kind_of,
     next_token,
     raised_epoch,
     raised_floor,
@@ -96,7 +97,34 @@ def test_a_name_that_could_be_misread_or_mean_another_resource_is_refused(text: 
 @given(st.text(max_size=5))
 def test_only_printable_ascii_without_quotes_makes_a_name(text: str) -> None:
     allowed = all("!" <= character <= "~" and character not in "\"'`" for character in text)
-    assert is_resource(text) is (bool(text) and allowed)
+    has_dots = not {".", ".."}.isdisjoint(text.split("/"))
+    assert is_resource(text) is (bool(text) and allowed and not has_dots)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [".", "..", "a/..", "../a", "a/./b", "a/../b", "intent:./s", "intent:../s", "intent:i/.", "intent:i/..",
+     "intent:i/a/../b", "task:.", "task:..", "task:a/.."],
+)  # fmt: skip
+def test_a_part_that_is_resolved_away_on_the_way_is_refused(text: str) -> None:
+    with pytest.raises(InvalidResource, match="between slashes"):
+        read_resource(text)
+
+
+@pytest.mark.parametrize("text", ["...", "a.b/..c/d..", ".well-known/x", "intent:.i/.s", "v1:../x", "a:."])
+def test_dots_beside_anything_else_are_no_such_part(text: str) -> None:
+    assert is_resource(text)
+
+
+@given(st.text("abint:/.", min_size=1, max_size=12))
+def test_a_stored_name_is_of_the_kind_that_it_was_granted_as(text: str) -> None:
+    try:
+        kind = read_resource(text)
+    except InvalidResource:
+        # Granted by laxer rules, it must still be told of.
+        kind_of(text)
+    else:
+        assert kind_of(text) is kind
 
 
 @given(st.text("ab/:", max_size=4), st.text("ab/:", max_size=4))

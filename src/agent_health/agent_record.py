@@ -76,8 +76,11 @@ def _take_no_name_of_ours(value: str) -> str:
     return value
 
 
-def _take_path_segment(value: str) -> str:
-    # Clients resolve both before they send a path: whoever is called so could not be asked for.
+def take_path_segment(value: str) -> str:
+    """Return an id as it is, unless it is `.` or `..`.
+
+    Clients resolve both before they send a path: whoever is called so could not be asked for.
+    """
     if value in {".", ".."}:
         raise PydanticCustomError("no_path_segment", "expected another id: . and .. cannot stand in a path")
     return value
@@ -101,14 +104,14 @@ AgentId = Annotated[
     StringConstraints(pattern=AGENT_ID_PATTERN),
     Field(json_schema_extra={"not": {"enum": [".", "..", *OwnActor]}}),
     AfterValidator(_take_no_name_of_ours),
-    AfterValidator(_take_path_segment),
+    AfterValidator(take_path_segment),
 ]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=NAME_PATTERN)]
 RoleId = Annotated[
     str,
     StringConstraints(pattern=AGENT_ID_PATTERN),
     Field(json_schema_extra={"not": {"enum": [".", ".."]}}),
-    AfterValidator(_take_path_segment),
+    AfterValidator(take_path_segment),
 ]
 Capability = Annotated[str, StringConstraints(pattern=CAPABILITY_PATTERN)]
 Capabilities = Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES), AfterValidator(_take_unique)]

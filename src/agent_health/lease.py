@@ -55,6 +55,10 @@ _FORMS: Mapping[ResourceKind, re.Pattern[str]] = MappingProxyType({
     ResourceKind.SHARD:        re.compile(r"shard:(?:0|[1-9][0-9]{0,8})"),
 })  # fmt: skip
 
+_KINDS = MappingProxyType({f"{kind}:": kind for kind in _FORMS})
+_RESOLVED_AWAY = frozenset({".", ".."})
+"""As a part of a path: clients and proxies take a/../b for b before they ask (RFC 3986 5.2.4)."""
+
 # Printable ASCII without space and without the three quotes.
 _CHARACTERS = re.compile(rf"[!#-&(-_a-~]{{1,{MAX_RESOURCE_CHARACTERS}}}")
 
@@ -153,19 +157,29 @@ def read_resource(text: str) -> ResourceKind:
     """Return what kind of resource this names.
 
     InvalidResource unless it is 1 to 512 printable ASCII characters without space, quote and
-    backquote, and of its kind's form if it begins like `intent:`, `task:` or `shard:`, in any case.
+    backquote, of its kind's form if it begins like `intent:`, `task:` or `shard:`, in any case, and no
+    part between slashes is `.` or `..`.
     """
     if not _CHARACTERS.fullmatch(text):
         expected = f"1 to {MAX_RESOURCE_CHARACTERS} printable ASCII characters without spaces and quotes"
         raise InvalidResource(text, expected)
-    beginning = text.partition(":")[0] if ":" in text else ""
-    for kind, form in _FORMS.items():
-        # INTENT:a/b too: whoever reads it takes it for intent:a/b, which is another resource.
-        if beginning.casefold() == kind:
-            if not form.fullmatch(text):
-                raise InvalidResource(text, "intent:{id}/{scope}, task:{id} or shard:{n}, in lower case")
-            return kind
-    return ResourceKind.OTHER
+    # INTENT:a/b too: whoever reads it takes it for intent:a/b, which is another resource.
+    kind = kind_of(text.casefold())
+    if kind in _FORMS and not _FORMS[kind].fullmatch(text):
+        raise InvalidResource(text, "intent:{id}/{scope}, task:{id} or shard:{n}, in lower case")
+    named = text if kind is ResourceKind.OTHER else text.partition(":")[2]
+    if not _RESOLVED_AWAY.isdisjoint(named.split("/")):
+        raise InvalidResource(text, "no part . or .. between slashes: clients and proxies resolve them away")
+    return kind
+
+
+def kind_of(resource: str) -> ResourceKind:
+    """Return what kind of resource a stored name is of: it was read before it was granted.
+
+    By the rules of then, which may have been laxer: nothing is refused here.
+    """
+    beginning, colon, _ = resource.partition(":")
+    return _KINDS.get(beginning + colon, ResourceKind.OTHER)
 
 
 def is_resource(text: str) -> bool:

@@ -3,6 +3,8 @@ import random
 from typing import Any
 
 import pytest
+from sqlalchemy import update
+from tests.registry.test_verify_events import execute
 from tests.support.asgi_client import Answer
 from tests.support.registry_api import AGENTS, RegistryApi
 
@@ -11,6 +13,7 @@ from agent_health.errors import AgentHealthError
 from agent_health.lease import Claim
 from agent_health.registry.hold_lease import Acquire, Asked, Release, Renew, hold_leases
 from agent_health.storage import keys
+from agent_health.storage.tables import leases
 
 LEASES = "/api/v1/leases"
 BEGIN = "2025-11-20T12:00:00.000Z"
@@ -466,3 +469,13 @@ async def test_a_wrong_header_is_named_alone(api: RegistryApi) -> None:
     headers = {"x-fencing-token": "x"}
     answer = await api.ask("PUT", "/api/v1/intents/i/state/s", {}, headers=headers)
     assert answer.json()["message"].startswith("X-Fencing-Token: expected a whole number")
+
+
+async def test_a_lease_whose_name_is_refused_today_still_ends_with_its_event(api: RegistryApi) -> None:
+    lease = await _lease(api, "intent:i1/a/b", await _agent(api), ttl_seconds=10)
+    older = update(leases).values(resource="intent:../a/./b")
+    await execute(api, older)
+    api.clock.advance(11)
+    await api.sweep()
+    (event,) = await api.events(type="lease.expired")
+    assert (event["payload"]["lease_id"], event["intent_id"]) == (lease["lease_id"], "..")

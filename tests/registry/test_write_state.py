@@ -166,3 +166,16 @@ async def test_a_state_is_a_small_shallow_object(api: RegistryApi) -> None:
 async def test_what_names_no_resource_is_refused(api: RegistryApi, path: str) -> None:
     key, _ = await _agents(api)
     assert _told(await _write(api, key, 1, path=path)) == (422, "invalid_resource")
+
+
+@pytest.mark.parametrize("path", [
+    "/api/v1/intents/./state/s", "/api/v1/intents/../state/s", "/api/v1/intents/i1/state/a/../s",
+    "/api/v1/intents/i1/state/..",
+])  # fmt: skip
+async def test_a_state_that_clients_and_proxies_would_look_for_elsewhere_is_refused(
+    api: RegistryApi, path: str
+) -> None:
+    key, _ = await _agents(api)
+    for answer in (await _write(api, key, 1, path=path), await api.ask("GET", path)):
+        assert _told(answer) == (422, "invalid_resource")
+        assert "clients and proxies resolve them away" in answer.json()["message"]

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from agent_health.access import Action, may, require
-from agent_health.agent_record import Body
+from agent_health.agent_record import Body, take_path_segment
 from agent_health.lease_record import LeaseList
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.lease_events import MAX_INTENT_ID_CHARACTERS
@@ -22,7 +22,12 @@ _LISTED = "leases"
 HolderName = Annotated[
     str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$")
 ]
-IntentId = Annotated[str, StringConstraints(pattern=rf"^[!#-&(-.0-_a-~]{{1,{MAX_INTENT_ID_CHARACTERS}}}$")]
+IntentId = Annotated[
+    str,
+    StringConstraints(pattern=rf"^[!#-&(-.0-_a-~]{{1,{MAX_INTENT_ID_CHARACTERS}}}$"),
+    Field(json_schema_extra={"not": {"enum": [".", ".."]}}),
+    AfterValidator(take_path_segment),
+]
 
 
 class LeaseListing(Body):

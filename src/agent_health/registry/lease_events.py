@@ -18,7 +18,7 @@ from agent_health.event import (
     ShardsEnded,
     ShardsGranted,
 )
-from agent_health.lease import Claim, EndReason, Refusal, ResourceKind, read_resource
+from agent_health.lease import Claim, EndReason, Refusal, ResourceKind, kind_of
 
 MAX_INTENT_ID_CHARACTERS = 128
 """Of those that events name: their members that hold ids are no longer."""
@@ -59,7 +59,7 @@ def all_over(claims: Iterable[Claim], actor: str) -> Iterator[EventDraft]:
     """Return the events of leases that are over; those of one prober's shards are told together."""
     shards: dict[tuple[str, EndReason], list[Claim]] = {}
     for claim in claims:
-        if read_resource(claim.resource) is ResourceKind.SHARD and not claim.holder_incarnation:
+        if kind_of(claim.resource) is ResourceKind.SHARD and not claim.holder_incarnation:
             reason = claim.end_reason or EndReason.EXPIRED
             shards.setdefault((claim.holder or "", reason), []).append(claim)
         else:
@@ -103,7 +103,7 @@ def write_rejected(
 
 def intent_of(resource: str) -> str | None:
     """Return the intent that a resource is a scope of; None for any other, or if the id is too long."""
-    if read_resource(resource) is not ResourceKind.INTENT_SCOPE:
+    if kind_of(resource) is not ResourceKind.INTENT_SCOPE:
         return None
     intent_id = resource.removeprefix(_PREFIX).partition("/")[0]
     return intent_id if len(intent_id) <= MAX_INTENT_ID_CHARACTERS else None

@@ -38,7 +38,7 @@ from agent_health.document import Time
 from agent_health.errors import AgentHealthError, LeaseHeld, LeaseNotFound
 from agent_health.lease import MAX_RESOURCE_CHARACTERS, TTL_SECONDS, EndReason, intent_scope_resource
 from agent_health.lease_record import LeaseList, LeaseRecord, TtlSeconds
-from agent_health.registry.call import Door, incarnation_in
+from agent_health.registry.call import Door, checked, incarnation_in
 from agent_health.registry.drain_agent import set_status
 from agent_health.registry.find_agents import MAX_PAGE, Listing, existing_agent, list_agents, show_agent
 from agent_health.registry.find_leases import LeaseListing, list_leases
@@ -171,7 +171,7 @@ def _release(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
 
 
 def _list_leases(transaction: Transaction, call: Call) -> Reply:
-    query = LeaseListing(intent_id=call.path["intent_id"], limit=MAX_PAGE)
+    query = checked(LeaseListing, {"intent_id": call.path["intent_id"], "limit": MAX_PAGE})
     content = list_leases(transaction, replace(call, query=query)).content
     assert isinstance(content, LeaseList)  # noqa: S101 - what our own deed answers
     return Reply(content={"leases": [_lease_shown(lease) for lease in content.leases]})
