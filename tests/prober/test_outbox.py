@@ -67,7 +67,7 @@ def filled(count: int, **bounds: Any) -> tuple[Outbox, list[Slot]]:
 def test_results_go_in_the_order_in_which_they_were_made() -> None:
     outbox, _ = filled(5)
     assert numbers(outbox.take(3, anywhere)) == [0, 1, 2]
-    assert outbox.oldest_at_s == 3
+    assert (outbox.made_at_s(0), outbox.made_at_s(1), outbox.made_at_s(2)) == (3, 4, None)
     assert numbers(outbox.take(3, anywhere)) == [3, 4]
     assert (len(outbox), outbox.ready) == (0, 0)
 

@@ -133,7 +133,7 @@ async def test_a_target_that_left_is_left_alone() -> None:
 @in_virtual_time
 async def test_a_look_that_somebody_asks_for_is_made_and_reported_within_seconds() -> None:
     url = "https://agent.example/"
-    stage = Stage(url)
+    stage = Stage(url, *urls_of(300))
     async with stage.watching():
         await asyncio.sleep(2 * INTERVAL_S + 120)
         before = len(stage.ledger.observations(url))

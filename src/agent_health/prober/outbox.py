@@ -131,10 +131,9 @@ class Outbox:
         """How many may be taken, at most."""
         return len(self._waiting)
 
-    @property
-    def oldest_at_s(self) -> float | None:
-        """When the first of those that may be taken was made."""
-        return self._waiting[0].ended_at_s if self._waiting else None
+    def made_at_s(self, place: int) -> float | None:
+        """Return when the result at a place of the line was made, 0 for the first; None if none is there."""
+        return self._waiting[place].ended_at_s if place < len(self._waiting) else None
 
     def add(self, result: Result) -> None:
         """Let a result wait behind all others."""

@@ -49,7 +49,9 @@ class Reporter:
         self._lose = lose
         self._away = Away(chance)
         self._wake = asyncio.Event()
-        self._is_urgent = False
+        self._urgent_at_s = inf
+        """When the first result was made that somebody waits for."""
+        self._settle_s = SETTLE_SECONDS
 
     @property
     def is_away(self) -> bool:
@@ -57,16 +59,17 @@ class Reporter:
         return self._away.tries > 0
 
     def add(self, result: Result, *, is_urgent: bool = False) -> None:
-        """Let a result wait for others, or go soon if somebody waits for it."""
+        """Let a result wait for others, or go as soon as it has settled if somebody waits for it."""
         self._outbox.add(result)
-        if is_urgent:
-            self.hurry()
+        if is_urgent and self._urgent_at_s == inf:
+            self._urgent_at_s = result.ended_at_s
+            self._wake.set()
         elif self._outbox.ready == MAX_BATCH:
             self._wake.set()
 
     def hurry(self) -> None:
-        """Hand over what there is as soon as it may be."""
-        self._is_urgent = True
+        """Hand over at once all that there is: nothing will be taken back any more."""
+        self._settle_s = 0.0
         self._wake.set()
 
     async def run(self) -> None:
@@ -80,10 +83,12 @@ class Reporter:
                     _log.warning("the ledger is away: %d results are held (%s)", len(self._outbox), error)
                 await asyncio.sleep(self._away.wait_s())
 
-    async def flush(self, *, is_last: bool = False) -> None:
-        """Hand over all that may be handed over now, also the newest if it is the last time. LedgerAway."""
+    async def flush(self) -> None:
+        """Hand over all that has settled and may be handed over now. LedgerAway."""
+        until_s = self._clock.monotonic_s() - self._settle_s
+        if until_s >= self._urgent_at_s:
+            self._urgent_at_s = inf
         try:
-            until_s = inf if is_last else self._clock.monotonic_s() - SETTLE_SECONDS
             while results := self._outbox.take(MAX_BATCH, self._may_go, until_s):
                 await self._hand_over(results)
         finally:
@@ -94,21 +99,27 @@ class Reporter:
         return shard.is_ours(self._clock.monotonic_s())
 
     async def _until_due(self) -> None:
-        """Wait until the oldest result has waited long enough, for others or, if it is urgent, to settle."""
+        """Wait until a whole batch has settled, or a result has waited long enough for others."""
         while True:
-            oldest_at_s = self._outbox.oldest_at_s
-            if oldest_at_s is None:
-                self._is_urgent, wait_s = False, FLUSH_SECONDS
-            else:
-                is_due_soon = self._is_urgent or self._outbox.ready >= MAX_BATCH
-                waits_s = SETTLE_SECONDS if is_due_soon else FLUSH_SECONDS
-                wait_s = oldest_at_s + waits_s - self._clock.monotonic_s()
-                if wait_s <= 0:
-                    return
+            now_s = self._clock.monotonic_s()
+            wait_s = self._due_at_s(now_s) - now_s
+            if wait_s <= 0:
+                return
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
             self._wake.clear()
+
+    def _due_at_s(self, now_s: float) -> float:
+        oldest_at_s = self._outbox.made_at_s(0)
+        if oldest_at_s is None:
+            self._settle_s = SETTLE_SECONDS
+            return now_s + FLUSH_SECONDS
+        if not self._settle_s:
+            return now_s
+        last_at_s = self._outbox.made_at_s(MAX_BATCH - 1)
+        full_at_s = inf if last_at_s is None else last_at_s
+        return min(oldest_at_s + FLUSH_SECONDS, min(full_at_s, self._urgent_at_s) + SETTLE_SECONDS)
 
     async def _hand_over(self, results: Sequence[Result]) -> None:
         groups, bad = [results], 0

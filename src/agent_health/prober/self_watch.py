@@ -81,14 +81,16 @@ class SelfWatch:
             if now_s - looked_s < LOOK_SECONDS:
                 continue
             looked_s = now_s
-            self._look(now_s)
+            self.look()
             self._each_second()
             was_apart_s, apart_s = apart_s, self._clock.wall_s() - now_s
             if apart_s - was_apart_s > MAX_CLOCK_STEP_SECONDS:
                 # Set forward: it looks the same if the machine slept, and then nobody could answer us.
                 self._check.note_lag(apart_s - was_apart_s, now_s)
 
-    def _look(self, now_s: float) -> None:
+    def look(self) -> None:
+        """Judge now whether this prober is well."""
+        now_s = self._clock.monotonic_s()
         self._check.note_counts(self._network(), now_s)
         before = self._check.doubt
         doubt = self._check.look(now_s)

@@ -178,9 +178,10 @@ class Worker:
         """Let probes under way end, report, leave."""
         await self._dispatch.end(GRACE_SECONDS)
         await _cancel(tasks)
+        self._reporter.hurry()
         with suppress(LedgerAway, TimeoutError):
             async with asyncio.timeout(LAST_REPORT_SECONDS):
-                await self._reporter.flush(is_last=True)
+                await self._reporter.flush()
         if len(self._outbox):
             _log.warning("%d results are lost, since the ledger is away", len(self._outbox))
         with suppress(LedgerAway, TimeoutError):
@@ -196,7 +197,10 @@ class Worker:
             if not self._is_idle():
                 continue
             if len(self._outbox):
-                self._reporter.hurry()
+                # If the last ones are to be doubted, they are so now, and tried again.
+                self._self_watch.look()
+                if self._dispatch.is_idle:
+                    self._reporter.hurry()
                 continue
             unprobed = await self._unprobed(since_s)
             if unprobed == 0:
