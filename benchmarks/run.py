@@ -29,6 +29,7 @@ BENCHMARKS = (
     "prober_all_alive",
     "prober_steady",
     "fetch_cost",
+    "probe_cost",
     "read_list",
 )
 

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 from tests.support.agent_check import card, document
-from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json, drip, raw, serving, silence
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    answer,
+    as_json,
+    drip,
+    raw,
+    redirect,
+    serving,
+    silence,
+)
 from tests.support.probing import (
     SHORT_SECONDS,
     Played,
@@ -97,6 +107,24 @@ async def test_what_we_lack_for_one_request_we_lack_for_all() -> None:
     assert results(observation) == {"transport": "internal"}
     assert len(witness.requests) == 1
     assert not observation.is_measured_failure
+
+
+async def test_who_opted_out_is_not_asked_neither_at_once_nor_where_a_card_or_a_redirect_leads() -> None:
+    left_alone = {"opt_out": {"hosts": ["127.0.0.2"], "robots_txt": False}}
+    replies = {"/rpc": answer(405), CARD_PATH: as_json(card())}
+    async with serving(replies) as server, probing(**left_alone) as probes:
+        other = server.url.replace("127.0.0.1", "127.0.0.2")
+        server.replies[CARD_PATH] = as_json(card(url=other + "/rpc"))
+        observation = await probes.see(server.url)
+        assert results(observation) == {
+            "discovery": "ok", "transport": "not_measured", "readiness": "not_an_agent",
+        }  # fmt: skip
+        assert layer(observation.transport).reason == "opted out: 127.0.0.2"
+        server.replies[CARD_PATH] = redirect(other + CARD_PATH)
+        probes.memory = ProbeMemory()
+        assert results(await probes.see(server.url))["discovery"] == "redirect_refused"
+        assert set(server.paths) == {CARD_PATH, HEALTH_PATH}
+        assert not (await see(other, **left_alone)).is_measured_failure
 
 
 # ── time ──

@@ -11,6 +11,7 @@ from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.fetch import Fetched, Fetcher, Request
 from agent_health.prober.ledger import ProbeReport, TargetEntry
+from agent_health.prober.opt_out import read_opt_outs
 from agent_health.prober.probe import Prober
 from agent_health.prober.resolve import Resolver
 from agent_health.prober.visit import KeepsEvidence
@@ -96,7 +97,7 @@ class Bodies:
 
 @asynccontextmanager
 async def fetching(wanted: ProbeDefinition) -> AsyncIterator[Fetcher]:
-    """A real fetcher as a definition wants it."""
+    """A real fetcher as a definition wants it, which leaves alone whom it names."""
     async with (
         Resolver(wanted.resolver.servers, timeout_s=wanted.timeouts.dns_seconds) as resolver,
         Fetcher(
@@ -104,6 +105,7 @@ async def fetching(wanted: ProbeDefinition) -> AsyncIterator[Fetcher]:
             networks=wanted.networks_allowed,
             user_agent=wanted.user_agent,
             resolver=resolver,
+            opt_outs=read_opt_outs(wanted.opt_out.hosts, "opt_out.hosts"),
         ) as fetcher,
     ):
         yield fetcher

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from agent_health.cli.directory_import import opt_outs_of
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.evidence import Evidence
 from agent_health.prober.fetch import Fetcher
@@ -26,7 +27,7 @@ class OpenProber:
 async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
     """Open what a definition asks for; at the end of the block its sockets and files are closed.
 
-    InvalidSetting for a directory of evidence or a resolver that cannot be.
+    InvalidSetting for a directory of evidence, a resolver or a list of those who opted out that cannot be.
     """
     evidence = Evidence.from_settings(definition.evidence)
     try:
@@ -37,6 +38,7 @@ async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
                 networks=definition.networks_allowed,
                 user_agent=definition.user_agent,
                 resolver=resolver,
+                opt_outs=opt_outs_of(definition),
             ) as fetcher,
         ):
             prober = Prober(fetcher, definition, evidence)
