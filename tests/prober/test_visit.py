@@ -110,7 +110,7 @@ async def test_what_we_lack_for_one_request_we_lack_for_all() -> None:
 
 
 async def test_who_opted_out_is_not_asked_neither_at_once_nor_where_a_card_or_a_redirect_leads() -> None:
-    left_alone = {"opt_out": {"hosts": ["127.0.0.2"], "robots_txt": False}}
+    left_alone: dict[str, Any] = {"opt_out": {"hosts": ["127.0.0.2"], "robots_txt": False}}
     replies = {"/rpc": answer(405), CARD_PATH: as_json(card())}
     async with serving(replies) as server, probing(**left_alone) as probes:
         other = server.url.replace("127.0.0.1", "127.0.0.2")
