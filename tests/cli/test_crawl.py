@@ -8,12 +8,15 @@ import pytest
 from tests.support.crawling import Shown
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer
 from tests.support.mixed_directory import DEFINITION, mixed_directory
+from tests.support.registry_server import KEYS, RegistryServer
 
+from agent_health.access import Role
 from agent_health.cli import main
 from agent_health.cli.crawl import ended
 from agent_health.cli.crawl_home import open_local_home
 from agent_health.cli.crawl_run import Crawl, Crawled
 from agent_health.cli.local_ledger import LocalLedger
+from agent_health.cli.registry_access import KEY_VARIABLE
 from agent_health.observation import ResultClass
 from agent_health.prober.definition_file import read_definition, read_definition_file
 from agent_health.storage import agents
@@ -25,6 +28,11 @@ from agent_health.target import SHARDS, target_id
 def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AGENT_HEALTH_PROBER_DATABASE", raising=False)
+
+
+def files(directory: Path) -> set[str]:
+    """What lies in a directory, the files that go with a database left out."""
+    return {file.name for file in directory.iterdir() if not file.name.endswith(("-wal", "-shm"))}
 
 
 async def crawl(*arguments: str) -> int:
@@ -161,6 +169,43 @@ async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> 
     assert len([line for line in shown.lines if "unchanged" in line]) <= 1
 
 
+async def test_a_crawl_for_a_registry_leaves_nothing_here_and_its_agents_there(
+    tmp_path: Path,
+    registry: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
+    async with mixed_directory(tmp_path) as servers:
+        assert await crawl("mixed.yml", "--once", "--registry", registry.url) == 0
+        told = capsys.readouterr().err
+        assert f"mixed: registry {registry.url}" in told
+        assert "6 of 6 probed" in told
+        urls = {kind: server.url for kind, server in servers.items()}
+    assert files(tmp_path) == {"agents.txt", "mixed.yml", "registry.db"}
+    found = await statuses(registry.database_url, *urls.values())
+    assert found == {urls["healthy"]: "active", urls["bare"]: "active"}
+
+
+async def test_a_registry_that_says_no_or_nothing_is_told_before_anybody_is_probed(
+    tmp_path: Path,
+    registry: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "mixed.yml").write_text(f"{DEFINITION}results: {{registry: {registry.url}}}\n")
+    key_file = tmp_path / "key"
+    key_file.write_text(KEYS[Role.READER])
+    assert await crawl("mixed.yml", "--once", "--key-file", str(key_file)) == 1
+    assert "may not lease shards" in capsys.readouterr().err
+    monkeypatch.delenv(KEY_VARIABLE)
+    assert await crawl("mixed.yml", "--once") == 3
+    assert "--key-file" in capsys.readouterr().err
+    nobody = ("--registry", "http://127.0.0.1:1", "--key-file", str(key_file))
+    assert await crawl("mixed.yml", "--once", *nobody) == 1
+    assert "no connection to 127.0.0.1:1" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("crawled", "mode", "code"),
     [
@@ -183,12 +228,19 @@ def test_how_it_ended_is_told_by_the_exit_code(crawled: Crawled, mode: str, code
         (["mixed.yml", "--workers", "0"], "--workers"),
         (["mixed.yml", "--database", "mysql://x/y"], "database"),
         (["mixed.yml", "--database", "sqlite:///no/such/place.db"], "place.db"),
+        (["mixed.yml", "--database", "sqlite:///a.db", "--registry", "http://127.0.0.1:1"], "--database"),
+        (["mixed.yml", "--registry", "http://registry.example"], "https"),
     ],
 )
 def test_wrong_usage_is_told_on_one_line(
-    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "mixed.yml").write_text(DEFINITION)
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
     assert main(["crawl", *arguments]) == 3
     complaint = capsys.readouterr().err
     assert told in complaint

@@ -93,7 +93,7 @@ def census(
         definition = _definition(source, contact, allow_network or [])
         found, name = database or f"sqlite:///{definition.name}.db", definition.name
         if not no_crawl:
-            crawled = run_crawl(definition, database=found, is_once=True, processes=workers)
+            crawled = run_crawl(definition, found, is_once=True, processes=workers)
             code = ended(crawled, is_once=True)
             if code == EXIT_FAILED:
                 return code

@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent_health.cli.registry_access import KeyFile, PlainHttp, read_key
+from agent_health.errors import InvalidSetting
+
 if TYPE_CHECKING:
     from agent_health.cli.crawl_run import Crawled
+    from agent_health.cli.crawl_share import RegistryPlace
     from agent_health.cli.progress import Progress
     from agent_health.prober.definition import ProbeDefinition
 
@@ -39,11 +43,22 @@ def crawl(
     ] = False,
     workers: Workers = 1,
     database: CrawlDatabase = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            "--registry", metavar="URL", help="Probe for this registry, with whoever else does; no database."
+        ),
+    ] = None,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
 ) -> int:
     """Probe all that a definition names: for ever, each at its own time, or once.
 
     Everything is kept in one SQLite file, called like the definition. It is a registry's database: what is
     found decides which agents are active, unhealthy or dead, and `agent-health serve` shows them.
+
+    With --registry any number of machines share the work: each takes its part of the targets and reports
+    what it found. Its key has the role prober. Machines come and go as they like.
 
     Ctrl-C ends it once what was found is stored. The same command goes on where it stopped.
 
@@ -53,6 +68,7 @@ def crawl(
       agent-health crawl probes/census.yml --once --workers 2
       agent-health crawl probes/one-agent.yml --database sqlite:////var/lib/agents.db
       agent-health serve --database sqlite:///directory.db
+      AGENT_HEALTH_KEY=ahk_... agent-health crawl census.yml --once --registry https://registry.example
 
     \b
     Exit codes:
@@ -62,25 +78,40 @@ def crawl(
     from agent_health.prober.definition_file import read_definition_file  # noqa: PLC0415 - takes 200 ms
 
     read = read_definition_file(definition)
-    place = database or f"sqlite:///{read.name}.db"
-    crawled = run_crawl(read, database=place, is_once=once, processes=workers)
+    place = read.results.registry if registry is None and database is None else registry
+    if place is None:
+        crawled = run_crawl(read, database or f"sqlite:///{read.name}.db", is_once=once, processes=workers)
+    elif database is not None:
+        raise InvalidSetting("--database", database, "none: the registry has its own")
+    else:
+        from agent_health.cli.crawl_share import RegistryPlace  # noqa: PLC0415 - see above
+
+        key = read_key(key_file or read.results.key_file)
+        asked = RegistryPlace(url=place, key=key, allow_plain_http=allow_plain_http)
+        crawled = run_crawl(read, asked, is_once=once, processes=workers)
     return ended(crawled, is_once=once)
 
 
-def run_crawl(definition: "ProbeDefinition", *, database: str, is_once: bool, processes: int) -> "Crawled":
-    """Crawl, and show on standard error how far it is. AgentHealthError if it cannot go on."""
+def run_crawl(
+    definition: "ProbeDefinition", place: "str | RegistryPlace", *, is_once: bool, processes: int
+) -> "Crawled":
+    """Crawl, and show on standard error how far it is; `place` is the URL of a database, or a registry.
+
+    AgentHealthError if it cannot go on.
+    """
     # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
-    from agent_health.cli.crawl_home import open_local_home  # noqa: PLC0415
+    from agent_health.cli.crawl_home import open_local_home, open_registry_home  # noqa: PLC0415
     from agent_health.cli.crawl_process import logging_to, run_loop  # noqa: PLC0415
     from agent_health.cli.crawl_run import Crawl, stopped_by_signals  # noqa: PLC0415
     from agent_health.cli.progress import progress_on  # noqa: PLC0415
 
     async def ran(progress: "Progress") -> "Crawled":
         stop = asyncio.Event()
+        opened = open_local_home(place) if isinstance(place, str) else open_registry_home(place)
         with stopped_by_signals(stop, progress.say):
-            async with open_local_home(database) as home:
+            async with opened as home:
                 progress.say(f"{definition.name}: {home.told}")
                 crawl = Crawl(definition, home, progress, stop)
                 if is_once:

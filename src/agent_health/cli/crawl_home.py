@@ -4,6 +4,7 @@ In a database of its own, which is a registry's, so that what is found is decide
 a registry far away, which any number of machines share.
 """
 
+import asyncio
 import fcntl
 import os
 import time
@@ -16,13 +17,16 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from agent_health.access import Role
-from agent_health.cli.crawl_share import Share, worker_name
+from agent_health.cli.crawl_process import registry_client
+from agent_health.cli.crawl_share import RegistryPlace, Share, worker_name
 from agent_health.cli.directory_import import TakesLists
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
 from agent_health.cli.server_database import sqlite_file
+from agent_health.client import RegistryClient
 from agent_health.errors import InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
+from agent_health.prober.registry_ledger import RegistryLedger
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.sweep import Sweeper
 from agent_health.storage import census_counts, probers, schema
@@ -55,7 +59,9 @@ class Home(Protocol):
     told: str
     """Where that is, for people."""
     option: str
-    """How other commands are led there."""
+    """How other commands are led there; empty if they find it by themselves."""
+    is_shared: bool
+    """Whether others crawl for it too, whose directories are their own concern."""
 
     def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
         """Return what each process has to know."""
@@ -84,6 +90,7 @@ class LocalHome:
     def __init__(self, url: str, database: Database, *, is_alone: bool) -> None:
         self.told = f"database {url}"
         self.option = f"--database {url}"
+        self.is_shared = False
         self.lists: TakesLists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
         self.database = database
         self._url = url
@@ -133,6 +140,55 @@ class LocalHome:
         names = {holder.rpartition("/")[2] for holder, *_ in left_behind}
         for name in sorted(names):
             await self._ledger.leave(name)
+
+
+class RegistryHome:
+    """A registry far away; the work is shared with whoever else crawls for it."""
+
+    option = ""
+    is_shared = True
+
+    def __init__(self, place: RegistryPlace, client: RegistryClient) -> None:
+        self.told = f"registry {place.url}"
+        self.lists: TakesLists = client.directories
+        self._place = place
+        self._ledger = RegistryLedger(client)
+
+    def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
+        """Return what each process has to know."""
+        return [
+            Share(
+                definition=definition,
+                worker=worker_name(number, is_alone=False),
+                since_s=since_s,
+                registry=self._place,
+            )
+            for number in range(1, processes + 1)
+        ]
+
+    async def begin_run(self, name: str) -> Run:  # noqa: ARG002 - the registry has no runs
+        """Begin a pass over all targets."""
+        return Run(run_id="", since_s=time.time(), is_resumed=False)
+
+    async def end_run(self, run: Run) -> None:
+        """Note that all targets were probed."""
+
+    async def unprobed(self, since_s: float) -> int:
+        """Return how many targets were not probed since then. LedgerAway."""
+        return await self._ledger.unprobed(since_s)
+
+    async def tend(self) -> None:
+        """Do nothing, until cancelled: the registry looks after itself."""
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def open_registry_home(place: RegistryPlace) -> AsyncIterator[RegistryHome]:
+    """Open a registry that takes what is found. RegistryError if it cannot be asked, or says no."""
+    async with registry_client(place) as client:
+        # Whoever may not probe for it learns so before anything is read; nobody of this name is there.
+        await client.shards.leave(worker_name(0, is_alone=False))
+        yield RegistryHome(place, client)
 
 
 @asynccontextmanager

@@ -9,19 +9,21 @@ import logging
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
 from yarl import URL
 
 from agent_health.agent_card import MAX_CARD_BYTES
-from agent_health.cli.crawl_share import EXIT_UNFINISHED, Said, Share
+from agent_health.cli.crawl_share import EXIT_UNFINISHED, RegistryPlace, Said, Share
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.prober_assembly import OpenProber, open_prober
+from agent_health.client import RegistryClient
 from agent_health.errors import AgentHealthError
 from agent_health.prober.fetch import Request
 from agent_health.prober.ledger import Ledger
+from agent_health.prober.registry_ledger import RegistryLedger
 from agent_health.prober.results_file import FiledLedger, ResultsFile
 from agent_health.prober.self_check import HAS_SPOKEN, NetworkCounts
 from agent_health.prober.worker import Worker
@@ -69,18 +71,25 @@ async def probe_share(share: Share, stop: asyncio.Event, tell: Callable[[Said], 
 @asynccontextmanager
 async def open_ledger(share: Share) -> AsyncIterator[Ledger]:
     """Open where work comes from; it is closed at the end of the block."""
-    database = open_database(share.database or "")
-    jsonl = share.definition.results.jsonl
-    try:
-        file = None if jsonl is None else ResultsFile(jsonl)
-        ledger: Ledger = LocalLedger(database)
-        try:
-            yield ledger if file is None else FiledLedger(ledger, file)
-        finally:
-            if file is not None:
-                file.close()
-    finally:
-        await database.close()
+    async with AsyncExitStack() as stack:
+        ledger: Ledger
+        if share.registry is not None:
+            ledger = RegistryLedger(await stack.enter_async_context(registry_client(share.registry)))
+        else:
+            database = open_database(share.database or "")
+            stack.push_async_callback(database.close)
+            ledger = LocalLedger(database)
+        jsonl = share.definition.results.jsonl
+        if jsonl is not None:
+            file = ResultsFile(jsonl)
+            stack.callback(file.close)
+            ledger = FiledLedger(ledger, file)
+        yield ledger
+
+
+def registry_client(place: RegistryPlace) -> RegistryClient:
+    """Return a client of the registry that is named."""
+    return RegistryClient(place.url, key=place.key, allow_plain_http=place.allow_plain_http)
 
 
 async def _tell_on(worker: Worker, tell: Callable[[Said], None]) -> None:

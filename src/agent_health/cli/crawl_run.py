@@ -18,7 +18,6 @@ from agent_health.cli.crawl_processes import Standings, probe_all
 from agent_health.cli.crawl_share import Said
 from agent_health.cli.directory_import import DirectoryImporter, Outcome, targets_text
 from agent_health.cli.progress import Progress
-from agent_health.errors import AgentHealthError
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
 from agent_health.prober.directories.fetching import TIMEOUTS, fetching_with
 from agent_health.prober.fetch import Fetcher
@@ -144,11 +143,10 @@ class Crawl:
         for source in self._definition.directories:
             self._progress.say(f"{source.label}: reading {source.url or source.file}")
             self._note(await importer.import_directory(source))
-        for record in await importer.unnamed():
-            self._progress.say(
-                f"{record.name}: not in this definition, but probed too: {targets_text(record.size)} "
-                f"(agent-health directories remove {record.name} {self._home.option})"
-            )
+        if not self._home.is_shared:
+            for record in await importer.unnamed():
+                told = f"{record.name}: not in this definition, but probed too: {targets_text(record.size)}"
+                self._progress.say(f"{told} ({self._command('remove', record.name)})")
 
     async def _read_again(self, importer: DirectoryImporter, source: DirectorySource) -> None:
         """Read one directory again and again, each time that it is due."""
@@ -157,12 +155,7 @@ class Crawl:
             has_failed = last is not None and last.has_failed
             wait_s = min(source.refresh_seconds, RETRY_SECONDS) if has_failed else source.refresh_seconds
             await asyncio.sleep(wait_s)
-            try:
-                outcome = await importer.import_directory(source)
-            except AgentHealthError as error:
-                outcome = Outcome(
-                    directory=source.label, told=f"{source.label}: not stored: {error}", has_failed=True
-                )
+            outcome = await importer.import_directory(source)
             if last is None or outcome.told != last.told:
                 self._note(outcome)
 
@@ -170,7 +163,11 @@ class Crawl:
         self._outcomes[outcome.directory] = outcome
         self._progress.say(outcome.told)
         if outcome.is_held:
-            self._progress.say(f"  agent-health directories confirm {outcome.directory} {self._home.option}")
+            self._progress.say(f"  {self._command('confirm', outcome.directory)}")
+
+    def _command(self, verb: str, directory: str) -> str:
+        """Return what to type to change a directory of this home."""
+        return f"agent-health directories {verb} {directory} {self._home.option}".rstrip()
 
 
 @contextmanager

@@ -14,6 +14,15 @@ MAX_HOST_CHARS: Final = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryPlace:
+    """A registry, and what it is asked with."""
+
+    url: str
+    key: str = field(repr=False)
+    allow_plain_http: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """What one process has to know; it travels through a pipe, for it may hold a secret."""
 
@@ -23,7 +32,8 @@ class Share:
     since_s: float | None
     """When the census began, in seconds since the epoch; None: the crawl never ends."""
     database: str | None = field(default=None, repr=False)
-    """Where work comes from: a database's URL, or a registry."""
+    """Where work comes from: the URL of a database, or a registry; exactly one of the two."""
+    registry: RegistryPlace | None = None
 
 
 @dataclass(frozen=True, slots=True)

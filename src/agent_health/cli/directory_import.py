@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from agent_health.cli.registry_access import read_key
+from agent_health.client.registry_errors import Conflict
 from agent_health.directory_record import (
     MAX_PAGE_URLS,
     DirectoryRecord,
@@ -18,7 +19,7 @@ from agent_health.directory_record import (
     ImportRecord,
     ImportState,
 )
-from agent_health.errors import InvalidSetting
+from agent_health.errors import AgentHealthError, ImportOver, InvalidSetting
 from agent_health.observation import MAX_ETAG_CHARS
 from agent_health.prober.census_tables import number, plural
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
@@ -106,7 +107,19 @@ class DirectoryImporter:
         return await self._hand_over(self._inline, targets, version, source=None, allow_shrink=True)
 
     async def import_directory(self, source: DirectorySource) -> Outcome:
-        """Read one directory and hand over what it lists. AgentHealthError if nobody takes it."""
+        """Read one directory and hand over what it lists; what goes wrong is told."""
+        try:
+            return await self._import_directory(source)
+        except InvalidSetting:
+            raise
+        except (ImportOver, Conflict):
+            told = f"{source.label}: another crawl has handed over a later list meanwhile"
+            return Outcome(directory=source.label, told=told)
+        except AgentHealthError as error:
+            told = f"{source.label}: not stored: {error}"
+            return Outcome(directory=source.label, told=told, has_failed=True)
+
+    async def _import_directory(self, source: DirectorySource) -> Outcome:
         name = source.label
         record = await self._record(name)
         known = None
