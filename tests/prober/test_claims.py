@@ -1,0 +1,133 @@
+"""How are shards won, and kept?"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import pairwise
+
+import pytest
+from tests.support.memory_ledger import MemoryLedger
+from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loop
+
+from agent_health.prober.claims import RENEW_JITTER_RATIO, RENEW_RATIO, ClaimKeeper
+from agent_health.prober.ledger import ShardClaim
+from agent_health.prober.shards import Holdings, Shard
+from agent_health.target import SHARDS
+
+TTL_S = 100.0
+
+
+class Listening(MemoryLedger):
+    """Notes when it was asked."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__(loop.clock)
+        self.asked_at_s: list[float] = []
+
+    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+        self.asked_at_s.append(self.clock.monotonic_s())
+        return await super().claim(worker, ttl_s, held)
+
+
+class Keeping:
+    """A keeper at work, and what it told of."""
+
+    def __init__(self, ledger: MemoryLedger, *, chance: float = 0.5) -> None:
+        self.holdings = Holdings()
+        self.lost: list[int] = []
+        self.keeper = ClaimKeeper(
+            ledger, self.holdings, "worker", ttl_s=TTL_S, held=_pass, lost=self._lose, chance=lambda: chance
+        )
+
+    @contextlib.asynccontextmanager
+    async def going_on(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.keeper.run())
+        await asyncio.sleep(0.01)
+        yield
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    def _lose(self, shards: Sequence[Shard]) -> None:
+        self.lost += [shard.number for shard in shards]
+
+
+def _pass(_shards: Sequence[Shard]) -> None:
+    pass
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
+def test_a_settled_worker_renews_after_three_fifths_of_its_time_and_a_little_jitter(chance: float) -> None:
+    @in_virtual_time
+    async def look() -> None:
+        ledger = Listening(virtual_loop())
+        async with Keeping(ledger, chance=chance).going_on():
+            await asyncio.sleep(1_000)
+        gaps = [
+            later - earlier for earlier, later in zip(ledger.asked_at_s, ledger.asked_at_s[1:], strict=False)
+        ]
+        assert gaps[:6] == pytest.approx([1, 2, 4, 8, 16, 32])
+        wanted_s = TTL_S * RENEW_RATIO * (1 + RENEW_JITTER_RATIO * (2 * chance - 1))
+        assert gaps[7:] == pytest.approx([wanted_s] * len(gaps[7:]))
+
+    look()
+
+
+@in_virtual_time
+async def test_who_wins_or_loses_shards_asks_again_soon() -> None:
+    ledger = Listening(virtual_loop())
+    keeping = Keeping(ledger)
+    async with keeping.going_on():
+        await asyncio.sleep(500)
+        await ledger.claim("other", TTL_S, {})
+        await asyncio.sleep(70)
+        assert len(keeping.holdings.shards) == len(keeping.lost) == SHARDS // 2
+        gaps = [later - earlier for earlier, later in pairwise(ledger.asked_at_s)]
+        assert [round(gap) for gap in gaps[-4:]] == [1, 2, 4, 8]
+
+
+@in_virtual_time
+async def test_its_own_deadline_counts_from_when_it_asked() -> None:
+    class Slow(MemoryLedger):
+        async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+            claims = await super().claim(worker, ttl_s, held)
+            await asyncio.sleep(30)
+            return claims
+
+    loop = virtual_loop()
+    asked_at_s = loop.time()
+    keeping = Keeping(Slow(loop.clock))
+    async with keeping.going_on():
+        await asyncio.sleep(31)
+        shard = next(iter(keeping.holdings.shards.values()))
+        assert shard.claim is not None
+        assert shard.claim.expires_at_s == pytest.approx(asked_at_s + TTL_S)
+
+
+@in_virtual_time
+async def test_a_ledger_that_is_away_is_asked_more_and_more_seldom_and_noticed_when_it_is_back() -> None:
+    ledger = Listening(virtual_loop())
+    keeping = Keeping(ledger, chance=1.0)
+    ledger.is_away = True
+    async with keeping.going_on():
+        await asyncio.sleep(200)
+        gaps = [
+            later - earlier for earlier, later in zip(ledger.asked_at_s, ledger.asked_at_s[1:], strict=False)
+        ]
+        assert gaps[:6] == pytest.approx([1, 2, 4, 8, 16, 30])
+        assert not keeping.keeper.has_asked.is_set()
+        ledger.is_away = False
+        await asyncio.sleep(31)
+        assert len(keeping.holdings.shards) == SHARDS
+
+
+@in_virtual_time
+async def test_who_is_told_to_hurry_asks_at_once() -> None:
+    ledger = Listening(virtual_loop())
+    keeping = Keeping(ledger)
+    async with keeping.going_on():
+        await asyncio.sleep(500)
+        before = len(ledger.asked_at_s)
+        keeping.keeper.hurry()
+        await asyncio.sleep(0.01)
+        assert len(ledger.asked_at_s) == before + 1
