@@ -33,9 +33,9 @@ from agent_health.registry.judge_agents import judge_agents
 from agent_health.registry.lease_records import refused
 from agent_health.registry.monitor_row import circumstances
 from agent_health.registry.operations import Call, Operation, Reply
-from agent_health.registry.register_agent import add_agent, begin_new_life
+from agent_health.registry.register_agent import add_agents, begin_new_life
 from agent_health.registry.target_results import Results
-from agent_health.storage import agents, event_log, leases, probed
+from agent_health.storage import agents, event_log, leases, probed, targets
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
 from agent_health.storage.probed import Subject
@@ -103,8 +103,7 @@ def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHe
     results.store_sums(transaction)
     answer = ObservationAnswer(
         results=[
-            ObservationResult(agent_id=subject_id, outcome=outcome)
-            for subject_id, outcome in zip(named, decided, strict=True)
+            ObservationResult(subject_id, outcome) for subject_id, outcome in zip(named, decided, strict=True)
         ],
         counts=dict(Counter(decided)),
         lost=sorted(shards.refusals),
@@ -175,20 +174,28 @@ def _refused(
 
 def _find_agents(transaction: Transaction, taken: Iterable[tuple[str, Observation]], known: _Known) -> None:
     """Give each target a record that shows its first sign of life, be it the first of its next life."""
+    found: dict[str, Registration] = {}
     for subject_id, observation in taken:
         agent = known.agents.get(subject_id)
-        is_there = agent is not None and agent.status != Status.DEREGISTERED
-        url = observation.target_url or known.subjects[subject_id].url
-        if is_there or url is None or not observation.is_sign_of_life:
+        is_there = subject_id in found or (agent is not None and agent.status != Status.DEREGISTERED)
+        if is_there or not observation.is_sign_of_life:
             continue
+        url = observation.target_url or _url_of(transaction, subject_id)
         asked = {"agent_id": subject_id, "card_url": url, "monitoring": Monitoring.PROBE}
         body = checked(Registration, asked)
         assert isinstance(body, Registration)  # noqa: S101 - it is what was asked for
         if agent is None:
-            found = add_agent(transaction, subject_id, body, MONITOR, "its first sign of life")
+            found[subject_id] = body
         else:
-            found = begin_new_life(transaction, agent, body, MONITOR)
-        known.agents[subject_id] = found
+            known.agents[subject_id] = begin_new_life(transaction, agent, body, MONITOR)
+    if found:
+        added = add_agents(transaction, found, MONITOR, "its first sign of life")
+        known.agents.update((agent.agent_id, agent) for agent in added)
+
+
+def _url_of(transaction: Transaction, subject_id: str) -> str | None:
+    target = targets.find(transaction, subject_id)
+    return None if target is None else target.url
 
 
 def _fold_in(
@@ -223,7 +230,7 @@ def _follow_up(transaction: Transaction, touched: Sequence[StoredAgent], seen: d
     facts = {agent.id: seen[agent.agent_id].to_json() for agent in touched}
     agents.set_observed(transaction, facts)
     known = [replace(agent, observed=facts[agent.id]) for agent in touched]
-    changes = judge_agents(transaction, known, circumstances(transaction))
+    changes = judge_agents(transaction, known, circumstances(transaction), seen)
     agents.set_judge_at(
         transaction, {change.agent.id: change.judge_at_s for change in changes if not change.is_visible}
     )

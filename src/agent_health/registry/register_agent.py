@@ -1,6 +1,7 @@
 """What happens when an agent registers? (RFC-0016 3)"""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -65,18 +66,20 @@ def _may_register(caller: Principal, agent_id: str, existing: StoredAgent | None
         require(caller, Action.RE_REGISTER, agent_id)
 
 
-def add_agent(
+def add_agent(transaction: Transaction, agent_id: str, body: Registration, actor: str) -> StoredAgent:
+    """Store an agent that was not there, as active, with its first event."""
+    return add_agents(transaction, {agent_id: body}, actor)[0]
+
+
+def add_agents(
     transaction: Transaction,
-    agent_id: str,
-    body: Registration,
+    bodies: Mapping[str, Registration],
     actor: str,
     explanation: str = "registered",
-) -> StoredAgent:
-    """Store an agent that was not there, as active, with its first event."""
+) -> list[StoredAgent]:
+    """Store agents that were not there, by their ids, as active, each with its first event."""
     now_s = transaction.now_s
-    columns = {
-        "agent_id": agent_id,
-        **_declared(body),
+    first = {
         "status": Status.ACTIVE.value,
         "reason": Reason.REGISTERED.value,
         "status_since_s": now_s,
@@ -92,15 +95,13 @@ def add_agent(
         "override_until_s": None,
         "recoveries_s": (),
     }
-    number = agents.add(transaction, columns, now_s)
-    agent = agents.find(transaction, agent_id)
-    assert agent is not None  # noqa: S101 - it was stored just now
-    agent = _with_deadline(transaction, agent)
-    agents.set_judge_at(transaction, {number: agent.judge_at_s})
-    event_log.append(
-        transaction, [lifecycle_event(Status.REGISTERING, agent, Reason.REGISTERED, now_s, actor)]
-    )
-    return agent
+    columns = [{"agent_id": agent_id, **_declared(body), **first} for agent_id, body in bodies.items()]
+    numbers = agents.add_many(transaction, columns, now_s)
+    added = [_with_deadline(transaction, agent) for agent in agents.find_many(transaction, numbers)]
+    agents.set_judge_at(transaction, {agent.id: agent.judge_at_s for agent in added})
+    drafts = [lifecycle_event(Status.REGISTERING, agent, Reason.REGISTERED, now_s, actor) for agent in added]
+    event_log.append(transaction, drafts)
+    return added
 
 
 def begin_new_life(

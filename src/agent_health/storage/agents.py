@@ -65,6 +65,7 @@ _NAMES = tuple(member.name for member in fields(StoredAgent))
 _ALL = select(*_COLUMNS).select_from(
     agents.join(beats, beats.c.agent == agents.c.id).outerjoin(observed, observed.c.agent == agents.c.id)
 )
+_ADD = insert(agents).returning(agents.c.id, sort_by_parameter_order=True)
 
 
 def find(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent | None:
@@ -121,18 +122,30 @@ def due(transaction: Transaction, at_s: float, limit: int) -> list[StoredAgent]:
 
 def add(transaction: Transaction, agent: Mapping[str, Any], last_heartbeat_at_s: float) -> int:
     """Store a new agent, given as columns, and return our number for it."""
+    return add_many(transaction, [agent], last_heartbeat_at_s)[0]
+
+
+def add_many(
+    transaction: Transaction, added: Sequence[Mapping[str, Any]], last_heartbeat_at_s: float
+) -> list[int]:
+    """Store new agents, given as columns, and return our numbers for them, in their order."""
     connection = transaction.connection
-    own = insert(agents).values(**_own_columns(agent)).returning(agents.c.id)
-    number = int(connection.execute(own).scalar_one())
-    connection.execute(
-        insert(beats).values(
-            agent=number,
-            last_heartbeat_at_s=last_heartbeat_at_s,
-            max_concurrent_tasks=agent.get(_CAPACITY),
-        )
-    )
-    _index(transaction, {number: (agent["status"], tuple(agent["capabilities"]))})
-    return number
+    numbers = list(connection.scalars(_ADD, [_own_columns(agent) for agent in added]))
+    rows = [
+        {
+            "agent": number,
+            "last_heartbeat_at_s": last_heartbeat_at_s,
+            _CAPACITY: agent.get(_CAPACITY),
+        }
+        for number, agent in zip(numbers, added, strict=True)
+    ]
+    connection.execute(insert(beats), rows)
+    able = {
+        number: (agent["status"], tuple(agent["capabilities"]))
+        for number, agent in zip(numbers, added, strict=True)
+    }
+    _index(transaction, able)
+    return numbers
 
 
 def change(transaction: Transaction, number: int, columns: Mapping[str, Any]) -> None:
