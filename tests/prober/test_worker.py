@@ -534,6 +534,24 @@ async def test_a_cut_of_half_an_hour_is_nobodys_fault_even_without_canaries() ->
 
 
 @in_virtual_time
+async def test_a_cut_that_the_ledger_lies_behind_too_is_nobodys_fault_either() -> None:
+    urls = urls_of(100)
+    stage = Stage(*urls)
+    async with stage.watching():
+        await asyncio.sleep(2 * INTERVAL_S)
+        stage.world.is_cut = stage.ledger.is_away = True
+        await asyncio.sleep(1_800)
+        stage.world.is_cut = stage.ledger.is_away = False
+        await asyncio.sleep(2 * INTERVAL_S)
+    # What was seen before it was noticed had not been reported yet: all of it was taken back.
+    assert _failures(stage) == {}
+    told = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
+    assert {one.target_url for one in told} == set(urls)
+    assert all(stage.results(url)[-1] is OK for url in urls)
+    assert all(stage.ledger.memory(url).failures_in_row == 0 for url in urls)
+
+
+@in_virtual_time
 async def test_canaries_notice_a_cut_though_few_agents_are_watched() -> None:
     stage = Stage(*urls_of(8))
     stage.definition = definition_of(canaries=[f"https://canary-{n}.example/" for n in range(5)])
