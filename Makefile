@@ -14,10 +14,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/.demo ## three real A2A agents, and a registry that decides (half a minute)
+demo: .venv/.demo ## three real A2A agents, a registry that decides, and a directory that is crawled (a minute)
 	@$(BIN)/python docs/examples/demo.py
 	@echo
 	@$(BIN)/python docs/examples/registry_demo.py
+	@echo
+	@$(BIN)/python docs/examples/crawl_demo.py
 
 test: check .venv-a2a03/.installed .venv-openintent/.installed ## everything that must pass
 	$(BIN)/pytest -m "not long" --numprocesses=2 --dist=worksteal --cov --cov-report=term:skip-covered
@@ -62,7 +64,7 @@ clean: ## remove all that was made here
 
 .venv/.demo: .venv/.python pyproject.toml
 	@echo "installing what the demo needs"
-	@$(BIN)/pip install --quiet --quiet --editable '.[registry]' --group demo
+	@$(BIN)/pip install --quiet --quiet --editable '.[registry,prober]' --group demo
 	@touch $@
 
 # Also what the benchmarks compare with: their types are checked like all others.

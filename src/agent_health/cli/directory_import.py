@@ -40,6 +40,7 @@ INLINE_SUFFIX: Final = ".Targets"
 """Ends the name of the directory that a definition itself is; no other has a capital."""
 MAX_FINDINGS: Final = 3
 """Of those that are told of one reading."""
+MAX_FINDING_CHARS: Final = 72
 _DIGEST_DIGITS: Final = 8
 
 
@@ -237,5 +238,9 @@ def _with_findings(outcome: Outcome, read: Snapshot) -> Outcome:
         told += f", {read.duplicates:,} listed again"
     if left_out:
         told += f"; left out: {', '.join(left_out)}"
-    findings = "".join(f"; {finding.message}" for finding in read.findings[:MAX_FINDINGS])
+    findings = "".join(f"; {_short(finding.message)}" for finding in read.findings[:MAX_FINDINGS])
     return Outcome(directory=outcome.directory, told=told + findings, is_held=outcome.is_held)
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= MAX_FINDING_CHARS else message[: MAX_FINDING_CHARS - 1] + "…"
