@@ -36,6 +36,19 @@ def test_a_card_that_the_catalog_holds_says_where_its_agent_is_called(card: dict
     assert listed(page) == [("https://sums.test/a2a", "One", Kind.A2A_ENDPOINT)]
 
 
+def test_of_several_places_the_first_that_can_be_called_is_listed() -> None:
+    places = [
+        {"url": url} for url in ("https://{tenant}.example/", "grpc://a.example/", "https://a.example/a2a")
+    ]
+    card = CARD_10 | {"supportedInterfaces": places}
+    assert [url for url, _, _ in listed(read(CATALOG, catalog(entry(A2A, data=card))))] == [
+        "https://a.example/a2a"
+    ]
+    without = CARD_10 | {"supportedInterfaces": places[:1]}
+    page = read(CATALOG, catalog(entry(A2A, data=without)))
+    assert [url for url, _, _ in listed(page)] == ["https://{tenant}.example/"]
+
+
 @pytest.mark.parametrize("data", [{}, {"name": "x"}, None, "text", [1]])
 def test_a_card_that_says_nothing_is_told_of(data: object) -> None:
     assert skipped(read(CATALOG, catalog(entry(A2A, data=data)))) == [("One", "no_url")]
@@ -94,6 +107,14 @@ def test_nesting_ends_where_it_is_too_deep() -> None:
     assert len(listed(read(CATALOG, nested_in(MAX_NESTING_DEPTH)))) == 1
     too_deep = read(CATALOG, nested_in(MAX_NESTING_DEPTH + 1))
     assert (listed(too_deep), skipped(too_deep)) == ([], [("", "too_deep")])
+
+
+def test_what_is_named_too_deep_is_not_read_either() -> None:
+    for levels, named in ((MAX_NESTING_DEPTH, 1), (MAX_NESTING_DEPTH + 1, 0)):
+        value = catalog(entry(NESTED, url="https://deep.example/catalog.json"))
+        for _ in range(levels):
+            value = catalog(entry(NESTED, data=value))
+        assert len(read(CATALOG, value).nested) == named
 
 
 def test_the_depth_of_a_hostile_catalog_costs_nothing() -> None:
