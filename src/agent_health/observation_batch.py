@@ -4,6 +4,7 @@ What is found is reported with the fencing token of each shard that it was found
 shard that somebody else owns by now is left out, all else counts.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -70,7 +71,8 @@ class ReportOutcome(StrEnum):
     """Somebody else owns its shard by now, or nobody does: nothing of it was taken."""
 
 
-class ObservationResult(BaseModel):
+@dataclass(frozen=True, slots=True)
+class ObservationResult:
     """What became of one observation, and whose it is."""
 
     agent_id: str

@@ -73,14 +73,6 @@ def layers_of(observation: Observation) -> Iterator[tuple[Layer, LayerResult]]:
         yield Layer.MESSAGE, observation.message
 
 
-def counted(observation: Observation) -> list[tuple[Layer, ResultClass, int]]:
-    """Return what one probe adds to the sums: of the whole and of each layer its class and its bucket."""
-    return [
-        (Layer.OVERALL, observation.result, NO_LATENCY),
-        *((layer, result.result, bucket_of(result.latency_ms)) for layer, result in layers_of(observation)),
-    ]
-
-
 def tells_anything(result: ResultClass) -> bool:
     """Whether a result says something about the target: not if nobody looked, or the fault is ours.
 

@@ -1,5 +1,6 @@
 """What do a prober and the registry say to one another of shards? (protocol 8; `/api/v1/shards`)"""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
@@ -28,7 +29,8 @@ class ShardClaimRequest(Body):
     """The shards that it believes to hold, each with its fencing token."""
 
 
-class GrantedShard(BaseModel):
+@dataclass(frozen=True, slots=True)
+class GrantedShard:
     """A shard that the caller owns from now on."""
 
     shard: int

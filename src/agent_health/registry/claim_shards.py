@@ -125,14 +125,9 @@ def claim_shards(transaction: Transaction, call: Call) -> Reply:
     new = [shards.claims[shard] for shard in division.granted]
     drafts += lease_events.shards_granted(new, holder, holder)
     event_log.append(transaction, drafts)
-    mine = sorted((*division.kept, *division.granted))
+    mine, expires_at = sorted((*division.kept, *division.granted)), moment(expires_at_s)
     answer = ShardGrant(
-        shards=[
-            GrantedShard(
-                shard=shard, fencing_token=shards.claims[shard].token, expires_at=moment(expires_at_s)
-            )
-            for shard in mine
-        ],
+        shards=[GrantedShard(shard, shards.claims[shard].token, expires_at) for shard in mine],
         workers=workers,
         share=fair_share(workers),
     )

@@ -3,8 +3,9 @@
 Fetches what `verdict` needs, asks it, and returns what is to be changed; changes nothing itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Reason, Signal, Status
@@ -57,20 +58,30 @@ class Circumstances:
 
 
 def judge_agents(
-    transaction: Transaction, judged: Sequence[StoredAgent], circumstances: Circumstances
+    transaction: Transaction,
+    judged: Sequence[StoredAgent],
+    circumstances: Circumstances,
+    seen: Mapping[str, Observed] = MappingProxyType({}),
 ) -> list[Change]:
-    """Return for each agent what follows at the transaction's time."""
+    """Return for each agent what follows at the transaction's time.
+
+    `seen`, by agent id, is what is known of it from outside, where that is at hand.
+    """
     draining = [agent.agent_id for agent in judged if agent.status == Status.DRAINING]
     held = leases.count_held(transaction, draining) if draining else {}
-    return [
-        change_of(agent, judge_one(agent, held.get(agent.agent_id, 0), transaction.now_s, circumstances))
-        for agent in judged
-    ]
+    changes: list[Change] = []
+    for agent in judged:
+        facts = facts_of(agent, held.get(agent.agent_id, 0), seen.get(agent.agent_id))
+        changes.append(change_of(agent, _verdict(facts, transaction.now_s, circumstances)))
+    return changes
 
 
 def judge_one(agent: StoredAgent, leases_held: int, now_s: float, circumstances: Circumstances) -> Verdict:
     """Return the verdict about one agent."""
-    facts = facts_of(agent, leases_held)
+    return _verdict(facts_of(agent, leases_held), now_s, circumstances)
+
+
+def _verdict(facts: Facts, now_s: float, circumstances: Circumstances) -> Verdict:
     excused = circumstances.excused_since(silent_since_s(facts))
     return judge(facts, now_s, is_held=circumstances.is_held, excused=excused)
 
@@ -99,8 +110,10 @@ def unchanged(agent: StoredAgent) -> Change:
     )
 
 
-def facts_of(agent: StoredAgent, leases_held: int) -> Facts:
-    """Return what is stored of an agent as what verdicts are made from."""
+def facts_of(agent: StoredAgent, leases_held: int, seen: Observed | None = None) -> Facts:
+    """Return what is stored of an agent as what verdicts are made from; `seen` stands for what is stored."""
+    if seen is None and agent.observed is not None:
+        seen = Observed.from_json(agent.observed)
     override = None
     if agent.override_status is not None and agent.override_until_s is not None:
         is_active = agent.override_status == Status.ACTIVE
@@ -112,7 +125,7 @@ def facts_of(agent: StoredAgent, leases_held: int) -> Facts:
         monitoring=Monitoring(agent.monitoring),
         thresholds=Thresholds(agent.interval_s, agent.unhealthy_after_s, agent.dead_after_s),
         last_heartbeat_at_s=agent.last_heartbeat_at_s,
-        observed=None if agent.observed is None else Observed.from_json(agent.observed),
+        observed=seen,
         drain_deadline_s=agent.drain_deadline_s,
         leases_held=leases_held,
         current_load=agent.current_load,

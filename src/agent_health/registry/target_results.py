@@ -6,23 +6,28 @@ nothing, so that a batch may be sent twice.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-
-from pydantic_core import from_json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from agent_health.decision import MAX_AHEAD_SECONDS
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
-from agent_health.result_sums import Layer, counted, layers_of, tells_anything
+from agent_health.result_sums import NO_LATENCY, Layer, bucket_of, layers_of, tells_anything
 from agent_health.storage import probed, result_history
 from agent_health.storage.database import Transaction
-from agent_health.storage.probed import Subject
+from agent_health.storage.probed import Left, Subject
 from agent_health.storage.result_history import ALL_TARGETS, ResultChange, SumKey, hour_of
 
 SAME_MOMENT_S = 2e-6
 """Two times that differ by less are one: a database may turn the last digit of a float."""
 
-_NOT_STORED = {"agent_id", "target_url"}
+_NOT_STORED = {"agent_id", "target_url", "observed_at"}
+# Of each layer one part, in this order; empty where nothing is known of it.
+_LAYERS = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
+_SEPARATOR = ","
+_NOTHING_KNOWN = _SEPARATOR * (len(_LAYERS) - 1)
+
+Layers = Sequence[tuple[Layer, LayerResult]]
 
 
 @dataclass(slots=True)
@@ -30,7 +35,8 @@ class Results:
     """What a batch of observations changes, before it is stored."""
 
     now_s: float
-    touched: dict[int, Subject] = field(default_factory=dict)
+    left: dict[int, Left] = field(default_factory=dict)
+    """By the target's number."""
     changes: list[ResultChange] = field(default_factory=list)
     sums: Counter[SumKey] = field(default_factory=Counter)
 
@@ -43,69 +49,62 @@ class Results:
         if is_late or claimed_s - self.now_s > MAX_AHEAD_SECONDS:
             return False
         at_s = min(claimed_s, self.now_s)
-        self._count(subject, observation, at_s)
-        self._remember(subject, observation, at_s)
-        subject.observed_at_s = claimed_s
+        left = self.left.get(subject.target)
+        if left is None:
+            left = self.left[subject.target] = Left(subject.target, claimed_s)
+        left.observed_at_s = subject.observed_at_s = claimed_s
+        result, layers = observation.result, list(layers_of(observation))
+        self._count(subject, result, layers, at_s)
+        if tells_anything(result):
+            self._remember(subject, left, result, layers, at_s)
+            # Not without a layer, or it would tell nothing.
+            seen = observation.model_dump_json(exclude=_NOT_STORED, exclude_none=True)
+            left.seen = f'{{"observed_at_s":{at_s!r},{seen[1:]}'
         if memory is not None:
-            subject.memory = memory.to_json()
-            subject.protocol_version = _printable(memory.protocol_version)
-        self.touched[subject.target] = subject
+            left.memory = memory.to_json()
+            left.protocol_version = _printable(memory.protocol_version)
         return True
 
     def store(self, transaction: Transaction) -> None:
         """Write all but the sums."""
-        probed.store(transaction, [*self.touched.values()])
+        probed.store(transaction, [*self.left.values()])
         result_history.add_changes(transaction, self.changes)
 
     def store_sums(self, transaction: Transaction) -> None:
         """Write the sums; last of all."""
         result_history.add_sums(transaction, self.sums)
 
-    def _count(self, subject: Subject, observation: Observation, at_s: float) -> None:
-        hour = hour_of(at_s)
-        for layer, result, bucket in counted(observation):
-            for directory in (ALL_TARGETS, *subject.directories):
-                self.sums[hour, directory, layer, result, bucket] += 1
+    def _count(self, subject: Subject, result: ResultClass, layers: Layers, at_s: float) -> None:
+        hour, sums = hour_of(at_s), self.sums
+        for directory in (ALL_TARGETS, *subject.directories):
+            sums[hour, directory, Layer.OVERALL, result, NO_LATENCY] += 1
+            for layer, said in layers:
+                sums[hour, directory, layer, said.result, bucket_of(said.latency_ms)] += 1
 
-    def _remember(self, subject: Subject, observation: Observation, at_s: float) -> None:
-        """Note the result, and what has changed; what nobody measured changes nothing."""
-        result = observation.result
-        if not tells_anything(result):
-            return
-        if subject.seen is not None:
-            self._note_changes(subject, observation, at_s)
+    def _remember(
+        self, subject: Subject, left: Left, result: ResultClass, layers: Layers, at_s: float
+    ) -> None:
+        """Note the result, and what has changed since the last one that told anything."""
         if subject.result != result:
-            subject.result, subject.result_since_s = result.value, at_s
-        subject.seen = observation.model_dump_json(exclude=_NOT_STORED, exclude_none=True)
-
-    def _note_changes(self, subject: Subject, observation: Observation, at_s: float) -> None:
-        assert subject.target is not None  # noqa: S101 - see `take`
-        before = from_json(subject.seen or "{}")
-        alike = ResultChange(subject.target, at_s, Layer.OVERALL.value, "", "", None)
-        evidence: str | None = None
-        found: list[ResultChange] = []
-        for layer, now in layers_of(observation):
-            previous = before.get(layer.value)
-            evidence = evidence or now.evidence
-            if previous is not None and _has_changed(previous["result"], now):
-                found.append(
-                    replace(
-                        alike,
-                        layer=layer.value,
-                        previous=previous["result"],
-                        result=now.result.value,
-                        evidence=now.evidence,
-                    )
+            if subject.result is not None:
+                evidence = next((said.evidence for _, said in layers if said.evidence is not None), None)
+                overall = Layer.OVERALL.value, subject.result, result.value, evidence
+                self.changes.append(ResultChange(left.target, at_s, *overall))
+            subject.result = left.result = result.value
+            left.result_since_s = at_s
+        known = (subject.layers or _NOTHING_KNOWN).split(_SEPARATOR)
+        for layer, said in layers:
+            place, now = _LAYERS.index(layer), said.result.value
+            if now == known[place] or not tells_anything(said.result):
+                continue
+            if known[place]:
+                self.changes.append(
+                    ResultChange(left.target, at_s, layer.value, known[place], now, said.evidence)
                 )
-        result = observation.result
-        if subject.result is not None and subject.result != result:
-            overall = replace(alike, previous=subject.result, result=result.value, evidence=evidence)
-            self.changes.append(overall)
-        self.changes += found
-
-
-def _has_changed(previous: str, now: LayerResult) -> bool:
-    return now.result != previous and tells_anything(now.result) and tells_anything(ResultClass(previous))
+            known[place] = now
+        after = _SEPARATOR.join(known)
+        if after != subject.layers:
+            subject.layers = left.layers = after
 
 
 def _printable(text: str | None) -> str | None:

@@ -46,6 +46,10 @@ _OF_RESOURCES_SQLITE = text(f"""
     {_JSON_ROWS} leases WHERE resource IN (SELECT value FROM json_each(:resources))
         OR number IN (SELECT value FROM json_each(:numbers))
 """)  # noqa: S608 - constants only
+_NAMED_POSTGRESQL = text(f"""
+    SELECT {_COLUMNS} FROM leases WHERE resource = ANY(CAST(:resources AS text[]))
+    ORDER BY number FOR NO KEY UPDATE
+""")  # noqa: S608 - constants only
 _OF_HOLDERS_SQLITE = text(f"""
     {_JSON_ROWS} leases WHERE holder IN (SELECT value FROM json_each(:holders)) AND ended_at_s IS NULL
 """)  # noqa: S608 - constants only
@@ -194,10 +198,13 @@ def find(transaction: Transaction, resource: str, *, to_change: bool = False) ->
 
 def find_many(transaction: Transaction, resources: Iterable[str]) -> dict[str, Claim]:
     """Return the last claims on resources, by resource, to be changed; those that have no row are absent."""
-    wanted = _ALL.where(leases.c.resource.in_(sorted(resources))).order_by(leases.c.number)
-    rows = transaction.connection.execute(wanted.with_for_update(key_share=True))
-    claims = (_claim(row) for row in rows)
-    return {claim.resource: claim for claim in claims}
+    named = sorted(resources)
+    if transaction.is_postgresql:
+        found = transaction.connection.execute(_NAMED_POSTGRESQL, {"resources": named}).all()
+    else:
+        asked = {"resources": _json(named), "numbers": "[]"}
+        found = _rows_in(transaction.connection.scalar(_OF_RESOURCES_SQLITE, asked))
+    return {row[1]: _claim(row) for row in found}
 
 
 def count_held(transaction: Transaction, holders: Sequence[str]) -> dict[str, int]:

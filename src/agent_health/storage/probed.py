@@ -1,4 +1,7 @@
-"""What did the last probe of each target leave? Narrow rows, written with every probe."""
+"""What did the last probe of each target leave? Narrow rows, written with every probe.
+
+What is not said anew stays as it was: nothing is read merely to be written again.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +21,8 @@ class Subject:
     subject_id: str
     target: int | None
     """Our number of the target; None if it is none."""
-    url: str | None
     shard: int | None
     is_gone: bool
-    is_registered: bool
     directories: tuple[int, ...]
     """Which list it."""
     agent: int | None
@@ -29,53 +30,62 @@ class Subject:
     observed_at_s: float | None
     """The time of the last observation that counted; None before the first one."""
     result: str | None
-    result_since_s: float | None
-    memory: str | None
-    seen: str | None
-    protocol_version: str | None
+    """Of the last that told anything."""
+    layers: str | None
+    """The last result of each layer; as `registry/target_results` writes it."""
 
 
-# What `store` writes, in this order.
-_STORED = (
-    "target", "observed_at_s", "result", "result_since_s", "memory", "seen", "protocol_version",
-)  # fmt: skip
+@dataclass(slots=True)
+class Left:
+    """What probes of one target left, in the order of the columns; None: as it was."""
+
+    target: int
+    observed_at_s: float
+    result: str | None = None
+    result_since_s: float | None = None
+    layers: str | None = None
+    seen: str | None = None
+    memory: str | None = None
+    protocol_version: str | None = None
+    """Goes with `memory`: without one it stays as it was, with one it is this."""
+
+
 _JOINS = """
     LEFT JOIN targets ON targets.subject_id = asked.value
     LEFT JOIN agents ON agents.agent_id = asked.value
     LEFT JOIN probed ON probed.target = targets.id
 """
-
-
-def _exact(column: str) -> str:
-    """Return a time as JSON with all its digits: by itself SQLite writes 15, which is 10 µs."""
-    return f"iif({column} IS NULL, NULL, json(printf('%!.17g', {column})))"
-
-
 _OF_SQLITE = text(f"""
     SELECT json_group_array(json_array(
-        asked.value, targets.id, targets.url, targets.shard, targets.gone_at_s IS NOT NULL,
-        coalesce(targets.is_registered, false),
+        asked.value, targets.id, targets.shard, targets.gone_at_s IS NOT NULL,
         (SELECT json_group_array(directory) FROM listings WHERE listings.target = targets.id),
-        agents.id, {_exact("probed.observed_at_s")}, probed.result, {_exact("probed.result_since_s")},
-        probed.memory, probed.seen, probed.protocol_version
+        agents.id,
+        iif(probed.observed_at_s IS NULL, NULL, json(printf('%!.17g', probed.observed_at_s))),
+        probed.result, probed.layers
     ))
     FROM json_each(:subjects) AS asked {_JOINS}
 """)  # noqa: S608 - constants only
 _OF_POSTGRESQL = text(f"""
     SELECT CAST(json_agg(json_build_array(
-        asked.value, targets.id, targets.url, targets.shard, targets.gone_at_s IS NOT NULL,
-        coalesce(targets.is_registered, false),
+        asked.value, targets.id, targets.shard, targets.gone_at_s IS NOT NULL,
         (SELECT json_agg(directory) FROM listings WHERE listings.target = targets.id),
-        agents.id, probed.observed_at_s, probed.result, probed.result_since_s,
-        probed.memory, probed.seen, probed.protocol_version
+        agents.id, probed.observed_at_s, probed.result, probed.layers
     )) AS text)
     FROM unnest(CAST(:subjects AS text[])) AS asked (value) {_JOINS}
 """)  # noqa: S608 - constants only
+
+_STORED = tuple(Left.__dataclass_fields__)
 _STORE_TAIL = """
     ON CONFLICT (target) DO UPDATE SET
-        observed_at_s = excluded.observed_at_s, result = excluded.result,
-        result_since_s = excluded.result_since_s, memory = excluded.memory, seen = excluded.seen,
-        protocol_version = excluded.protocol_version
+        observed_at_s = excluded.observed_at_s,
+        result = coalesce(excluded.result, probed.result),
+        result_since_s = coalesce(excluded.result_since_s, probed.result_since_s),
+        layers = coalesce(excluded.layers, probed.layers),
+        seen = coalesce(excluded.seen, probed.seen),
+        memory = coalesce(excluded.memory, probed.memory),
+        protocol_version = CASE
+            WHEN excluded.memory IS NULL THEN probed.protocol_version ELSE excluded.protocol_version
+        END
 """
 _STORE_SQLITE = text(f"""
     INSERT INTO probed ({", ".join(_STORED)})
@@ -85,7 +95,7 @@ _STORE_SQLITE = text(f"""
 _STORE_POSTGRESQL = text(f"""
     INSERT INTO probed ({", ".join(_STORED)})
     SELECT CAST(said ->> 0 AS bigint), CAST(said ->> 1 AS double precision), said ->> 2,
-        CAST(said ->> 3 AS double precision), said ->> 4, said ->> 5, said ->> 6
+        CAST(said ->> 3 AS double precision), said ->> 4, said ->> 5, said ->> 6, said ->> 7
     FROM json_array_elements(CAST(:rows AS json)) AS said
     {_STORE_TAIL}
 """)  # noqa: S608 - constants only
@@ -107,11 +117,17 @@ def find(transaction: Transaction, subject_ids: Sequence[str]) -> dict[str, Subj
     return {row[0]: _subject(row) for row in from_json(told or "[]")}
 
 
-def store(transaction: Transaction, changed: Sequence[Subject]) -> None:
-    """Store what probes left of these targets."""
+def store(transaction: Transaction, changed: Sequence[Left]) -> None:
+    """Store what probes left of these targets, at most once of each."""
     if not changed:
         return
-    rows = sorted([getattr(subject, name) for name in _STORED] for subject in changed)
+    rows = [
+        (
+            left.target, left.observed_at_s, left.result, left.result_since_s, left.layers, left.seen,
+            left.memory, left.protocol_version,
+        )
+        for left in sorted(changed, key=lambda left: left.target)
+    ]  # fmt: skip
     statement = _STORE_POSTGRESQL if transaction.is_postgresql else _STORE_SQLITE
     transaction.connection.execute(statement, {"rows": to_json(rows).decode()})
 
@@ -126,7 +142,8 @@ def count_unprobed(transaction: Transaction, since_s: float) -> int:
 
 
 def _subject(row: Sequence[Any]) -> Subject:
-    subject_id, target, url, shard, is_gone, is_registered, directories, *others = row
+    subject_id, target, shard, is_gone, directories, agent, observed_at_s, result, layers = row
     return Subject(
-        subject_id, target, url, shard, bool(is_gone), bool(is_registered), tuple(directories or ()), *others
-    )
+        subject_id, target, shard, bool(is_gone), tuple(directories or ()),
+        agent, observed_at_s, result, layers,
+    )  # fmt: skip

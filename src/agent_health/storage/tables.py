@@ -251,6 +251,7 @@ probed = Table(
     Column("observed_at_s", Double, nullable=False, comment="the time of the last observation that counted"),
     Column("result", String(24), comment="of the last that told anything; null: never measured"),
     Column("result_since_s", Double),
+    Column("layers", String(128), comment="the last result of each layer that told anything"),
     Column("memory", Text, comment="probe_memory.ProbeMemory as JSON"),
     Column("seen", Text, comment="the last observation that told anything, as JSON"),
     Column("protocol_version", String(64), comment="as its card says it, for counting"),

@@ -194,6 +194,7 @@ def _create_probed() -> None:
         ),
         sa.Column("result", sa.String(24), comment="of the last that told anything; null: never measured"),
         sa.Column("result_since_s", sa.Double()),
+        sa.Column("layers", sa.String(128), comment="the last result of each layer that told anything"),
         sa.Column("memory", sa.Text(), comment="probe_memory.ProbeMemory as JSON"),
         sa.Column("seen", sa.Text(), comment="the last observation that told anything, as JSON"),
         sa.Column("protocol_version", sa.String(64), comment="as its card says it, for counting"),
