@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -76,14 +76,22 @@ class Door:
     async def _reply(self, operation: Operation, request: Request) -> Reply | AgentHealthError:
         digest = self.digest_of_caller(headers_in(request.scope))
         self.check_rate(digest)
-        body = None
-        if operation.body is not None:
-            body = checked(operation.body, await self._read_json(request, operation.max_body_bytes))
-        query = checked(operation.query, query_of(request)) if operation.query is not None else None
+
+        def check(caller: Principal) -> None:
+            _check_permission(caller, operation, request.path_params)
+
+        body, query = None, None
+        try:
+            if operation.body is not None:
+                body = checked(operation.body, await self._read_json(request, operation.max_body_bytes))
+            if operation.query is not None:
+                query = checked(operation.query, query_of(request))
+        except AgentHealthError as fault:
+            return await self.refusal(digest, fault, check)
 
         def deed(transaction: Transaction) -> Reply | AgentHealthError:
             caller = authenticate(transaction, digest)
-            _check_permission(caller, operation, request.path_params)
+            check(caller)
             call = Call(
                 caller=caller,
                 path=request.path_params,
@@ -112,6 +120,20 @@ class Door:
         wait_s = self._limiter.wait_s(digest, self._monotonic_s())
         if wait_s > 0:
             raise TooManyRequests(wait_s)
+
+    async def refusal(
+        self, digest: bytes, fault: AgentHealthError, check: Callable[[Principal], None]
+    ) -> AgentHealthError:
+        """Return what to tell a caller whose request is faulty: whom we do not let in, nothing of the fault.
+
+        `check` raises NotAllowed for who may not ask for this at all. A request without a fault is not
+        looked up here, but in its deed's own transaction.
+        """
+        try:
+            await self.database.read(lambda transaction: check(authenticate(transaction, digest)))
+        except AgentHealthError as refusal:
+            return refusal
+        return fault
 
     async def read(
         self, model: type[Model], receive: Receive, headers: Mapping[str, str], most: int

@@ -10,6 +10,7 @@ import re
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from agent_health.access import Action, require
 from agent_health.agent_record import AGENT_ID_CHARACTERS, Heartbeat
 from agent_health.errors import AgentHealthError, AgentNotFound
 from agent_health.registry.call import Door, headers_in, incarnation_in
@@ -62,10 +63,15 @@ class HeartbeatEndpoint:
 
     async def _arrival(self, scope: Scope, receive: Receive) -> Arrival:
         agent_id = scope["path"][len(_BEFORE) : -len(_AFTER)]
-        if not _AGENT_ID.fullmatch(agent_id):
-            raise AgentNotFound(agent_id)
         headers = headers_in(scope)
         digest = self._door.digest_of_caller(headers)
         self._door.check_rate(digest)
-        said = await self._door.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
-        return Arrival(agent_id, digest, incarnation_in(headers), said)
+        try:
+            if not _AGENT_ID.fullmatch(agent_id):
+                raise AgentNotFound(agent_id)
+            said = await self._door.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
+            return Arrival(agent_id, digest, incarnation_in(headers), said)
+        except AgentHealthError as fault:
+            raise await self._door.refusal(
+                digest, fault, lambda caller: require(caller, Action.BEAT, agent_id)
+            ) from None

@@ -4,11 +4,13 @@ Like heartbeats they stand before all routes; those that arrive together become 
 """
 
 import logging
+from collections.abc import Mapping
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from agent_health.errors import AgentHealthError
+from agent_health.access import Action, Principal, may, may_at_all
+from agent_health.errors import AgentHealthError, NotAllowed
 from agent_health.lease import Claim
 from agent_health.registry.call import Door, headers_in, incarnation_in
 from agent_health.registry.error_responses import error_response, problem
@@ -67,6 +69,15 @@ class LeaseEndpoint:
         headers = headers_in(scope)
         digest = self._door.digest_of_caller(headers)
         self._door.check_rate(digest)
+        try:
+            return await self._read(scope, receive, headers, digest)
+        except AgentHealthError as fault:
+            action = Action.RELEASE_LEASE if scope["method"] == "DELETE" else Action.LEASE
+            raise await self._door.refusal(
+                digest, fault, lambda caller: _check_may_ask(caller, action)
+            ) from None
+
+    async def _read(self, scope: Scope, receive: Receive, headers: Mapping[str, str], digest: bytes) -> Asked:
         incarnation = incarnation_in(headers)
         path: str = scope["path"]
         if scope["method"] == "DELETE":
@@ -85,6 +96,12 @@ class LeaseEndpoint:
             token=renewal.fencing_token,
             ttl_s=renewal.ttl_seconds,
         )
+
+
+def _check_may_ask(caller: Principal, action: Action) -> None:
+    """Raise NotAllowed for who may do this with no lease; with which one is for the deed to say."""
+    if not (may_at_all(caller, action) or may(caller, Action.LEASE_SHARDS)):
+        raise NotAllowed(caller.role, action, None)
 
 
 def _renewed(path: str) -> str | None:

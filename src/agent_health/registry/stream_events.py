@@ -18,11 +18,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agent_health.access import Principal
+from agent_health.access import Action, Principal, may_at_all
 from agent_health.document import MAX_NUMBER
 from agent_health.errors import (
     AgentHealthError,
     InvalidRequest,
+    NotAllowed,
     StoreUnavailable,
     TooManyRequests,
     TooManyStreams,
@@ -83,12 +84,14 @@ class EventStreams:
         try:
             digest = self._door.digest_of_caller(headers_in(request.scope))
             self._door.check_rate(digest)
-            query = checked(StreamQuery, query_of(request))
-            assert isinstance(query, StreamQuery)  # noqa: S101 - just read as one
-            after = _last_event_id(request) if "last-event-id" in request.headers else query.after
+            try:
+                query, after = _wanted(request)
+            except AgentHealthError as fault:
+                return error_response(await self._door.refusal(digest, fault, _check_may_read))
 
             def begin(transaction: Transaction) -> tuple[Principal, int]:
                 caller = authenticate(transaction, digest)
+                _check_may_read(caller)
                 last = event_log.last_sequence(transaction)
                 check_position(after or 0, last)
                 return caller, last if after is None else after
@@ -197,6 +200,18 @@ class _Stream(EventSourceResponse):
             self._open_streams[self._digest] -= 1
             if not self._open_streams[self._digest]:
                 del self._open_streams[self._digest]
+
+
+def _check_may_read(caller: Principal) -> None:
+    if not may_at_all(caller, Action.READ_EVENTS):
+        raise NotAllowed(caller.role, Action.READ_EVENTS, None)
+
+
+def _wanted(request: Request) -> tuple[StreamQuery, int | None]:
+    """Return what the query says, and behind which event to begin; InvalidRequest."""
+    query = checked(StreamQuery, query_of(request))
+    assert isinstance(query, StreamQuery)  # noqa: S101 - just read as one
+    return query, _last_event_id(request) if "last-event-id" in request.headers else query.after
 
 
 def _last_event_id(request: Request) -> int:
