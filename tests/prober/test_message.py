@@ -182,11 +182,17 @@ async def test_an_agent_that_knows_no_spelling_is_none() -> None:
 
 async def test_an_agent_that_declines_every_spelling_is_there() -> None:
     def answers(got: Got) -> Says:
-        return Says(rpc_error(-32602 if got.json["method"] == "tasks/send" else -32601))
+        return Says(rpc_error(-32602 if got.json["method"] == "message/send" else -32601))
 
-    observation, _ = await sent(answers)
-    message = layer(observation.message)
-    assert (message.result, message.reason) == (OK, "it declines the message: JSON-RPC error -32602, 'no'")
+    # Whether that one is tried first or last.
+    for version in ("0.3.0", "0.1", "1.0"):
+        observation, serving = await sent(answers, card(protocolVersion=version))
+        message = layer(observation.message)
+        assert (message.result, message.reason) == (
+            OK,
+            "it declines the message: JSON-RPC error -32602, 'no'",
+        )
+        assert len(serving.posted) == 3
 
 
 async def test_an_answer_too_long_to_be_read_is_an_answer() -> None:

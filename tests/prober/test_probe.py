@@ -247,6 +247,12 @@ async def test_a_defect_of_ours_is_told_as_ours_and_ends_nothing_else(
     assert not report.observation.is_measured_failure
     assert report.memory == target.memory.model_copy(update={"probed_at_s": AT_S})
     assert target.subject_id in caplog.text
+    # What was half understood is not remembered.
+    body = json.dumps(card(url="https://other.example/rpc")).encode()
+    served = always(ResultClass.OK, status=200, content_type="application/json", body=body)
+    report = await Prober(Played(card=served, rpc=defect), definition()).probe(target, AT_S)
+    assert results(report.observation) == {"discovery": "internal"}
+    assert report.memory.interface_url is None
 
 
 # ── anything ──

@@ -122,6 +122,14 @@ async def test_several_agents_on_one_origin_are_told_apart() -> None:
         assert observation.reported_agent_id == "root"
 
 
+async def test_where_the_origins_card_names_the_target_its_document_is_the_targets_own() -> None:
+    async with serving({HEALTH_PATH: as_json(document())}) as server, probing(**WITHOUT_TRANSPORT) as probes:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
+        assert layer((await probes.see(server.url + "/rpc")).readiness).result is OK
+        assert server.paths[-2:] == [CARD_PATH, HEALTH_PATH]
+        assert probes.memory.health_url == server.url + HEALTH_PATH
+
+
 async def test_a_private_key_counts_only_if_a_document_is_there() -> None:
     private = as_json(card(endpoints={"health": "/ping"}))
     replies = {CARD_PATH: private, "/ping": answer(500), HEALTH_PATH: as_json(document())}

@@ -1,5 +1,6 @@
 """Does the interface that the card declares answer at all?"""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -59,6 +60,18 @@ async def test_the_refusal_of_a_get_tells_whether_somebody_refuses(status: int, 
     transport = layer(observation.transport)
     assert (transport.result.value, transport.status_code) == (expected, status)
     assert {head.partition(" ")[0] for head in server.heads} <= {"GET", "OPTIONS"}
+
+
+async def stream(writer: asyncio.StreamWriter, _head: str) -> None:
+    """Begin a stream of events, and send none."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await writer.drain()
+    await asyncio.Event().wait()
+
+
+async def test_a_stream_that_has_begun_is_an_answer_although_nothing_comes() -> None:
+    transport = layer((await asked(stream))[0].transport)
+    assert (transport.result, transport.status_code) == (OK, 200)
 
 
 async def test_a_page_at_the_interface_is_an_answer_whatever_its_size() -> None:

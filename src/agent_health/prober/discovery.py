@@ -69,7 +69,7 @@ def _places(visit: Visit) -> Iterator[URL]:
 
 
 def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerResult:
-    if fetched.is_unchanged and etag is not None:
+    if fetched.is_unchanged:
         visit.card_etag, visit.card_place = etag, fetched.url
         visit.learned["card_read_at_s"] = visit.at_s
         evidence = visit.recall("card_digest") if visit.keeps_evidence else None
