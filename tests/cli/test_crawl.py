@@ -64,7 +64,9 @@ async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
         assert set(servers["healthy"].paths) >= {CARD_PATH, HEALTH_PATH}
         urls = {kind: server.url for kind, server in servers.items()}
         # The same database again, and who was seen is seen anew.
-        assert await crawl("mixed.yml", "--once", "--database", "sqlite:///mixed.db") == 0
+        options = ("--database", "sqlite:///mixed.db", "--report", "report")
+        assert await crawl("mixed.yml", "--once", *options) == 0
+        assert files(tmp_path / "report") == {"census.md", "census.json", "census.csv", "census.html"}
         told = capsys.readouterr().err
         assert "agents.txt: unchanged, 6 targets" in told
         assert "6 of 6 probed" in told
@@ -155,7 +157,7 @@ async def test_an_agent_that_falls_silent_is_seen_by_a_crawl_that_goes_on(tmp_pa
 async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\n")
     definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
-    source = definition.directories[0].model_copy(update={"refresh_seconds": 0.05})
+    source = definition.directories[0].model_copy(update={"refresh_seconds": 1.0})
     definition = definition.model_copy(update={"directories": (source,)})
     stop, shown = asyncio.Event(), Shown()
     async with open_local_home("sqlite:///mixed.db") as home:
@@ -230,6 +232,8 @@ def test_how_it_ended_is_told_by_the_exit_code(crawled: Crawled, mode: str, code
         (["mixed.yml", "--database", "sqlite:///no/such/place.db"], "place.db"),
         (["mixed.yml", "--database", "sqlite:///a.db", "--registry", "http://127.0.0.1:1"], "--database"),
         (["mixed.yml", "--registry", "http://registry.example"], "https"),
+        (["mixed.yml", "--registry", "http://127.0.0.1:1", "--report", "x"], "--report"),
+        (["mixed.yml", "--report", "mixed.yml"], "--report"),
     ],
 )
 def test_wrong_usage_is_told_on_one_line(

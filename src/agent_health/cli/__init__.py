@@ -22,6 +22,7 @@
     crawl_share.py      what does it have to know, and what does it say?
     directory_import.py how does what a directory lists become targets?
     census_facts.py     from which counts is a census taken?
+    census_report.py    how does a census get into files, and in which forms?
     local_ledger.py     where do targets come from, and where do results go, without a server?
     local_registry.py   how are a registry's deeds done in this process?
     prober_assembly.py  how is a prober put together from its definition?

@@ -1,6 +1,5 @@
 """What share of a list is alive? Asked on the command line."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("md", "json", "csv", "html")
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
-FILE_NAME: Final = "census"
-"""Of the files in --output, before their suffix."""
 
 
 def census(
@@ -86,7 +83,9 @@ def census(
     if form not in FORMATS:
         raise InvalidSetting("--format", form, f"one of {', '.join(FORMATS)}")
     if output is not None:
-        _check_output(output)
+        from agent_health.cli.census_report import check_directory  # noqa: PLC0415 - pydantic takes 60 ms
+
+        check_directory(output, "--output")
     found = _database(source)
     code, name = 0, None
     if found is None:
@@ -143,30 +142,14 @@ def _taken(database: str, name: str | None) -> "Census":
     return taken.model_copy(update={"name": title})
 
 
-def _check_output(directory: Path) -> None:
-    """Make the directory of the report before anybody is probed for it."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidSetting("--output", str(directory), f"a directory ({error.strerror})") from None
-    if not os.access(directory, os.W_OK):
-        raise InvalidSetting("--output", str(directory), "a directory that may be written")
-
-
 def _write(taken: "Census", form: str, output: Path | None) -> None:
     """Print the report, or write it into files and say which."""
-    from agent_health.prober.census_page import as_html  # noqa: PLC0415 - loaded by now
+    from agent_health.cli.census_report import FORMS, write_report  # noqa: PLC0415 - loaded by now
     from agent_health.prober.census_tables import headline  # noqa: PLC0415
-    from agent_health.prober.census_text import as_csv, as_json, as_markdown  # noqa: PLC0415
 
-    forms = {"md": as_markdown, "json": as_json, "csv": as_csv, "html": as_html}
     if output is None:
-        sys.stdout.write(forms[form](taken))
+        sys.stdout.write(FORMS[form](taken))
         return
-    for suffix, write in forms.items():
-        file = output / f"{FILE_NAME}.{suffix}"
-        # newline: the CSV has line ends of its own.
-        with file.open("w", encoding="utf-8", newline="") as opened:
-            opened.write(write(taken))
+    for file in write_report(taken, output):
         sys.stdout.write(printable(str(file)) + "\n")
     sys.stdout.write(headline(taken) + "\n")

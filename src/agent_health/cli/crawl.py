@@ -43,6 +43,12 @@ def crawl(
     ] = False,
     workers: Workers = 1,
     database: CrawlDatabase = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report", metavar="DIRECTORY", help="Write the census there every hour, and at the end."
+        ),
+    ] = None,
     registry: Annotated[
         str | None,
         typer.Option(
@@ -79,8 +85,15 @@ def crawl(
 
     read = read_definition_file(definition)
     place = read.results.registry if registry is None and database is None else registry
+    if report is not None:
+        from agent_health.cli.census_report import check_directory  # noqa: PLC0415 - see above
+
+        if place is not None:
+            raise InvalidSetting("--report", str(report), "none: the registry's machine has the results")
+        check_directory(report, "--report")
     if place is None:
-        crawled = run_crawl(read, database or f"sqlite:///{read.name}.db", is_once=once, processes=workers)
+        own = database or f"sqlite:///{read.name}.db"
+        crawled = run_crawl(read, own, is_once=once, processes=workers, report=report)
     elif database is not None:
         raise InvalidSetting("--database", database, "none: the registry has its own")
     else:
@@ -93,11 +106,16 @@ def crawl(
 
 
 def run_crawl(
-    definition: "ProbeDefinition", place: "str | RegistryPlace", *, is_once: bool, processes: int
+    definition: "ProbeDefinition",
+    place: "str | RegistryPlace",
+    *,
+    is_once: bool,
+    processes: int,
+    report: Path | None = None,
 ) -> "Crawled":
     """Crawl, and show on standard error how far it is; `place` is the URL of a database, or a registry.
 
-    AgentHealthError if it cannot go on.
+    `report` is where a census is written, for a database alone. AgentHealthError if it cannot go on.
     """
     # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
@@ -109,7 +127,7 @@ def run_crawl(
 
     async def ran(progress: "Progress") -> "Crawled":
         stop = asyncio.Event()
-        opened = open_local_home(place) if isinstance(place, str) else open_registry_home(place)
+        opened = open_local_home(place, report) if isinstance(place, str) else open_registry_home(place)
         with stopped_by_signals(stop, progress.say):
             async with opened as home:
                 progress.say(f"{definition.name}: {home.told}")

@@ -8,7 +8,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,8 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from agent_health.access import Role
+from agent_health.cli.census_facts import census_of
+from agent_health.cli.census_report import write_report
 from agent_health.cli.crawl_process import registry_client
 from agent_health.cli.crawl_share import RegistryPlace, Share, worker_name
 from agent_health.cli.directory_import import TakesLists
@@ -26,6 +28,7 @@ from agent_health.cli.server_database import sqlite_file
 from agent_health.client import RegistryClient
 from agent_health.errors import InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
+from agent_health.prober.jobs import Deed
 from agent_health.prober.registry_ledger import RegistryLedger
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.sweep import Sweeper
@@ -36,6 +39,7 @@ SWEEP_SECONDS: Final = 2.0
 """How often agents that fall silent are looked for: of those that are probed, no deadline is near."""
 LOCK_SUFFIX: Final = ".crawl"
 """Of the file beside a database that says that somebody crawls with it."""
+REPORT_SECONDS: Final = 3600.0
 RESUMED_SECONDS: Final = 86_400.0
 """A pass that was broken off longer ago is not gone on with: what it saw is old."""
 MAX_LEFT_BEHIND: Final = 1_024
@@ -83,11 +87,15 @@ class Home(Protocol):
         """Do what has to be done beside the crawl, until cancelled."""
         ...
 
+    def jobs(self) -> Mapping[str, tuple[float, Deed]]:
+        """Return what is to be done every so many seconds in a crawl without an end, by name."""
+        ...
+
 
 class LocalHome:
     """A database of the crawl's own."""
 
-    def __init__(self, url: str, database: Database, *, is_alone: bool) -> None:
+    def __init__(self, url: str, database: Database, report: Path | None, *, is_alone: bool) -> None:
         self.told = f"database {url}"
         self.option = f"--database {url}"
         self.is_shared = False
@@ -95,6 +103,7 @@ class LocalHome:
         self.database = database
         self._url = url
         self._is_alone = is_alone
+        self._report = report
         self._ledger = LocalLedger(database)
 
     def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
@@ -131,6 +140,17 @@ class LocalHome:
         """Judge the agents whose deadlines pass, until cancelled."""
         settings = RegistrySettings.read(database=self._url, sweep_seconds=SWEEP_SECONDS)
         await Sweeper(self.database, settings, time.monotonic).run()
+
+    def jobs(self) -> Mapping[str, tuple[float, Deed]]:
+        """Return what is to be done every so many seconds."""
+        return {} if self._report is None else {"report": (REPORT_SECONDS, self.write_report)}
+
+    async def write_report(self) -> None:
+        """Write the census of what is known now, if somebody wants it. StoreUnavailable."""
+        directory = self._report
+        if directory is not None:
+            taken = await self.database.read(partial(census_of, name=None))
+            await asyncio.to_thread(lambda: [*write_report(taken, directory)])
 
     async def clear(self) -> None:
         """Give back what a crawl that was killed holds, so that nobody waits for its leases to run out."""
@@ -181,6 +201,10 @@ class RegistryHome:
         """Do nothing, until cancelled: the registry looks after itself."""
         await asyncio.Event().wait()
 
+    def jobs(self) -> Mapping[str, tuple[float, Deed]]:
+        """Return nothing: the registry looks after itself."""
+        return {}
+
 
 @asynccontextmanager
 async def open_registry_home(place: RegistryPlace) -> AsyncIterator[RegistryHome]:
@@ -192,8 +216,10 @@ async def open_registry_home(place: RegistryPlace) -> AsyncIterator[RegistryHome
 
 
 @asynccontextmanager
-async def open_local_home(url: str) -> AsyncIterator[LocalHome]:
+async def open_local_home(url: str, report: Path | None = None) -> AsyncIterator[LocalHome]:
     """Open a database, set up if it is empty; it is closed at the end of the block.
+
+    `report` is a directory into which a census is written now and then, and at the end.
 
     InvalidSetting if somebody else crawls with it. SchemaOutdated, ForeignDatabase, StoreUnavailable.
     """
@@ -202,10 +228,11 @@ async def open_local_home(url: str) -> AsyncIterator[LocalHome]:
         database = open_database(url)
         try:
             await database.write(schema.set_up_or_check)
-            home = LocalHome(url, database, is_alone=file is not None)
+            home = LocalHome(url, database, report, is_alone=file is not None)
             if file is not None:
                 await home.clear()
             yield home
+            await home.write_report()
         finally:
             await database.close()
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from agent_health.cli.crawl_home import Home
@@ -21,11 +22,12 @@ from agent_health.cli.progress import Progress
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
 from agent_health.prober.directories.fetching import TIMEOUTS, fetching_with
 from agent_health.prober.fetch import Fetcher
+from agent_health.prober.jobs import Jobs
 from agent_health.prober.resolve import Resolver
 
 SHOW_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 600.0
-"""When a directory that could not be read is read again, if its own time does not come sooner."""
+"""How often directories that could not be read are read again, if their own time does not come sooner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,7 @@ class Crawl:
             standings = Standings(None if since_s is None else await self._home.unprobed(since_s))
             beside = [self._home.tend(), self._show(standings)]
             if since_s is None:
-                beside += [self._read_again(importer, source) for source in self._definition.directories]
+                beside.append(self._jobs(importer).run())
             tasks = [asyncio.create_task(each) for each in beside]
             try:
                 is_done = not self._stop.is_set() and await self._probe(standings, processes, since_s)
@@ -148,16 +150,33 @@ class Crawl:
                 told = f"{record.name}: not in this definition, but probed too: {targets_text(record.size)}"
                 self._progress.say(f"{told} ({self._command('remove', record.name)})")
 
+    def _jobs(self, importer: DirectoryImporter) -> Jobs:
+        """Return what is done again and again in a crawl without an end."""
+        jobs = Jobs()
+        for source in self._definition.directories:
+            jobs.add(
+                f"directory {source.label}",
+                source.refresh_seconds,
+                partial(self._read_again, importer, source),
+            )
+        jobs.add("directories that failed", RETRY_SECONDS, partial(self._retry, importer))
+        for name, (every_seconds, deed) in self._home.jobs().items():
+            jobs.add(name, every_seconds, deed)
+        return jobs
+
     async def _read_again(self, importer: DirectoryImporter, source: DirectorySource) -> None:
-        """Read one directory again and again, each time that it is due."""
-        while True:
+        """Read one directory, and say what became of it unless it is what was said the last time."""
+        last = self._outcomes.get(source.label)
+        outcome = await importer.import_directory(source)
+        if last is None or outcome.told != last.told:
+            self._note(outcome)
+
+    async def _retry(self, importer: DirectoryImporter) -> None:
+        """Read those again that could not be read the last time, before their own time comes."""
+        for source in self._definition.directories:
             last = self._outcomes.get(source.label)
-            has_failed = last is not None and last.has_failed
-            wait_s = min(source.refresh_seconds, RETRY_SECONDS) if has_failed else source.refresh_seconds
-            await asyncio.sleep(wait_s)
-            outcome = await importer.import_directory(source)
-            if last is None or outcome.told != last.told:
-                self._note(outcome)
+            if last is not None and last.has_failed:
+                await self._read_again(importer, source)
 
     def _note(self, outcome: Outcome) -> None:
         self._outcomes[outcome.directory] = outcome
