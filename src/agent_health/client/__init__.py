@@ -11,6 +11,7 @@
     registry_leases.py      client.leases and client.states
     registry_events.py      client.events
     registry_monitor.py     client.monitor
+    registry_targets.py     client.targets
     registry_shards.py      client.shards
     registry_directories.py client.directories
     registry_connection.py  how is one question put: bounded, and repeated where that is safe?

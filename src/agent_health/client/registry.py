@@ -12,6 +12,7 @@ from agent_health.client.registry_events import RegistryEvents
 from agent_health.client.registry_leases import RegistryLeases, RegistryStates
 from agent_health.client.registry_monitor import RegistryMonitor
 from agent_health.client.registry_shards import RegistryShards
+from agent_health.client.registry_targets import RegistryTargets
 
 
 class RegistryClient:
@@ -48,6 +49,7 @@ class RegistryClient:
         self.states = RegistryStates(self._connection)
         self.events = RegistryEvents(self._connection)
         self.monitor = RegistryMonitor(self._connection)
+        self.targets = RegistryTargets(self._connection)
         self.shards = RegistryShards(self._connection)
         self.directories = RegistryDirectories(self._connection)
 

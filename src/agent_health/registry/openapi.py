@@ -91,6 +91,7 @@ ERROR_SCHEMA: Mapping[str, Any] = MappingProxyType({
 WORDS_OF_STATUS: Mapping[int, str] = MappingProxyType({
     200: "As asked",
     201: "Created",
+    202: "Noted, to be done soon",
     204: "Done; there is nothing to say",
     304: "Not changed",
     400: "The body is not JSON",
@@ -146,6 +147,7 @@ _PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "command_id": {"type": "string", "minLength": 1, "maxLength": 64},
     "role_id":    {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
     "webhook_id": {"type": "string", "minLength": 1, "maxLength": 64},
+    "target_id":  {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
     "shard":      {"type": "integer", "minimum": 0, "maximum": SHARDS - 1},
     "directory":  {"type": "string", "pattern": DIRECTORY_PATTERN},
     "import_id":  {"type": "string", "pattern": IMPORT_PATTERN},
@@ -159,6 +161,7 @@ _EXAMPLES_IN_PATH = MappingProxyType({
     "lease_id": "lease_1_4294967297",
     "key_id": "key_01jd0000000000000000000000",
     "role_id": "billing-processor",
+    "target_id": "tgt_0123456789abcdef0123456789abcdef",
     "shard": 17,
     "directory": "a2aregistry.org",
     "import_id": "2026-02-08",

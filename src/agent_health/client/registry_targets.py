@@ -1,0 +1,70 @@
+"""What can be asked of a registry about targets, and which of them are to be looked at now?"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TypedDict, Unpack
+
+from agent_health.client.registry_connection import Question, RegistryConnection, path_of, query_of
+from agent_health.client.registry_errors import InvalidAnswer
+from agent_health.observation import ResultClass
+from agent_health.target_record import RecheckRecord, TargetList, TargetRecord, TargetSummary
+
+MAX_PAGES = 100_000
+"""That `each` turns: a registry that never ends is not followed for ever."""
+
+
+class TargetQuery(TypedDict, total=False):
+    """Which targets are wanted; what is absent matches any that is still probed."""
+
+    result: Sequence[ResultClass | str]
+    never_measured: bool
+    directory: str
+    host: str
+    include_gone: bool
+
+
+class RegistryTargets:
+    """`client.targets`."""
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self._connection = connection
+
+    async def list(
+        self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
+    ) -> TargetList:
+        """Return one page, at most 1000; `cursor` is that of the page before, with the same query."""
+        flags = {name: "true" for name in ("never_measured", "include_gone") if wanted.get(name)}
+        query = query_of(
+            result=tuple(wanted.get("result", ())),
+            directory=wanted.get("directory"),
+            host=wanted.get("host"),
+            limit=limit,
+            cursor=cursor,
+            **flags,
+        )
+        question = Question(method="GET", path=path_of("targets"), query=query, may_repeat=True)
+        return await self._connection.ask_for(TargetList, question)
+
+    async def each(self, *, page: int = 1000, **wanted: Unpack[TargetQuery]) -> AsyncIterator[TargetSummary]:
+        """Yield all targets that match, `page` at a time."""
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            found = await self.list(limit=page, cursor=cursor, **wanted)
+            for target in found.targets:
+                yield target
+            cursor = found.cursor
+            if cursor is None:
+                return
+        raise InvalidAnswer("the list of targets does not end")
+
+    async def get(self, target_id: str) -> TargetRecord:
+        """Return one target; NotFound if nothing of this id was ever probed."""
+        question = Question(method="GET", path=path_of("targets", target_id), may_repeat=True)
+        return await self._connection.ask_for(TargetRecord, question)
+
+    async def recheck(self, target_id: str) -> RecheckRecord:
+        """Have a target probed now; RateLimited within a minute of the last time, Gone if it is not any more.
+
+        Not tried again, though waiting would help: who asks so often is to be told.
+        """
+        question = Question(method="POST", path=path_of("targets", target_id, "probe"))
+        return await self._connection.ask_for(RecheckRecord, question)

@@ -1,0 +1,160 @@
+"""Which targets are there, and what came of their probes? (`GET /api/v1/targets`)"""
+
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+from pydantic_core import from_json
+from sqlalchemy import Row
+
+from agent_health.access import Action, may, require
+from agent_health.agent_record import Body, moment
+from agent_health.directory_record import DIRECTORY_PATTERN
+from agent_health.document import HealthStatus
+from agent_health.errors import DirectoryNotFound, TargetNotFound
+from agent_health.lifecycle import Status
+from agent_health.observation import ResultClass
+from agent_health.probe_memory import ProbeMemory
+from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
+from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from agent_health.storage import directories, result_history, target_search
+from agent_health.storage.database import Transaction
+from agent_health.storage.result_history import ResultChange
+from agent_health.storage.target_search import TargetFilter
+from agent_health.target_address import MAX_HOST_CHARACTERS
+from agent_health.target_record import ShownChange, TargetList, TargetRecord, TargetSeen, TargetSummary
+
+PATH = "/api/v1/targets"
+MAX_PAGE = 1_000
+MAX_CHANGES = 50
+"""Of one target that are shown."""
+
+_LISTED = "targets"
+
+Host = Annotated[str, StringConstraints(min_length=1, max_length=MAX_HOST_CHARACTERS, to_lower=True)]
+
+
+class TargetListing(Body):
+    """The query of `GET /api/v1/targets`."""
+
+    result: Annotated[tuple[ResultClass, ...], Field(max_length=len(ResultClass)), SEPARATED_BY_COMMAS] = ()
+    """Separated by commas; targets whose last result is one of them."""
+    never_measured: bool = False
+    """Also those of whom nothing is known; without `result`, those alone."""
+    directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
+    """Those that this directory lists."""
+    host: Host | None = None
+    include_gone: bool = False
+    """Also those that are not probed any more."""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    """As the page before gave it, with the same query."""
+
+
+def list_targets(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of the targets that match, and how many there are in all; to an agent, itself."""
+    query = call.query_as(TargetListing)
+    own = None if may(call.caller, Action.READ_TARGETS) else call.caller.agent_id
+    wanted = TargetFilter(
+        subject_id=own,
+        results=query.result,
+        never_measured=query.never_measured,
+        directory=None if query.directory is None else _number_of(transaction, query.directory),
+        host=query.host,
+        include_gone=query.include_gone,
+    )
+    after = 0 if query.cursor is None else numbers_in(query.cursor, _LISTED, 1)[0]
+    found = target_search.listing(transaction, wanted, after=after, limit=query.limit + 1)
+    page = found[: query.limit]
+    answer = TargetList(
+        targets=[TargetSummary(**_summary(row)) for row in page],
+        total=target_search.count(transaction, wanted),
+        cursor=cursor_at(_LISTED, page[-1].id) if len(found) > len(page) else None,
+    )
+    return Reply(content=answer)
+
+
+def show_target(transaction: Transaction, call: Call) -> Reply:
+    """Return one target, also one that is gone, with its last results and changes."""
+    subject_id = call.path["target_id"]
+    require(call.caller, Action.READ_TARGETS, subject_id)
+    row = target_search.whole(transaction, subject_id)
+    if row is None:
+        raise TargetNotFound(subject_id)
+    changes = result_history.changes_of(transaction, row.id, MAX_CHANGES)
+    answer = TargetRecord(
+        **_summary(row),
+        host=row.host,
+        shard=row.shard,
+        directories=target_search.directories_of(transaction, row.id),
+        is_registered=row.is_registered,
+        added_at=moment(row.added_at_s),
+        recheck_at=None if row.recheck_at_s is None else moment(row.recheck_at_s),
+        memory=None if row.memory is None else ProbeMemory.from_json(row.memory),
+        seen=None if row.seen is None else _seen(row.seen),
+        changes=[_change(change) for change in changes],
+        agent_status=None if row.status is None else Status(row.status),
+        agent_health=None if row.health is None else HealthStatus(row.health),
+    )
+    return Reply(content=answer)
+
+
+def _number_of(transaction: Transaction, name: str) -> int:
+    directory = directories.find(transaction, name)
+    if directory is None:
+        raise DirectoryNotFound(name)
+    return directory.id
+
+
+def _summary(row: Row[tuple[Any, ...]]) -> dict[str, Any]:
+    times_s = {
+        "result_since": row.result_since_s,
+        "observed_at": row.observed_at_s,
+        "gone_at": row.gone_at_s,
+    }
+    return {
+        "target_id": row.subject_id,
+        "url": row.url,
+        "result": row.result,
+        "gone_reason": row.gone_reason,
+        **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},
+    }
+
+
+def _seen(stored: str) -> TargetSeen:
+    members = from_json(stored)
+    return TargetSeen.model_validate(members | {"observed_at": moment(members["observed_at_s"])})
+
+
+def _change(change: ResultChange) -> ShownChange:
+    return ShownChange.model_validate({
+        "at": moment(change.at_s),
+        "layer": change.layer,
+        "previous": change.previous,
+        "result": change.result,
+        "evidence": change.evidence,
+    })  # fmt: skip
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        summary="List targets by their last result, directory and host",
+        action=Action.READ_TARGETS,
+        deed=list_targets,
+        is_write=False,
+        query=TargetListing,
+        answer=TargetList,
+        errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{PATH}/{{target_id}}",
+        summary="Show all that is known of a target",
+        action=Action.READ_TARGETS,
+        deed=show_target,
+        is_write=False,
+        answer=TargetRecord,
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,160 @@
+"""Which targets are there, and what came of their probes?"""
+
+from typing import Any
+
+import pytest
+from tests.support.databases import WoundClock
+from tests.support.directory_api import put
+from tests.support.registry_api import RegistryApi
+
+from agent_health.access import Role
+from agent_health.agent_record import moment
+from agent_health.target import target_id
+
+PATH = "/api/v1/targets"
+URLS = [f"https://agent-{number}.example/" for number in range(5)]
+SAME_HOST = "https://agent-0.example/other"
+
+
+async def report(api: RegistryApi, clock: WoundClock, url: str, **members: Any) -> None:
+    clock.advance(1)
+    seen = {"target_url": url, "observed_at": moment(clock.at_s).isoformat(), **members}
+    memory = members.pop("memory", {})
+    seen.pop("memory", None)
+    body = {"observations": [seen], "memories": [memory]}
+    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    assert answer.status == 200, answer.body
+
+
+async def listed(api: RegistryApi, query: str = "", key: str | Role = Role.READER) -> list[str]:
+    answer = await api.ask("GET", f"{PATH}?{query}", key=key)
+    assert answer.status == 200, answer.body
+    assert answer.json()["total"] >= len(answer.json()["targets"])
+    return sorted(target["url"] for target in answer.json()["targets"])
+
+
+@pytest.fixture
+async def directory(api: RegistryApi, clock: WoundClock) -> None:
+    """Two directories, one target that lives, one that refuses, one that left, and two of unknown state."""
+    await put(api, "dir", "one", URLS)
+    await put(api, "second", "one", [SAME_HOST])
+    await report(api, clock, URLS[0], discovery={"result": "ok"}, transport={"result": "ok"})
+    await report(api, clock, URLS[1], discovery={"result": "refused"})
+    await report(api, clock, URLS[2], discovery={"result": "not_measured"})
+    await put(api, "dir", "two", URLS[:4])
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", [*URLS[:4], SAME_HOST]),
+        ("result=ok", URLS[:1]),
+        ("result=ok,refused", URLS[:2]),
+        ("result=timeout", []),
+        ("never_measured=true", [*URLS[2:4], SAME_HOST]),
+        ("never_measured=true&result=refused", [*URLS[1:4], SAME_HOST]),
+        ("directory=dir", URLS[:4]),
+        ("directory=second", [SAME_HOST]),
+        ("directory=dir&result=refused", URLS[1:2]),
+        ("host=AGENT-0.example", [URLS[0], SAME_HOST]),
+        ("host=agent-9.example", []),
+        ("include_gone=true", [*URLS, SAME_HOST]),
+    ],
+)
+@pytest.mark.usefixtures("directory")
+async def test_targets_are_found_by_what_is_known_of_them(
+    api: RegistryApi, query: str, found: list[str]
+) -> None:
+    assert await listed(api, query) == sorted(found)
+
+
+@pytest.mark.usefixtures("directory")
+async def test_all_pages_together_are_the_list(api: RegistryApi) -> None:
+    found: list[str] = []
+    cursor = ""
+    while True:
+        page = (await api.ask("GET", f"{PATH}?limit=2{cursor}", key=Role.READER)).json()
+        assert page["total"] == 5
+        found += [target["url"] for target in page["targets"]]
+        if "cursor" not in page:
+            break
+        cursor = f"&cursor={page['cursor']}"
+    assert sorted(found) == sorted([*URLS[:4], SAME_HOST])
+
+
+async def test_all_that_is_known_of_a_target_is_shown(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "b", "one", URLS[:1])
+    await put(api, "a", "one", URLS[:1])
+    began_s = clock.at_s
+    evidence = "ab" * 32
+    await report(api, clock, URLS[0], discovery={"result": "refused", "reason": "closed"})
+    await report(
+        api,
+        clock,
+        URLS[0],
+        discovery={"result": "ok", "latency_ms": 12.5, "evidence": evidence},
+        transport={"result": "gated", "status_code": 401},
+        readiness={"result": "ok"},
+        document={"status": "degraded", "timestamp": moment(clock.at_s).isoformat()},
+        reported_agent_id="itself",
+        certificate_expires_at="2027-01-01T00:00:00Z",
+        memory={"probed_at_s": 7.5, "card_url": URLS[0], "protocol_version": "1.0"},
+    )
+    answer = await api.ask("GET", f"{PATH}/{target_id(URLS[0])}", key=Role.READER)
+    shown = answer.json()
+    assert shown["changes"] == [
+        {"at": shown["result_since"], "layer": "discovery", "previous": "refused", "result": "ok",
+         "evidence": evidence},
+        {"at": shown["result_since"], "layer": "overall", "previous": "refused", "result": "ok",
+         "evidence": evidence},
+    ]  # fmt: skip
+    assert moment(began_s + 2).isoformat().startswith(shown["result_since"][:19])
+    assert shown["result"] == "ok"
+    assert shown["directories"] == ["a", "b"]
+    assert (shown["agent_status"], shown["agent_health"]) == ("active", "degraded")
+    memory = {"probed_at_s": 7.5, "card_url": URLS[0], "protocol_version": "1.0"}
+    assert memory.items() <= shown["memory"].items()
+    assert shown["seen"]["transport"] == {"result": "gated", "reason": "", "status_code": 401}
+    assert shown["seen"]["observed_at"] == shown["observed_at"]
+    assert shown["seen"]["document"]["status"] == "degraded"
+    assert shown["seen"]["certificate_expires_at"] == "2027-01-01T00:00:00.000Z"
+    assert (shown["is_registered"], "gone_at" in shown, "recheck_at" in shown) == (False, False, False)
+
+
+@pytest.mark.usefixtures("directory")
+async def test_of_a_target_that_was_never_measured_no_result_is_shown(api: RegistryApi) -> None:
+    shown = (await api.ask("GET", f"{PATH}/{target_id(URLS[3])}", key=Role.READER)).json()
+    assert {"result", "result_since", "observed_at", "seen", "memory", "agent_status"} & set(shown) == set()
+    assert shown["changes"] == []
+    gone = (await api.ask("GET", f"{PATH}/{target_id(URLS[4])}", key=Role.READER)).json()
+    assert (gone["gone_reason"], "gone_at" in gone, gone["directories"]) == ("left", True, [])
+
+
+async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
+    await put(api, "dir", "one", URLS)
+    key = (await api.register("one", monitoring="probe", card_url=SAME_HOST))["agent_key"]
+    assert await listed(api, key=key) == [SAME_HOST]
+    assert (await api.ask("GET", f"{PATH}/one", key=key)).status == 200
+    assert (await api.ask("GET", f"{PATH}/{target_id(URLS[0])}", key=key)).status == 403
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("result=fine", 422),
+        ("limit=0", 422),
+        ("limit=1001", 422),
+        ("cursor=x", 422),
+        ("host=", 422),
+        ("directory=no%20name", 422),
+        ("directory=nowhere", 404),
+        ("results=ok", 422),
+    ],
+)
+async def test_what_is_no_query_is_refused(api: RegistryApi, query: str, status: int) -> None:
+    assert (await api.ask("GET", f"{PATH}?{query}")).status == status
+
+
+async def test_what_was_never_a_target_is_not_found(api: RegistryApi) -> None:
+    answer = await api.ask("GET", f"{PATH}/tgt_0", key=Role.READER)
+    assert (answer.status, answer.json()["error"]["code"]) == (404, "target_not_found")
