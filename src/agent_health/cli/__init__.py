@@ -6,6 +6,7 @@
     probe.py            what do these agents look like from outside, now?
     crawl.py            who of a directory is alive: again and again, or once?
     census.py           what share of a list is alive?
+    recheck.py          how is this agent now, by the eyes of whoever watches it?
     directories.py      which directories are probed, and what became of a list that has shrunk?
     agents.py           which agents are there, and what becomes of them?
     agent_page.py       how is an agent's record shown to people?

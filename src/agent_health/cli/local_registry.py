@@ -10,9 +10,12 @@ from agent_health.cli.server_database import check_exists
 from agent_health.directory_record import DirectoryRecord, ImportEnd, ImportPage, ImportRecord
 from agent_health.errors import AgentHealthError
 from agent_health.registry.import_directory import apply_import, confirm_directory, list_directories, put_page
+from agent_health.registry.list_targets import show_target
 from agent_health.registry.operations import NO_HEADERS, Call, Deed
+from agent_health.registry.recheck_target import recheck_target
 from agent_health.storage import schema
 from agent_health.storage.database import Database, Transaction, open_database
+from agent_health.target_record import RecheckRecord, TargetRecord
 
 KEY_ID: Final = "local"
 """By which leases and events of this machine are known; there is no such key: nobody has to show one."""
@@ -93,6 +96,25 @@ class LocalDirectories:
     async def confirm(self, directory: str) -> ImportRecord:
         """Let go what left a directory that has shrunk; one part of it. AgentHealthError."""
         return _record(await self._registry.do(confirm_directory, path={"directory": directory}))
+
+
+class LocalTargets:
+    """What is probed, as a database of one's own knows it."""
+
+    def __init__(self, registry: LocalRegistry) -> None:
+        self._registry = registry
+
+    async def get(self, target_id: str) -> TargetRecord:
+        """Return one target. AgentHealthError."""
+        found = await self._registry.do(show_target, path={"target_id": target_id}, is_write=False)
+        assert isinstance(found, TargetRecord)  # noqa: S101 - it is what the deed answers
+        return found
+
+    async def recheck(self, target_id: str) -> RecheckRecord:
+        """Have a target probed now. AgentHealthError."""
+        asked = await self._registry.do(recheck_target, path={"target_id": target_id})
+        assert isinstance(asked, RecheckRecord)  # noqa: S101 - see above
+        return asked
 
 
 def _record(content: object) -> ImportRecord:

@@ -8,7 +8,8 @@ from agent_health.cli.table import write_table
 from agent_health.cli.terminal import Colour, Line, has_colours, write_page
 
 if TYPE_CHECKING:
-    from agent_health.observation import DocumentSeen, LayerResult, Observation
+    from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
+    from agent_health.target_record import TargetSeen
 
 GROUP_COLOURS = {
     "alive": Colour.GREEN,
@@ -20,30 +21,36 @@ _HEADS = ("LAYER", "RESULT", "HTTP", "TIME", "DNS", "CONNECT", "TLS", "FIRST BYT
 _NOT_SEEN = "-"
 
 
-def write_observation(stream: TextIO, observation: "Observation", *, now: datetime) -> None:
+def write_seen(
+    stream: TextIO,
+    subject: str,
+    result: "ResultClass",
+    seen: "Observation | TargetSeen",
+    *,
+    now: datetime,
+) -> None:
     """Write what a probe of one target came to, layer by layer, and what follows from it."""
     from agent_health.prober.census import GROUPS  # noqa: PLC0415 - loaded by now
     from agent_health.prober.census_tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
 
-    group = GROUPS[observation.result]
-    told = f"{GROUP_WORDS[group]}: {RESULT_WORDS[observation.result]}"
-    subject = observation.target_url or observation.agent_id or ""
+    group = GROUPS[result]
+    told = f"{GROUP_WORDS[group]}: {RESULT_WORDS[result]}"
     colours = has_colours(stream)
     write_page(stream, [Line("", subject), Line("", told, GROUP_COLOURS[group])], colours=colours)
     layers = [
         _row(name, layer)
         for name, layer in (
-            ("card", observation.discovery),
-            ("interface", observation.transport),
-            ("health", observation.readiness),
-            ("message", observation.message),
-            *(observation.paths or {}).items(),
+            ("card", seen.discovery),
+            ("interface", seen.transport),
+            ("health", seen.readiness),
+            ("message", seen.message),
+            *(seen.paths or {}).items(),
         )
         if layer is not None
     ]
     if layers:
         write_table(stream, _HEADS, layers)
-    write_page(stream, _facts(observation, now), colours=colours)
+    write_page(stream, _facts(seen, now), colours=colours)
 
 
 def _row(name: str, layer: "LayerResult") -> tuple[str, ...]:
@@ -64,13 +71,13 @@ def _ms(ms: float | None) -> str:
     return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"
 
 
-def _facts(observation: "Observation", now: datetime) -> list[Line]:
+def _facts(seen: "Observation | TargetSeen", now: datetime) -> list[Line]:
     facts = []
-    if observation.document is not None:
-        facts.append(Line("says", _document(observation.document, now)))
-    if observation.reported_agent_id is not None:
-        facts.append(Line("calls itself", observation.reported_agent_id))
-    ends = observation.certificate_expires_at
+    if seen.document is not None:
+        facts.append(Line("says", _document(seen.document, now)))
+    if seen.reported_agent_id is not None:
+        facts.append(Line("calls itself", seen.reported_agent_id))
+    ends = seen.certificate_expires_at
     if ends is not None:
         is_over = ends <= now
         facts.append(Line("certificate", _end(ends, now), Colour.RED if is_over else None))

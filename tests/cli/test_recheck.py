@@ -1,0 +1,120 @@
+"""How is this agent now, by the eyes of whoever watches it? Asked on the command line."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.crawling import Shown
+from tests.support.hostile_server import CARD_PATH, HostileServer
+from tests.support.mixed_directory import DEFINITION, mixed_directory
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
+
+from agent_health.cli import main
+from agent_health.cli.crawl_home import open_local_home
+from agent_health.cli.crawl_run import Crawl
+from agent_health.client import RegistryClient
+from agent_health.directory_record import ImportPage
+from agent_health.prober.definition_file import read_definition
+from agent_health.target import target_id
+
+SELDOM = DEFINITION.replace("interval_seconds: 1,", "interval_seconds: 86400,")
+"""Nobody is probed in these tests unless somebody asks for it."""
+
+
+async def recheck(*arguments: str) -> int:
+    # The command opens a loop of its own.
+    return await asyncio.to_thread(main, ["recheck", *arguments])
+
+
+@asynccontextmanager
+async def watched(directory: Path) -> AsyncIterator[tuple[str, dict[str, HostileServer]]]:
+    """Watch a directory whose agents are hardly ever due; gives the database, and the agents."""
+    database = f"sqlite:///{directory}/mixed.db"
+    async with mixed_directory(directory) as servers, open_local_home(database) as home:
+        definition = read_definition(SELDOM, file=directory / "mixed.yml")
+        stop, shown = asyncio.Event(), Shown()
+        crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
+        await shown.until(lambda state: state.note.startswith("6 targets"))
+        try:
+            yield database, servers
+        finally:
+            stop.set()
+            await crawling
+
+
+async def test_whoever_watches_it_looks_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with watched(tmp_path) as (database, servers):
+        server = servers["healthy"]
+        assert server.heads == []
+        assert await recheck(server.url, "--database", database) == 0
+        shown = capsys.readouterr().out
+        assert CARD_PATH in server.paths
+        assert shown.startswith(f"{server.url}/\nalive: answers as an agent does\n")
+        assert "The registry calls it active, its health healthy." in shown
+        # Asked again within the minute, it says so.
+        assert await recheck(server.url, "--database", database) == 1
+        assert "too many requests: wait" in capsys.readouterr().err
+        page = servers["page"]
+        assert await recheck(target_id(f"{page.url}/"), "--database", database, "--json") == 0
+        seen = json.loads(capsys.readouterr().out)
+        assert (seen["url"], seen["result"]) == (f"{page.url}/", "not_an_agent")
+
+
+@pytest.fixture
+def unwatched(tmp_path: Path) -> str:
+    """A database whose one target nobody watches."""
+    url = f"sqlite:///{tmp_path}/crawl.db"
+
+    async def filled() -> None:
+        async with open_local_home(url) as home:
+            await home.lists.put_page("a-list", "first", 1, ImportPage(urls=["https://agent.example"]))
+            await home.lists.apply("a-list", "first", pages=1)
+
+    asyncio.run(filled())
+    return url
+
+
+def test_where_nobody_watches_what_was_known_is_told_as_such(
+    unwatched: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A domain may be an agent's id too.
+    assert main(["recheck", "agent.example", "--database", unwatched, "--wait", "0"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "https://agent.example/\nnever measured\n"
+    assert "nobody has looked within 0 s" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["https://unknown.example"], 1, "no target is known as 'https://unknown.example'"),
+        (["no-such-agent"], 1, "no-such-agent"),
+        (["ftp://agent.example"], 3, "ftp://agent.example"),
+        (["https://agent.example", "--wait", "-1"], 3, "--wait"),
+        ([], 3, "URL|ID"),
+    ],
+)
+def test_whom_nobody_knows_nobody_looks_at(
+    arguments: list[str], code: int, told: str, unwatched: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["recheck", *arguments, "--database", unwatched]) == code
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1
+
+
+def test_a_registry_is_asked_where_no_database_is_named(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fill() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            await client.directories.put("a-list", ["https://agent.example/"])
+
+    asyncio.run(fill())
+    assert main(["recheck", "https://agent.example", "--wait", "0"]) == 2
+    assert "the registry's probers" in capsys.readouterr().err
+    assert main(["recheck", "https://agent.example", "--wait", "0"]) == 1
+    assert main(["recheck", "https://unknown.example"]) == 1
