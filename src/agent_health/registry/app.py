@@ -48,6 +48,7 @@ from agent_health.registry.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_
 from agent_health.registry.openapi import JSON_TYPE, ROOT_PATH, SIGNPOST
 from agent_health.registry.openintent_dialect import dialect_routes
 from agent_health.registry.operations import Operation
+from agent_health.registry.prune_history import HistoryPruner
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.stream_events import STREAM_PATH, EventStreams
 from agent_health.registry.sweep import Sweeper
@@ -105,11 +106,18 @@ class Registry:
         self.archivist = Archivist(self.database, settings)
         self.courier = WebhookCourier(self.database, self.feed, settings)
         self.sweeper = Sweeper(self.database, settings, monotonic_s)
+        self.pruner = HistoryPruner(self.database)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Sweep while the server runs; then store what waits, and let the database go."""
-        loops = (self.sweeper.run(), self.feed.run(), self.archivist.run(), self.courier.run())
+        loops = (
+            self.sweeper.run(),
+            self.feed.run(),
+            self.archivist.run(),
+            self.courier.run(),
+            self.pruner.run(),
+        )
         running = [asyncio.create_task(loop) for loop in loops]
         try:
             yield

@@ -105,7 +105,7 @@ def _number_of(transaction: Transaction, name: str) -> int:
     return directory.id
 
 
-def _summary(row: Row[tuple[Any, ...]]) -> dict[str, Any]:
+def _summary(row: Row[Any]) -> dict[str, Any]:
     times_s = {
         "result_since": row.result_since_s,
         "observed_at": row.observed_at_s,

@@ -335,16 +335,27 @@ def take_off(transaction: Transaction, directory: int, numbers: Sequence[int]) -
     )
 
 
-def prune_imports(transaction: Transaction, before_s: float) -> int:
-    """Forget imports that have been over since before a time; that which was applied last stays."""
+def drop_unfinished(transaction: Transaction, before_s: float) -> None:
+    """Let imports whose last page came before a time be without effect, and forget their pages."""
+    stale = (imports.c.state == ImportState.UPLOADING.value, imports.c.state_since_s < before_s)
+    dropped = {"state": ImportState.DROPPED.value, "state_since_s": transaction.now_s}
+    connection = transaction.connection
+    connection.execute(
+        delete(import_pages).where(import_pages.c.in_import.in_(select(imports.c.id).where(*stale)))
+    )
+    connection.execute(update(imports).where(*stale).values(dropped))
+
+
+def forget_imports(transaction: Transaction, before_s: float) -> None:
+    """Forget imports that have been over since before a time; those that were applied last stay."""
     applied = select(directories.c.applied_import).where(directories.c.applied_import.is_not(None))
-    return transaction.connection.execute(
+    transaction.connection.execute(
         delete(imports).where(
-            imports.c.state.in_([ImportState.APPLIED, ImportState.DROPPED]),
+            imports.c.state.in_([ImportState.APPLIED.value, ImportState.DROPPED.value]),
             imports.c.state_since_s < before_s,
             imports.c.id.not_in(applied),
         )
-    ).rowcount
+    )
 
 
 def _import(row: Row[Any]) -> StoredImport:

@@ -130,16 +130,24 @@ def changes_of(transaction: Transaction, target: int, limit: int) -> list[Result
     return [ResultChange(*row) for row in transaction.connection.execute(wanted)]
 
 
-def forget_sums(transaction: Transaction, before_hour: int) -> int:
-    """Forget the sums of earlier hours; return how many rows there were."""
-    statement = delete(result_sums).where(result_sums.c.hour < before_hour)
-    return transaction.connection.execute(statement).rowcount
+def forget_sums(transaction: Transaction, before_hour: int, hours: int) -> bool:
+    """Forget the sums of earlier hours, the oldest so many of them; whether there may be more."""
+    oldest = transaction.connection.scalar(select(func.min(result_sums.c.hour)))
+    if oldest is None or oldest >= before_hour:
+        return False
+    last = min(before_hour, oldest + hours)
+    transaction.connection.execute(delete(result_sums).where(result_sums.c.hour < last))
+    return last < before_hour
 
 
-def forget_changes(transaction: Transaction, before_s: float, limit: int) -> int:
-    """Forget some of the changes from before a time; return how many."""
-    old = select(result_changes.c.id).where(result_changes.c.at_s < before_s).limit(limit)
-    return transaction.connection.execute(delete(result_changes).where(result_changes.c.id.in_(old))).rowcount
+def forget_changes(transaction: Transaction, before_s: float, limit: int) -> bool:
+    """Forget changes from before a time, of the oldest ones so many; whether there may be more."""
+    oldest = select(result_changes.c.id, result_changes.c.at_s).order_by(result_changes.c.id).limit(limit)
+    found = transaction.connection.execute(oldest).all()
+    old = [row.id for row in found if row.at_s < before_s]
+    if old:
+        transaction.connection.execute(delete(result_changes).where(result_changes.c.id.in_(old)))
+    return len(old) == limit
 
 
 def trim_changes(transaction: Transaction, *, after: int, span: int, most: int) -> int | None:

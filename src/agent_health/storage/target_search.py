@@ -36,7 +36,7 @@ _WHOLE = (
 
 def listing(
     transaction: Transaction, wanted: TargetFilter, *, after: int, limit: int
-) -> list[Row[tuple[Any, ...]]]:
+) -> list[Row[Any]]:
     """Return targets behind our number `after`, with their last results; the rows have `_SUMMARY`'s names."""
     statement = _filtered(select(*_SUMMARY), wanted).where(targets.c.id > after)
     return list(transaction.connection.execute(statement.order_by(targets.c.id).limit(limit)))
@@ -47,7 +47,7 @@ def count(transaction: Transaction, wanted: TargetFilter) -> int:
     return transaction.connection.scalar(_filtered(select(func.count(targets.c.id)), wanted)) or 0
 
 
-def whole(transaction: Transaction, subject_id: str) -> Row[tuple[Any, ...]] | None:
+def whole(transaction: Transaction, subject_id: str) -> Row[Any] | None:
     """Return all columns that tell of one target; None if there is none of this id."""
     tables = targets.outerjoin(probed, probed.c.target == targets.c.id).outerjoin(
         agents, agents.c.agent_id == targets.c.subject_id

@@ -219,6 +219,17 @@ def remove(transaction: Transaction, subject_id: str) -> None:
     transaction.connection.execute(delete(targets).where(targets.c.subject_id == subject_id))
 
 
+def forget_left(transaction: Transaction, before_s: float, limit: int) -> bool:
+    """Forget some of the targets that left their directories before a time; whether there may be more."""
+    old = (
+        select(targets.c.id)
+        .where(targets.c.gone_reason == GoneReason.LEFT.value, targets.c.gone_at_s < before_s)
+        .limit(limit)
+    )
+    forgotten = transaction.connection.execute(delete(targets).where(targets.c.id.in_(old)))
+    return forgotten.rowcount == limit
+
+
 def feed(
     transaction: Transaction, shard: int, *, after: int | None, until: int, place: Place | None, limit: int
 ) -> list[FeedRow]:

@@ -1,0 +1,160 @@
+"""What is finished, and what is forgotten, while nobody asks?"""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from tests.support.databases import WoundClock
+from tests.support.directory_api import DIRECTORIES, put, upload
+from tests.support.registry_api import RegistryApi
+
+from agent_health.access import Role
+from agent_health.agent_record import moment
+from agent_health.registry import import_directory, prune_history
+from agent_health.registry.prune_history import DAY_SECONDS, HistoryPruner
+from agent_health.storage.database import Transaction
+from agent_health.target import target_id
+
+URLS = [f"https://agent-{number}.example/" for number in range(3)]
+
+
+async def report(api: RegistryApi, clock: WoundClock, url: str, result: str) -> None:
+    seen = {
+        "target_url": url,
+        "observed_at": moment(clock.at_s).isoformat(),
+        "discovery": {"result": result},
+    }
+    answer = await api.ask("POST", "/api/v1/observations", {"observations": [seen]}, key=Role.PROBER)
+    assert answer.status == 200, answer.body
+
+
+async def tidy_up(api: RegistryApi) -> None:
+    await HistoryPruner(api.database).tidy_up()
+
+
+async def rows(api: RegistryApi, query: str) -> list[tuple[Any, ...]]:
+    def read(transaction: Transaction) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in transaction.connection.execute(text(query))]
+
+    return await api.database.read(read)
+
+
+async def test_old_sums_and_changes_are_forgotten_and_the_last_result_stays(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune_history, "HOURS_AT_ONCE", 1)
+    monkeypatch.setattr(prune_history, "CHUNK", 1)
+    await put(api, "dir", "one", URLS)
+    for result in ("refused", "timeout", "refused"):
+        await report(api, clock, URLS[0], result)
+        clock.advance(7_200)
+    clock.advance(90 * DAY_SECONDS - 7_200)
+    await tidy_up(api)
+    # What the hour that is just 90 days old has is kept.
+    assert await rows(api, "SELECT count(DISTINCT hour) FROM result_sums") == [(1,)]
+    assert await rows(api, "SELECT count(*) FROM result_changes") == [(4,)]
+    clock.advance(310 * DAY_SECONDS + 10_000)
+    await tidy_up(api)
+    assert await rows(api, "SELECT count(*) FROM result_sums") == [(0,)]
+    assert await rows(api, "SELECT count(*) FROM result_changes") == [(0,)]
+    assert await rows(api, "SELECT result FROM probed") == [("refused",)]
+
+
+async def test_of_one_target_the_last_changes_are_kept(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune_history, "KEEP_CHANGES", 3)
+    monkeypatch.setattr(prune_history, "TARGETS_AT_ONCE", 1)
+    await put(api, "dir", "one", URLS)
+    for number in range(4):
+        await report(api, clock, URLS[0], "refused" if number % 2 else "timeout")
+        if number < 2:
+            await report(api, clock, URLS[1], "refused" if number % 2 else "timeout")
+        clock.advance(300)
+
+    async def changes_of(url: str) -> list[int]:
+        found = await rows(
+            api,
+            "SELECT url, changed.id FROM result_changes changed JOIN targets ON targets.id = target ORDER BY 2",
+        )
+        return [number for of, number in found if of == url]
+
+    first, second = await changes_of(URLS[0]), await changes_of(URLS[1])
+    assert (len(first), len(second)) == (6, 2)
+    await tidy_up(api)
+    assert (await changes_of(URLS[0]), await changes_of(URLS[1])) == (first[-3:], second)
+
+
+async def test_targets_that_left_long_ago_are_forgotten(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "dir", "one", URLS)
+    await put(api, "dir", "two", URLS[:2])
+    await api.register("one", monitoring="probe", card_url="https://one.example/")
+    await api.ask("DELETE", "/api/v1/agents/one")
+    clock.advance(90 * DAY_SECONDS)
+    await tidy_up(api)
+    assert len(await rows(api, "SELECT 1 FROM targets")) == 4
+    clock.advance(1)
+    await tidy_up(api)
+    left = await rows(api, "SELECT subject_id FROM targets ORDER BY subject_id")
+    assert [subject for (subject,) in left] == sorted([*map(target_id, URLS[:2]), "one"])
+    await put(api, "dir", "three", URLS)
+    assert len(await rows(api, "SELECT 1 FROM targets WHERE gone_at_s IS NULL")) == 3
+
+
+async def test_a_list_that_was_never_finished_is_dropped_with_its_pages(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await upload(api, "dir", "one", URLS)
+    clock.advance(DAY_SECONDS)
+    await tidy_up(api)
+    assert len(await rows(api, "SELECT 1 FROM import_pages")) == 1
+    clock.advance(1)
+    await tidy_up(api)
+    assert await rows(api, "SELECT state FROM imports") == [("dropped",)]
+    assert await rows(api, "SELECT 1 FROM import_pages") == []
+    clock.advance(30 * DAY_SECONDS + 1)
+    await tidy_up(api)
+    assert await rows(api, "SELECT 1 FROM imports") == []
+
+
+async def test_the_list_that_was_applied_last_stays(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "dir", "one", URLS)
+    await put(api, "dir", "two", URLS, etag='"2"')
+    clock.advance(31 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await rows(api, "SELECT import_id FROM imports") == [("two",)]
+    shown = (await api.ask("GET", f"{DIRECTORIES}/dir")).json()
+    assert shown["applied"]["etag"] == '"2"'
+
+
+async def test_what_was_confirmed_goes_on_without_anybody_asking(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_directory, "REMOVED_AT_ONCE", 2)
+    await put(api, "dir", "one", [f"https://agent-{number}.example/" for number in range(20)])
+    await put(api, "dir", "two", URLS)
+    confirmed = await api.ask("POST", f"{DIRECTORIES}/dir/confirm")
+    assert confirmed.json()["state"] == "removing"
+    await tidy_up(api)
+    assert (await api.ask("GET", f"{DIRECTORIES}/dir")).json()["size"] > 3
+    clock.advance(31)
+    await tidy_up(api)
+    shown = (await api.ask("GET", f"{DIRECTORIES}/dir")).json()
+    assert (shown["size"], shown["applied"]["import_id"]) == (3, "two")
+
+
+async def test_it_prunes_once_an_hour_and_after_the_clock_was_set_back(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pruned = 0
+
+    async def count(_database: object) -> None:
+        nonlocal pruned
+        pruned += 1
+
+    monkeypatch.setattr(prune_history, "prune_history", count)
+    pruner = HistoryPruner(api.database)
+    for seconds in (0, 3_599, 1, 10, -7_200, 10):
+        clock.advance(seconds)
+        await pruner.tidy_up()
+    assert pruned == 3
