@@ -7,6 +7,7 @@ their own. Bare section numbers are those of the A2A 1.0 specification.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -137,6 +138,8 @@ def private_urls(members: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, 
                     yield (key, index, "url") if isinstance(item, dict) else (key, index), url
 
 
+# Whoever reads one card asks for each of its URLs three times.
+@lru_cache(maxsize=MAX_INTERFACES)
 def url_fault(url: str) -> InterfaceFinding | None:
     """Return the finding that keeps `url` from being called, None if it is an absolute http(s) URL."""
     if "{" in url or "}" in url:

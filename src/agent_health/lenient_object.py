@@ -77,6 +77,8 @@ class LenientObject:
 
     def clean(self, text: str, *inner: str | int) -> str:
         """Return `text`, found at `inner`, cut to MAX_TEXT_CHARS and without unprintable characters."""
+        if len(text) <= MAX_TEXT_CHARS and text.isprintable():
+            return text
         if len(text) > MAX_TEXT_CHARS:
             self.note("too_long", *inner, message=f"cut to {MAX_TEXT_CHARS} of {len(text)} characters")
         cleaned, count = _UNPRINTABLE.subn("\ufffd", text[:MAX_TEXT_CHARS])
