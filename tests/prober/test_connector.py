@@ -270,6 +270,27 @@ async def test_an_expired_certificate_is_asked_for_once_more_and_nothing_is_sent
 
 
 @on_both_loops
+async def test_a_certificate_that_has_not_expired_itself_has_no_end_that_matters(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority.is_trusted(monkeypatch)
+    expired = authority.serving("agent.example", begins_at=LONG_AGO, ends_at=LONG_AGO.replace(year=2021))
+    good = authority.serving("agent.example")
+    shown = iter([expired, good])
+
+    def choose(socket: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        socket.context = next(shown)
+
+    # What an expired certificate above a good one looks like: the second look finds a good one.
+    expired.sni_callback = choose
+    async with serving({}, expired) as server, connecting({"agent.example": HERE}) as connector:
+        why = await unreached(connector, f"https://agent.example:{server.port}/")
+        assert why.result is ResultClass.TLS_FAILURE
+        assert why.certificate_expires_at is None
+        assert "expired" in why.reason
+
+
+@on_both_loops
 async def test_what_is_wrong_with_a_certificate_besides_its_age_is_told_first(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
+from ipaddress import ip_address
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,6 @@ from tests.support.both_loops import on_both_loops
 from tests.support.certificates import Authority
 from tests.support.dns_server import Failure, Names
 from tests.support.hostile_server import Reply, accepting, answer, as_json, kept, raw, redirect, serving
-from tests.support.open_files import no_more_than, open_files
 from tests.support.safe_asking import HERE, MAX_BYTES, SHORT, USER_AGENT, asking
 from tests.support.servers import free_port
 from yarl import URL
@@ -19,7 +20,8 @@ from yarl import URL
 from agent_health.errors import InvalidSetting
 from agent_health.observation import MAX_ETAG_CHARS, ResultClass
 from agent_health.prober import resolve
-from agent_health.prober.fetch import HARMLESS_HEADERS, Fetcher, _read_alike
+from agent_health.prober.fetch import HARMLESS_HEADERS, Fetcher, _failed, _read_alike
+from agent_health.prober.line import Line
 from agent_health.prober.resolve import Resolver
 from agent_health.target_address import Refused, TargetUrl
 
@@ -190,6 +192,28 @@ async def test_redirects_have_one_deadline_together() -> None:
     assert len(server.heads) <= 3
 
 
+async def test_a_body_may_take_longer_than_its_first_byte() -> None:
+    async def late(writer: asyncio.StreamWriter, _head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{")
+        await writer.drain()
+        await asyncio.sleep(0.5)
+        writer.write(b"}")
+
+    timeouts = SHORT.model_copy(update={"total_seconds": 5.0})
+    async with serving({"/": late}) as server, asking(timeouts=timeouts) as asker:
+        fetched = await asker.get(f"{server.url}/")
+    assert (fetched.result, fetched.body) == (ResultClass.OK, b"{}")
+
+
+async def test_what_broke_as_we_gave_it_up_was_late() -> None:
+    line = Line(asyncio.get_running_loop())
+    line.address = ip_address("127.0.0.1")
+    broken = aiohttp.ClientPayloadError("not enough data")
+    assert _failed(URL("http://a.example/"), broken, line).result is ResultClass.HTTP_ERROR
+    line.is_late = True
+    assert _failed(URL("http://a.example/"), broken, line).result is ResultClass.TIMEOUT
+
+
 # ── one connection for several requests ──
 
 
@@ -277,15 +301,13 @@ async def test_who_leaves_midway_leaves_nothing_open() -> None:
         await came.wait()
         await asyncio.Event().wait()
 
-    async with asking() as asker:
-        before = open_files()
-        async with serving({"/": hold}) as server:
-            leaving = [asyncio.create_task(asker.get(f"{server.url}/")) for _ in range(10)]
-            await came.wait()
-            for task in leaving:
-                task.cancel()
-            await asyncio.gather(*leaving, return_exceptions=True)
-        await no_more_than(before)
+    async with serving({"/": hold}) as server, asking() as asker:
+        leaving = [asyncio.create_task(asker.get(f"{server.url}/")) for _ in range(10)]
+        await came.wait()
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+        assert not asker.fetcher._lines._lines
 
 
 # ── redirects ──

@@ -149,6 +149,17 @@ async def test_many_small_headers_are_too_much_together() -> None:
 
 
 @on_both_loops
+async def test_the_header_of_a_later_answer_is_bounded_too() -> None:
+    async def reply(writer: asyncio.StreamWriter, head: str) -> None:
+        await (hostile.endless_hints if "second" in head else kept())(writer, head)
+
+    async with connected(reply) as line:
+        await (await line.ask(ASKED)).content.read()
+        with pytest.raises(HttpProcessingError, match="Got more than"):
+            await line.ask(ASKED.replace(b"\r\n\r\n", b"\r\nX-Turn: second\r\n\r\n"))
+
+
+@on_both_loops
 async def test_what_is_sent_before_anything_is_asked_is_bounded_too() -> None:
     async def chatter(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

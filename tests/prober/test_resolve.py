@@ -158,8 +158,10 @@ async def test_no_more_names_are_looked_up_at_once_than_may_be() -> None:
     names: Names = {f"n{number}.example": HERE for number in range(20)}
     async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
         resolver._room = asyncio.Semaphore(3)
-        found = await asyncio.gather(*(resolver.resolve(name) for name in names))
-        assert [texts(one) for one in found] == [["127.0.0.1"]] * 20
+        # Who waits for room with others who ask for the same name shares it with them.
+        found = await asyncio.gather(*(resolver.resolve(name) for name in [*names, *names]))
+        assert [texts(one) for one in found] == [["127.0.0.1"]] * 40
+        assert set(dns.asked.values()) == {2}
 
 
 @on_both_loops
