@@ -12,6 +12,7 @@ from agent_health.cli.progress import (
     PlainProgress,
     Rate,
     counts_text,
+    last_line,
     line_of,
     progress_on,
     seconds_left,
@@ -90,12 +91,13 @@ def test_a_log_gets_a_line_now_and_then_and_one_at_the_end() -> None:
     assert [line.split(" ")[0] for line in lines] == ["10", "20", "a", "22"]
 
 
-def test_nothing_is_told_twice_at_the_end() -> None:
-    clock, stream = Clock(), io.StringIO()
-    with PlainProgress(stream, clock) as progress:
-        clock.now_s = LINE_EVERY_SECONDS
-        progress.show(CrawlState(probed=1, total=1))
-    assert len(stream.getvalue().splitlines()) == 1
+def test_the_last_line_tells_how_long_all_of_it_took() -> None:
+    assert last_line(CrawlState(probed=1515, total=1515, results=RESULTS), 60.5).startswith(
+        "1,515 of 1,515 probed in 1 min 1 s, 25/s: 12 alive"
+    )
+    assert (
+        last_line(CrawlState(probed=0, total=None, note="away"), 0.0) == "0 probed in 0 s: nothing yet; away"
+    )
 
 
 def test_no_name_steers_the_terminal() -> None:
@@ -125,10 +127,8 @@ def test_a_terminal_gets_a_bar_and_what_stays_above_it() -> None:
     assert "1,000 of 2,000 probed, 500/s, 2 s left" in shown
     assert "a list was read" in shown
     # The last thing that is seen is a line that stays.
-    assert (
-        "1,000 of 2,000 probed, 500/s, 2 s left: 12 alive"
-        in shown.replace("\n", " ").rsplit("\x1b[2K", 1)[-1]
-    )
+    last = shown.replace("\n", " ").rsplit("\x1b[2K", 1)[-1]
+    assert "1,000 of 2,000 probed in 2 s, 500/s: 12 alive" in last
 
 
 def test_a_crawl_without_an_end_has_no_bar() -> None:

@@ -43,9 +43,17 @@ class Rate:
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, int]] = []
+        self._began_s: float | None = None
+
+    @property
+    def lasted_s(self) -> float:
+        """From the first look to the last, in seconds."""
+        return self._seen[-1][0] - self._began_s if self._began_s is not None else 0.0
 
     def add(self, now_s: float, count: int) -> None:
         """Take note of a count that only rises, at a time that only rises."""
+        if self._began_s is None:
+            self._began_s = now_s
         self._seen.append((now_s, count))
         while len(self._seen) > 2 and self._seen[1][0] <= now_s - RATE_WINDOW_SECONDS:
             del self._seen[0]
@@ -93,6 +101,18 @@ def line_of(state: CrawlState, rate: float | None) -> str:
     return f"{told}; {state.note}" if state.note else told
 
 
+def last_line(state: CrawlState, lasted_s: float) -> str:
+    """Tell on one line what came of it all, and how long it took."""
+    from agent_health.decision import duration_text  # noqa: PLC0415 - see counts_text
+
+    told = f"{pace_text(state, None)} in {duration_text(math.ceil(lasted_s))}"
+    if lasted_s > 0:
+        rate = state.probed / lasted_s
+        told += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
+    told += f": {counts_text(state.results)}"
+    return f"{told}; {state.note}" if state.note else told
+
+
 def seconds_left(state: CrawlState, rate: float | None) -> float | None:
     """Return how long it may still take at this rate; None if nobody can know."""
     if state.total is None or not rate:
@@ -132,7 +152,7 @@ class PlainProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._last is not None:
-            self.say(line_of(self._last, self._rate.per_second))
+            self.say(last_line(self._last, self._rate.lasted_s))
 
     def show(self, state: CrawlState) -> None:
         """Say it if the last line is old enough."""
@@ -141,7 +161,6 @@ class PlainProgress:
         self._last = state
         if now_s - self._said_at_s >= LINE_EVERY_SECONDS:
             self._said_at_s = now_s
-            self._last = None
             self.say(line_of(state, self._rate.per_second))
 
     def say(self, text: str) -> None:
@@ -177,7 +196,7 @@ class DrawnProgress:
     ) -> None:
         self._live.stop()
         if self._last is not None:
-            self.say(line_of(self._last, self._rate.per_second))
+            self.say(last_line(self._last, self._rate.lasted_s))
 
     def show(self, state: CrawlState) -> None:
         """Draw it anew."""
