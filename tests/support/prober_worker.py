@@ -1,0 +1,94 @@
+"""What does one process do that probes for a registry, in drills that kill and stop it?
+
+A real worker, a real registry; only the targets are made up: they all answer at once, and each look at one
+is noted in a file. Its monotonic clock may be one that sleeps when the process does, as on a laptop.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tests.support.probed_world import World, definition_of
+
+from agent_health.client.registry import RegistryClient
+from agent_health.prober.clock import Clock
+from agent_health.prober.ledger import ProbeReport, TargetEntry
+from agent_health.prober.registry_ledger import RegistryLedger
+from agent_health.prober.worker import Worker
+
+INTERVAL_SECONDS = 3.0
+KEY_VARIABLE = "AGENT_HEALTH_REGISTRY_KEY"
+MAX_STEP_SECONDS = 0.5
+"""A sleepy clock goes on by no more than this between two looks at it."""
+
+
+class Noted(World):
+    """Notes when it looked at whom."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(Clock(), definition.cadence.policy(), takes_s=0.005)
+        self._file = file.open("a")
+
+    async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
+        report = await super().probe(entry, at_s)
+        self._file.write(f"{entry.url} {at_s:.3f}\n")
+        self._file.flush()
+        self.looks.clear()
+        return report
+
+
+class SleepyClock:
+    """Stands still while its process does."""
+
+    def __init__(self) -> None:
+        self._last_s = self._now_s = time.monotonic()
+
+    def __call__(self) -> float:
+        now_s = time.monotonic()
+        self._now_s += min(now_s - self._last_s, MAX_STEP_SECONDS)
+        self._last_s = now_s
+        return self._now_s
+
+
+definition = definition_of(
+    cadence={
+        "allow_fast_cadence": True,
+        "interval_seconds": INTERVAL_SECONDS,
+        "confirm_after_seconds": 1.0,
+        "card_every_seconds": 10.0,
+    }
+)
+
+
+async def work(url: str, name: str, looks: Path, ttl_s: float, clock: Clock) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with RegistryClient(url, key=os.environ[KEY_VARIABLE]) as client:
+        worker = Worker(
+            RegistryLedger(client),
+            Noted(looks),
+            definition,
+            worker_name=name,
+            clock=clock,
+            shard_ttl_s=ttl_s,
+        )
+        await worker.run(stop)
+
+
+def main() -> None:
+    url, name, looks, ttl_seconds, *options = sys.argv[1:]
+    clock = Clock()
+    with asyncio.Runner() as runner:
+        if "sleepy" in options:
+            sleepy = SleepyClock()
+            clock = Clock(monotonic_s=sleepy)
+            # Its timers sleep too.
+            runner.get_loop().time = sleepy  # type: ignore[method-assign]  # a loop on a machine that sleeps
+        runner.run(work(url, name, Path(looks), float(ttl_seconds), clock))
+
+
+if __name__ == "__main__":
+    main()
