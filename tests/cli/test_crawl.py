@@ -1,6 +1,7 @@
 """Who of a directory is alive? Asked again and again, or once, on the command line."""
 
 import asyncio
+import inspect
 import json
 from pathlib import Path
 
@@ -108,6 +109,18 @@ async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: 
     async with open_local_home("sqlite:///mixed.db") as home:
         next_one = LocalLedger(home.database)
         assert len(await next_one.claim("worker-1", 60.0, {})) == SHARDS
+
+
+async def test_what_a_crawl_without_an_end_does_now_and_then_can_be_done(tmp_path: Path) -> None:
+    async with open_local_home("sqlite:///mixed.db", tmp_path / "report") as home:
+        (tmp_path / "report").mkdir()
+        jobs = home.jobs()
+        assert set(jobs) == {"imports", "pruning", "report"}
+        for _, deed in jobs.values():
+            done = deed()
+            assert inspect.isawaitable(done)
+            await done
+    assert "census.html" in files(tmp_path / "report")
 
 
 async def test_a_directory_that_has_shrunk_is_held_and_the_way_out_is_told(

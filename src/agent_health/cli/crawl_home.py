@@ -30,6 +30,12 @@ from agent_health.errors import InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.jobs import Deed
 from agent_health.prober.registry_ledger import RegistryLedger
+from agent_health.registry.prune_history import (
+    PRUNE_SECONDS,
+    ROUND_SECONDS,
+    finish_imports,
+    prune_history,
+)
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.sweep import Sweeper
 from agent_health.storage import census_counts, probers, schema
@@ -143,7 +149,13 @@ class LocalHome:
 
     def jobs(self) -> Mapping[str, tuple[float, Deed]]:
         """Return what is to be done every so many seconds."""
-        return {} if self._report is None else {"report": (REPORT_SECONDS, self.write_report)}
+        jobs: dict[str, tuple[float, Deed]] = {
+            "imports": (ROUND_SECONDS, partial(finish_imports, self.database)),
+            "pruning": (PRUNE_SECONDS, partial(prune_history, self.database)),
+        }
+        if self._report is not None:
+            jobs["report"] = (REPORT_SECONDS, self.write_report)
+        return jobs
 
     async def write_report(self) -> None:
         """Write the census of what is known now, if somebody wants it. StoreUnavailable."""
@@ -232,6 +244,7 @@ async def open_local_home(url: str, report: Path | None = None) -> AsyncIterator
             if file is not None:
                 await home.clear()
             yield home
+            await prune_history(database)
             await home.write_report()
         finally:
             await database.close()
