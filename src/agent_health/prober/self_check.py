@@ -18,7 +18,7 @@ LAG_EVERY_SECONDS: Final = 0.1
 """How often a prober looks whether its event loop wakes it in time."""
 LAG_WINDOW_SECONDS: Final = 10.0
 MIN_LAGS: Final = 20
-MAX_LAG_SECONDS: Final = 0.5
+MAX_LAG_SECONDS: Final = 1.0
 """The 99th percentile: later, deadlines of seconds say as much about us as about them."""
 MAX_STANDSTILL_SECONDS: Final = 2.0
 """One lag of this size is enough: whatever was under way meanwhile looks like a timeout."""

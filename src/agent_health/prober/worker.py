@@ -25,10 +25,9 @@ from agent_health.prober.self_check import NetworkCounts, SelfCheck
 from agent_health.prober.self_watch import SelfWatch
 from agent_health.prober.shards import Holdings, Shard
 from agent_health.prober.target_feed import TargetFeed
+from agent_health.prober.visit import REQUESTS_IN_TIME
 from agent_health.target import SHARDS
 
-REQUESTS_IN_TIME: Final = 3
-"""A probe takes at most so many times what one request may take."""
 OVERDUE_SECONDS: Final = 10.0
 """A probe that takes so much longer than it may is a defect of ours, and ended."""
 GRACE_SECONDS: Final = 5.0
@@ -47,7 +46,12 @@ _log = logging.getLogger("agent_health.prober")
 
 
 class Worker:
-    """Probes the targets of the shards that it wins. For one run: watch for ever, or one census."""
+    """Probes the targets of the shards that it wins. For one run: watch for ever, or one census.
+
+    `worker_name` is this worker's alone among all that share the ledger. `network` tells what resolver and
+    connector have counted, `reaches` whether anybody answers at a canary's URL: without them it notices
+    later that it is itself at fault. A shard whose holder says nothing for `shard_ttl_s` is given to others.
+    """
 
     def __init__(
         self,
