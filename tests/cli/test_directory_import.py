@@ -201,6 +201,21 @@ async def test_a_long_list_goes_in_pages(
     assert (await read(database, a_list)).told == "agents.txt: 20 targets"
 
 
+async def test_all_directories_together_list_no_more_than_the_definition_allows(
+    database: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "few.txt").write_text("a.example\nb.example\n")
+    write_list(tmp_path, *(f"a{number}.example" for number in range(9)))
+    directories = [{"file": "few.txt"}, {"file": "agents.txt"}]
+    definition = defined(tmp_path, directories=directories, limits={"max_targets": 10})
+    reading = importer(database, definition)
+    assert not (await reading.import_directory(definition.directories[0])).has_failed
+    outcome = await reading.import_directory(definition.directories[1])
+    assert outcome.has_failed
+    assert "8" in outcome.told
+    assert await sizes(database) == {"few.txt": 2}
+
+
 async def test_a_directory_at_a_url_is_asked_conditionally(database: Database, tmp_path: Path) -> None:
     listed = answer(200, b'["https://a.example"]', Content_Type="application/json", ETag='"one"')
     replies: dict[str, Reply] = {"/list.json": listed}

@@ -122,11 +122,13 @@ class DirectoryImporter:
 
     async def _import_directory(self, source: DirectorySource) -> Outcome:
         name = source.label
-        record = await self._record(name)
+        records = {record.name: record for record in await self._lists.all()}
+        record = records.get(name)
         known = None
         if record is not None and (last := record.held or record.applied) is not None:
             known = _without_prefix(last.etag, self._prefix)
-        read = await read_directory(self._source(source), self._get, known=known)
+        others = sum(records[other].size for other in self.names if other != name and other in records)
+        read = await read_directory(self._source(source, others), self._get, known=known)
         if isinstance(read, NotRead):
             size = 0 if record is None else record.size
             kept = f"; the {targets_text(size)} that it listed before stay" if size else ""
@@ -146,7 +148,8 @@ class DirectoryImporter:
         )
         return _with_findings(outcome, read)
 
-    def _source(self, source: DirectorySource) -> Source:
+    def _source(self, source: DirectorySource, others: int) -> Source:
+        """Return what is read, and how; `others` is how many targets the other directories list."""
         key = None if source.key_file is None else read_key(source.key_file)
         return Source(
             url=source.url,
@@ -154,7 +157,7 @@ class DirectoryImporter:
             format=source.format,
             key=key,
             kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
-            max_entries=self._definition.limits.max_targets,
+            max_entries=max(1, self._definition.limits.max_targets - others),
         )
 
     async def _record(self, name: str) -> DirectoryRecord | None:
