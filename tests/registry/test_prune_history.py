@@ -75,7 +75,7 @@ async def test_of_one_target_the_last_changes_are_kept(
     async def changes_of(url: str) -> list[int]:
         found = await rows(
             api,
-            "SELECT url, changed.id FROM result_changes changed JOIN targets ON targets.id = target ORDER BY 2",
+            "SELECT url, said.id FROM result_changes said JOIN targets ON targets.id = target ORDER BY 2",
         )
         return [number for of, number in found if of == url]
 

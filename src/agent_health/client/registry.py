@@ -6,6 +6,7 @@ from typing import Self
 import aiohttp
 
 from agent_health.client.registry_agents import RegistryAgents
+from agent_health.client.registry_census import RegistryCensus
 from agent_health.client.registry_connection import TIMEOUT_SECONDS, RegistryConnection
 from agent_health.client.registry_directories import RegistryDirectories
 from agent_health.client.registry_events import RegistryEvents
@@ -52,6 +53,7 @@ class RegistryClient:
         self.targets = RegistryTargets(self._connection)
         self.shards = RegistryShards(self._connection)
         self.directories = RegistryDirectories(self._connection)
+        self.census = RegistryCensus(self._connection)
 
     def __repr__(self) -> str:
         return f"RegistryClient({str(self._connection.url)!r})"

@@ -19,6 +19,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from agent_health.access import PERMISSIONS, Action, Role
 from agent_health.agent_record import AGENT_ID_CHARACTERS, AgentRecord, Heartbeat, HeartbeatReply
+from agent_health.census_record import RUN_PATTERN
 from agent_health.directory_record import DIRECTORY_PATTERN, IMPORT_PATTERN, MAX_PAGES
 from agent_health.document import MAX_NUMBER
 from agent_health.lease_record import LeaseRecord
@@ -151,6 +152,7 @@ _PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "shard":      {"type": "integer", "minimum": 0, "maximum": SHARDS - 1},
     "directory":  {"type": "string", "pattern": DIRECTORY_PATTERN},
     "import_id":  {"type": "string", "pattern": IMPORT_PATTERN},
+    "run_id":     {"type": "string", "pattern": RUN_PATTERN},
     "page":       {"type": "integer", "minimum": 1, "maximum": MAX_PAGES},
 })  # fmt: skip
 
@@ -166,6 +168,7 @@ _EXAMPLES_IN_PATH = MappingProxyType({
     "directory": "a2aregistry.org",
     "import_id": "2026-02-08",
     "page": 1,
+    "run_id": "2026-02-08",
 })  # fmt: skip
 
 # What a docstring calls by the name of our exception is a code to those who call from outside.
@@ -536,6 +539,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType({
         "source": "https://a2aregistry.org/api/agents",
     },
     "ImportEnd": {"pages": 1},
+    "RunRequest": {"name": "census", "is_over": True},
     "ObservationBatch": {
         "observations": [
             {

@@ -6,12 +6,14 @@ counted with the gone (`targets.count_gone`), and nowhere here.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import Row, insert, select, text, update
 
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import census_runs
+from agent_health.target import SHARDS
 
 ROWS_AT_ONCE = 10_000
 """Of those that are fetched from the database before they are counted on."""
@@ -36,12 +38,20 @@ class StoredRun:
 _HOSTS = """
     SELECT host, result, version, count(*) FROM (
         SELECT host, result, CASE WHEN {is_living} THEN protocol_version END AS version
-        FROM targets LEFT JOIN probed ON probed.target = targets.id WHERE gone_at_s IS NULL
+        FROM targets LEFT JOIN probed ON probed.target = targets.id
+        WHERE gone_at_s IS NULL AND shard >= :first_shard AND shard < :end_shard
     ) AS living GROUP BY host, result, version
 """
 _HOSTS_SQLITE = text(_HOSTS.format(is_living="result IN (SELECT value FROM json_each(:living))"))
 _HOSTS_POSTGRESQL = text(
     _HOSTS.format(is_living="result = ANY(ARRAY(SELECT json_array_elements_text(CAST(:living AS json))))")
+)
+_RUN = select(
+    census_runs.c.run_id,
+    census_runs.c.name,
+    census_runs.c.began_at_s,
+    census_runs.c.ended_at_s,
+    census_runs.c.counts,
 )
 _DIRECTORIES = text("""
     SELECT directories.name, result, count(*)
@@ -62,14 +72,18 @@ _HEALTH = text("""
 
 
 def hosts(
-    transaction: Transaction, living: Sequence[str]
+    transaction: Transaction, living: Sequence[str], shards: range = range(SHARDS)
 ) -> Iterator[tuple[str, str | None, str | None, int]]:
     """Return host, result, protocol version and count, as they come; the version of those results alone.
 
-    To be read to the end within the transaction: there may be a million.
+    To be read to the end within the transaction: there may be a million. `shards`: only of hosts in these.
     """
     statement = _HOSTS_POSTGRESQL if transaction.is_postgresql else _HOSTS_SQLITE
-    asked = {"living": to_json(list(living)).decode()}
+    asked = {
+        "living": to_json(list(living)).decode(),
+        "first_shard": shards.start,
+        "end_shard": shards.stop,
+    }
     few_at_once = statement.execution_options(yield_per=ROWS_AT_ONCE)
     for row in transaction.connection.execute(few_at_once, asked):
         yield row[0], row[1], row[2], row[3]
@@ -121,22 +135,25 @@ def open_run(transaction: Transaction, name: str, since_s: float) -> StoredRun |
     return latest[0]
 
 
+def find_run(transaction: Transaction, run_id: str) -> StoredRun | None:
+    """Return a pass by its id; None if it never began."""
+    row = transaction.connection.execute(_RUN.where(census_runs.c.run_id == run_id)).one_or_none()
+    return None if row is None else _run(row)
+
+
 def runs(transaction: Transaction, name: str | None, limit: int) -> list[StoredRun]:
     """Return the last passes of this name, or of any, the latest first."""
-    columns = census_runs.c
-    wanted = select(
-        columns.run_id, columns.name, columns.began_at_s, columns.ended_at_s, columns.counts
-    ).order_by(columns.began_at_s.desc(), columns.run_id.desc())
+    wanted = _RUN.order_by(census_runs.c.began_at_s.desc(), census_runs.c.run_id.desc())
     if name is not None:
-        wanted = wanted.where(columns.name == name)
-    return [
-        StoredRun(
-            run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=ended_at_s, counts=_counts(counts)
-        )
-        for run_id, name, began_at_s, ended_at_s, counts in transaction.connection.execute(
-            wanted.limit(limit)
-        )
-    ]
+        wanted = wanted.where(census_runs.c.name == name)
+    return [_run(row) for row in transaction.connection.execute(wanted.limit(limit))]
+
+
+def _run(row: Row[Any]) -> StoredRun:
+    run_id, name, began_at_s, ended_at_s, counts = row
+    return StoredRun(
+        run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=ended_at_s, counts=_counts(counts)
+    )
 
 
 def _counts(stored: str | None) -> dict[str | None, int]:

@@ -1,0 +1,99 @@
+"""What does a registry count of all targets, for whoever takes a census? (`/api/v1/census`)
+
+Counts and no judgements: shares, platforms and trends are for `prober/census` to tell.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, StringConstraints
+
+from agent_health.agent_record import NAME_PATTERN, Body
+from agent_health.document import HealthStatus, Time
+from agent_health.observation import ResultClass
+from agent_health.result_sums import Layer
+
+RUN_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
+
+RunName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
+
+
+class TargetCount(BaseModel):
+    """So many targets whose last result was this."""
+
+    result: ResultClass | None = None
+    """Absent: never measured."""
+    count: int
+
+
+class DirectoryCount(TargetCount):
+    """The same, of those that one directory lists; who is listed twice counts in both."""
+
+    directory: str
+
+
+class HostCount(TargetCount):
+    """The same, of those on one host."""
+
+    host: str
+    protocol_version: str | None = None
+    """As their cards say it; told of the living alone."""
+
+
+class ProbeCount(BaseModel):
+    """So many probes of which one layer ended like this."""
+
+    layer: Layer
+    result: ResultClass
+    bucket: int
+    """Of the latency; -1 without one. See `agent_health.result_sums`."""
+    count: int
+
+
+class CensusRun(BaseModel):
+    """One pass over all targets."""
+
+    run_id: str
+    name: str
+    """Of the probe definition."""
+    began_at: Time
+    ended_at: Time | None = None
+    """Absent: it goes on, or was broken off."""
+    counts: list[TargetCount]
+    """Targets at its end, by their last result."""
+
+
+class CensusCounts(BaseModel):
+    """The answer to `GET /api/v1/census`."""
+
+    made_at: Time
+    since: Time
+    until: Time
+    """`probes` are counted by whole hours: all that this period touches."""
+    targets: list[TargetCount]
+    """Each once."""
+    directories: list[DirectoryCount]
+    probes: list[ProbeCount]
+    health: dict[HealthStatus, int]
+    """How targets that show life call themselves."""
+    gone: dict[str, int]
+    """Those that are not probed any more, by the reason."""
+    runs: list[CensusRun]
+    """The last ones, the latest first."""
+
+
+class HostCounts(BaseModel):
+    """One page of `GET /api/v1/census/hosts`."""
+
+    hosts: list[HostCount]
+    """A host may come in several rows, all of them on one page."""
+    cursor: str | None = None
+    """Where the next page begins; absent on the last one."""
+
+
+class RunRequest(Body):
+    """The body of `PUT /api/v1/census/runs/{run_id}`."""
+
+    name: RunName
+    """Of the probe definition."""
+    is_over: bool = False
+    """Whether all targets were probed: then they are counted."""

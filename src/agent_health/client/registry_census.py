@@ -1,0 +1,64 @@
+"""What can be asked of a registry about all targets together?"""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+from agent_health.census_record import CensusCounts, CensusRun, HostCount, HostCounts, RunRequest
+from agent_health.client.registry_connection import Question, RegistryConnection, made, path_of, query_of
+from agent_health.client.registry_errors import InvalidAnswer
+
+MAX_PAGES = 10_000
+"""That `hosts` turns: a registry that never ends is not followed for ever."""
+
+
+class RegistryCensus:
+    """`client.census`."""
+
+    def __init__(self, connection: RegistryConnection) -> None:
+        self._connection = connection
+
+    async def counts(
+        self, *, since: datetime | None = None, until: datetime | None = None, name: str | None = None
+    ) -> CensusCounts:
+        """Return how many targets there are by their last result, and how probes of a period ended.
+
+        `name`: only the runs of one probe definition.
+        """
+        query = query_of(
+            since=None if since is None else since.isoformat(),
+            until=None if until is None else until.isoformat(),
+            name=name,
+        )
+        question = Question(method="GET", path=path_of("census"), query=query, may_repeat=True)
+        return await self._connection.ask_for(CensusCounts, question)
+
+    async def hosts(self) -> AsyncIterator[HostCount]:
+        """Yield how many targets there are on each host; a host may come in several rows."""
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            query = query_of(cursor=cursor)
+            question = Question(method="GET", path=path_of("census", "hosts"), query=query, may_repeat=True)
+            page = await self._connection.ask_for(HostCounts, question)
+            for host in page.hosts:
+                yield host
+            cursor = page.cursor
+            if cursor is None:
+                return
+        raise InvalidAnswer("the list of hosts does not end")
+
+    async def begin_run(self, run_id: str, name: str) -> CensusRun:
+        """Note that a pass over all targets begins; again, nothing happens."""
+        return await self._put_run(run_id, made(RunRequest, name=name))
+
+    async def end_run(self, run_id: str, name: str) -> CensusRun:
+        """Note that all targets were probed, and have them counted; again, nothing happens."""
+        return await self._put_run(run_id, made(RunRequest, name=name, is_over=True))
+
+    async def _put_run(self, run_id: str, body: RunRequest) -> CensusRun:
+        question = Question(
+            method="PUT",
+            path=path_of("census", "runs", run_id),
+            body=body.model_dump_json().encode(),
+            may_repeat=True,
+        )
+        return await self._connection.ask_for(CensusRun, question)

@@ -1,0 +1,165 @@
+"""How many targets are there of each kind, and how did each pass over them end? (`/api/v1/census`)"""
+
+import re
+
+from agent_health.access import Action, require
+from agent_health.agent_record import Body, moment
+from agent_health.census_record import (
+    RUN_PATTERN,
+    CensusCounts,
+    CensusRun,
+    DirectoryCount,
+    HostCount,
+    HostCounts,
+    ProbeCount,
+    RunName,
+    RunRequest,
+    TargetCount,
+)
+from agent_health.document import HealthStatus, Time
+from agent_health.errors import InvalidRequest
+from agent_health.finding import Finding
+from agent_health.observation import ANSWERED, ResultClass
+from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
+from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.result_sums import Layer
+from agent_health.storage import census_counts, result_history, targets
+from agent_health.storage.census_counts import StoredRun
+from agent_health.storage.database import Transaction
+from agent_health.storage.result_history import ALL_TARGETS, hour_of
+from agent_health.target import SHARDS
+
+PATH = "/api/v1/census"
+PERIOD_SECONDS = 86_400.0
+"""Over which probes are counted, unless somebody asks otherwise."""
+MAX_RUNS = 100
+SHARDS_AT_ONCE = 64
+"""Whose hosts make one page."""
+
+_LISTED = "census_hosts"
+
+
+class CensusQuery(Body):
+    """The query of `GET /api/v1/census`."""
+
+    since: Time | None = None
+    """The period over which probes are counted; absent: a day."""
+    until: Time | None = None
+    """Absent: now."""
+    name: RunName | None = None
+    """Whose runs are told: those of one probe definition; absent: of all."""
+
+
+class HostQuery(Body):
+    """The query of `GET /api/v1/census/hosts`."""
+
+    cursor: Cursor | None = None
+    """As the page before gave it."""
+
+
+def show_census(transaction: Transaction, call: Call) -> Reply:
+    """Return how many targets and probes there are of each kind."""
+    require(call.caller, Action.READ_TARGETS)
+    query, now_s = call.query_as(CensusQuery), transaction.now_s
+    until_s = now_s if query.until is None else query.until.timestamp()
+    since_s = until_s - PERIOD_SECONDS if query.since is None else query.since.timestamp()
+    sums = result_history.sums_between(transaction, ALL_TARGETS, hour_of(since_s), hour_of(until_s) + 1)
+    answer = CensusCounts(
+        made_at=moment(now_s),
+        since=moment(since_s),
+        until=moment(until_s),
+        targets=[
+            TargetCount(result=_result(result), count=count)
+            for result, count in census_counts.results(transaction).items()
+        ],
+        directories=[
+            DirectoryCount(directory=name, result=_result(result), count=count)
+            for name, result, count in census_counts.directories(transaction)
+        ],
+        probes=[
+            ProbeCount(layer=Layer(layer), result=ResultClass(result), bucket=bucket, count=count)
+            for layer, result, bucket, count in sums
+        ],
+        health={HealthStatus(health): count for health, count in census_counts.health(transaction).items()},
+        gone=dict(targets.count_gone(transaction)),
+        runs=[_run(run) for run in census_counts.runs(transaction, query.name, MAX_RUNS)],
+    )
+    return Reply(content=answer)
+
+
+def list_hosts(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of how many targets there are on each host."""
+    require(call.caller, Action.READ_TARGETS)
+    query = call.query_as(HostQuery)
+    first = 0 if query.cursor is None else numbers_in(query.cursor, _LISTED, 1)[0]
+    last = min(first + SHARDS_AT_ONCE, SHARDS)
+    rows = census_counts.hosts(transaction, sorted(ANSWERED), shards=range(first, last))
+    answer = HostCounts(
+        hosts=[
+            HostCount(host=host, result=_result(result), protocol_version=version, count=count)
+            for host, result, version, count in rows
+        ],
+        cursor=cursor_at(_LISTED, last) if last < SHARDS else None,
+    )
+    return Reply(content=answer)
+
+
+def put_run(transaction: Transaction, call: Call) -> Reply:
+    """Note that a pass over all targets has begun, or is over; again, nothing happens."""
+    body, run_id = call.body_as(RunRequest), call.path["run_id"]
+    if not re.fullmatch(RUN_PATTERN, run_id):
+        raise InvalidRequest([Finding("invalid_run_id", "", f"expected a run_id like {RUN_PATTERN}")])
+    run = census_counts.find_run(transaction, run_id)
+    if run is None:
+        run = census_counts.begin_run(transaction, run_id, body.name)
+    if body.is_over:
+        census_counts.end_run(transaction, run_id)
+        run = census_counts.find_run(transaction, run_id) or run
+    return Reply(content=_run(run))
+
+
+def _run(run: StoredRun) -> CensusRun:
+    return CensusRun(
+        run_id=run.run_id,
+        name=run.name,
+        began_at=moment(run.began_at_s),
+        ended_at=None if run.ended_at_s is None else moment(run.ended_at_s),
+        counts=[TargetCount(result=_result(result), count=count) for result, count in run.counts.items()],
+    )
+
+
+def _result(stored: str | None) -> ResultClass | None:
+    return None if stored is None else ResultClass(stored)
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        summary="Count targets by their last result, and probes by how they ended",
+        action=Action.READ_TARGETS,
+        deed=show_census,
+        is_write=False,
+        query=CensusQuery,
+        answer=CensusCounts,
+    ),
+    Operation(
+        method="GET",
+        path=f"{PATH}/hosts",
+        summary="Count targets by host",
+        action=Action.READ_TARGETS,
+        deed=list_hosts,
+        is_write=False,
+        query=HostQuery,
+        answer=HostCounts,
+    ),
+    Operation(
+        method="PUT",
+        path=f"{PATH}/runs/{{run_id}}",
+        summary="Note that a pass over all targets has begun, or is over",
+        action=Action.REPORT_OBSERVATIONS,
+        deed=put_run,
+        body=RunRequest,
+        answer=CensusRun,
+    ),
+)

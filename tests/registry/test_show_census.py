@@ -1,0 +1,141 @@
+"""How many targets are there of each kind, and how did each pass over them end?"""
+
+from typing import Any
+
+import pytest
+from tests.support.databases import WoundClock
+from tests.support.directory_api import put
+from tests.support.registry_api import RegistryApi
+
+from agent_health.access import Role
+from agent_health.agent_record import moment
+from agent_health.result_sums import bucket_of
+
+PATH = "/api/v1/census"
+URLS = [f"https://agent-{number}.example/" for number in range(5)]
+
+
+async def report(
+    api: RegistryApi, clock: WoundClock, url: str, memory: dict[str, Any], **layers: Any
+) -> None:
+    clock.advance(1)
+    seen = {"target_url": url, "observed_at": moment(clock.at_s).isoformat(), **layers}
+    body = {"observations": [seen], "memories": [memory]}
+    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    assert answer.status == 200, answer.body
+
+
+@pytest.fixture
+async def measured(api: RegistryApi, clock: WoundClock) -> None:
+    """Two directories: one target that lives, one that refuses, one that left, two of unknown state."""
+    await put(api, "dir", "one", URLS)
+    await put(api, "second", "one", URLS[:2])
+    alive = {"result": "ok", "latency_ms": 250.0}
+    await report(api, clock, URLS[0], {"protocol_version": "1.0"}, discovery=alive, transport=alive)
+    await report(api, clock, URLS[1], {"protocol_version": "0.3"}, discovery={"result": "refused"})
+    await put(api, "dir", "two", URLS[:4])
+
+
+async def census(api: RegistryApi, query: str = "") -> dict[str, Any]:
+    answer = await api.ask("GET", f"{PATH}{query}", key=Role.READER)
+    assert answer.status == 200, answer.body
+    return dict(answer.json())
+
+
+def by_result(rows: list[dict[str, Any]]) -> dict[str | None, int]:
+    return {row.get("result"): row["count"] for row in rows}
+
+
+@pytest.mark.usefixtures("measured")
+async def test_each_target_counts_once_and_never_measured_is_no_result(api: RegistryApi) -> None:
+    counts = await census(api)
+    assert by_result(counts["targets"]) == {"ok": 1, "refused": 1, None: 2}
+    assert by_result([row for row in counts["directories"] if row["directory"] == "second"]) == {
+        "ok": 1,
+        "refused": 1,
+    }
+    assert counts["health"] == {"unknown": 1}
+    assert counts["gone"] == {"left": 1}
+    bucket = bucket_of(250.0)
+    assert [tuple(row.values()) for row in counts["probes"]] == [
+        ("discovery", "ok", bucket, 1),
+        ("discovery", "refused", -1, 1),
+        ("overall", "ok", -1, 1),
+        ("overall", "refused", -1, 1),
+        ("transport", "ok", bucket, 1),
+    ]
+
+
+@pytest.mark.usefixtures("measured")
+async def test_probes_are_counted_over_the_period_that_is_asked_for(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    now_s = clock.at_s
+    clock.advance(90_000)
+    assert (await census(api))["probes"] == []
+    since, until = (moment(at_s).isoformat()[:19] + "Z" for at_s in (now_s, now_s + 60))
+    assert len((await census(api, f"?since={since}&until={until}"))["probes"]) == 5
+
+
+@pytest.mark.usefixtures("measured")
+async def test_hosts_come_in_pages(api: RegistryApi) -> None:
+    hosts: list[dict[str, Any]] = []
+    cursor, pages = "", 0
+    while True:
+        page = (await api.ask("GET", f"{PATH}/hosts{cursor}", key=Role.READER)).json()
+        hosts, pages = hosts + page["hosts"], pages + 1
+        if "cursor" not in page:
+            break
+        cursor = f"?cursor={page['cursor']}"
+    assert pages == 16
+    assert sorted(hosts, key=lambda row: str(row["host"])) == [
+        {"host": "agent-0.example", "result": "ok", "protocol_version": "1.0", "count": 1},
+        {"host": "agent-1.example", "result": "refused", "count": 1},
+        {"host": "agent-2.example", "count": 1},
+        {"host": "agent-3.example", "count": 1},
+    ]
+
+
+async def put_run(api: RegistryApi, run_id: str, **members: object) -> dict[str, Any]:
+    answer = await api.ask("PUT", f"{PATH}/runs/{run_id}", {"name": "weekly", **members}, key=Role.PROBER)
+    assert answer.status == 200, answer.body
+    return dict(answer.json())
+
+
+@pytest.mark.usefixtures("measured")
+async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi, clock: WoundClock) -> None:
+    begun = await put_run(api, "one")
+    assert (begun["counts"], "ended_at" in begun) == ([], False)
+    clock.advance(60)
+    assert await put_run(api, "one") == begun
+    ended = await put_run(api, "one", is_over=True)
+    assert by_result(ended["counts"]) == {"ok": 1, "refused": 1, None: 2}
+    await report(api, clock, URLS[2], {}, discovery={"result": "timeout"})
+    assert await put_run(api, "one", is_over=True) == ended
+    await put_run(api, "two", name="daily")
+    assert [run["run_id"] for run in (await census(api))["runs"]] == ["two", "one"]
+    assert (await census(api, "?name=weekly"))["runs"] == [ended]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "?since=yesterday", None),
+        ("GET", "?until=", None),
+        ("GET", "/hosts?cursor=x", None),
+        ("PUT", "/runs/a b", {"name": "x"}),
+        ("PUT", "/runs/a", {"name": ""}),
+        ("PUT", "/runs/a", {}),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused(
+    api: RegistryApi, method: str, path: str, body: object
+) -> None:
+    assert (await api.ask(method, f"{PATH}{path}", body)).status == 422
+
+
+async def test_who_may_not_is_refused(api: RegistryApi) -> None:
+    key = (await api.register("one"))["agent_key"]
+    for path in ("", "/hosts"):
+        assert (await api.ask("GET", f"{PATH}{path}", key=key)).status == 403
+    assert (await api.ask("PUT", f"{PATH}/runs/a", {"name": "x"}, key=Role.READER)).status == 403
