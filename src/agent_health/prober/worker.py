@@ -37,8 +37,9 @@ LAST_REPORT_SECONDS: Final = 10.0
 LEAVE_SECONDS: Final = 5.0
 CENSUS_LOOK_SECONDS: Final = 0.2
 """How often a census looks whether it is through."""
-OTHERS_LOOK_SECONDS: Final = 5.0
-"""How often it asks whether the others are, once its own shards are done."""
+MIN_OTHERS_LOOK_SECONDS: Final = 0.5
+MAX_OTHERS_LOOK_SECONDS: Final = 5.0
+"""How often it asks whether the others are, once its own shards are done: seldom while much is left."""
 MAX_REREADS: Final = 3
 """How often a census reads all shards anew when they should be done and are not."""
 
@@ -195,7 +196,7 @@ class Worker:
     async def _until_counted(self, since_s: float) -> bool:
         """Return True once every target of all shards was probed, by whomever; False if some cannot be."""
         await self._keeper.has_asked.wait()
-        rereads = 0
+        began_s, rereads = self._clock.monotonic_s(), 0
         while True:
             await asyncio.sleep(CENSUS_LOOK_SECONDS)
             if not self._is_idle():
@@ -218,7 +219,10 @@ class Worker:
                 self._holdings.doubt_all()
                 self._feed.hurry()
             self._keeper.hurry()
-            await asyncio.sleep(OTHERS_LOOK_SECONDS)
+            # Half of the time that what is left takes at the pace so far.
+            pace_per_s = self._tally.probed / (self._clock.monotonic_s() - began_s)
+            wait_s = MAX_OTHERS_LOOK_SECONDS if not unprobed else unprobed / max(pace_per_s, 1.0) / 2
+            await asyncio.sleep(min(max(wait_s, MIN_OTHERS_LOOK_SECONDS), MAX_OTHERS_LOOK_SECONDS))
 
     async def _unprobed(self, since_s: float) -> int | None:
         try:
