@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests.support.databases import KINDS, bare_url
+from tests.support.raw_http import exchange
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
 
 COMMAND = str(SCRIPTS / "agent-health")
@@ -254,6 +255,43 @@ def test_what_is_under_way_is_answered_and_stored_before_the_end(start: Start) -
         connection.sendall(body[10:])
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
     assert server.process.wait(END_SECONDS) == 0
+
+
+def test_a_head_without_end_is_refused_by_every_process(start: Start) -> None:
+    server = start("--workers", "2")
+    until("it answers", lambda: server.ask("GET", "/healthz")[0] == 200)
+    for _ in range(4):
+        answer = exchange(server.port, b"GET / HTTP/1.1\r\nX: ", *[b"x" * 8_192] * 40)
+        assert (answer.status, answer.code) == (431, "head_too_large")
+
+
+@pytest.mark.fault
+@pytest.mark.long
+def test_callers_who_never_finish_are_let_go_and_keep_nobody_waiting(start: Start) -> None:
+    """Slowly dripping heads, 400 at once, and as many who only connect: over after 10 s, and a second."""
+    server = start(on_terminal=True)
+    agent = server.register("agent-1", server.admin_key)
+    with contextlib.ExitStack() as stack:
+        callers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS))
+            for _ in range(800)
+        ]
+        for caller in callers[::2]:
+            caller.sendall(b"GET / HTTP/1.1\r\nX: ")
+        dripping = set(callers[::2])
+
+        def drip() -> bool:
+            for caller in [*dripping]:
+                try:
+                    caller.send(b"x")
+                except OSError:
+                    dripping.discard(caller)
+            assert server.beat("agent-1", agent) == 200
+            return not dripping
+
+        until("all of them are let go", drip)
+        for caller in callers[1::2]:
+            assert caller.recv(1) == b""
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])

@@ -16,6 +16,7 @@ from tests.support.servers import until
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
 from agent_health.registry.app import Registry, create_app
+from agent_health.registry.connection_bounds import BoundedProtocol
 from agent_health.registry.settings import RegistrySettings
 from agent_health.storage import keys, schema
 from agent_health.storage.database import Database, Transaction, open_database
@@ -97,6 +98,7 @@ class RegistryServer:
             create_app(Registry(settings, database=database)),
             port=self.port,
             log_level="warning",
+            http=BoundedProtocol,
             ws="none",
             timeout_graceful_shutdown=1,
         )

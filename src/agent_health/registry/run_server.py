@@ -31,6 +31,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 from agent_health.access import Role
 from agent_health.actor import OwnActor
 from agent_health.errors import CannotListen, InvalidSetting
+from agent_health.registry.connection_bounds import BoundedProtocol
 from agent_health.registry.log_lines import log_config
 from agent_health.registry.manage_keys import create_first_admin_key
 from agent_health.registry.settings import RegistrySettings
@@ -223,6 +224,7 @@ def _uvicorn_config(settings: RegistrySettings, listening: Listening) -> uvicorn
         factory=True,
         workers=listening.workers,
         lifespan="on",
+        http=BoundedProtocol,
         ws="none",
         log_config=dict(log_config(access_log=listening.access_log)),
         access_log=listening.access_log,

@@ -1,0 +1,192 @@
+"""How long may a connection keep the server waiting, and how many may there be?
+
+uvicorn bounds neither: who never ends the head of a request, or never takes the answer, keeps a connection
+for ever, at no cost of its own. How long a body may take stands in `body_time`; a TLS handshake has
+asyncio's 60 s. What comes from many addresses at once is for a proxy to turn away.
+"""
+
+import asyncio
+import logging
+import resource
+from collections.abc import Set as AbstractSet
+from http import HTTPStatus
+from math import inf
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from starlette.responses import Response
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from agent_health.registry.error_responses import RETRY_SECONDS, problem
+
+HEAD_SECONDS = 10.0
+"""From the beginning of a connection, or its first byte after an answer, to the end of a request's head."""
+MAX_HEAD_BYTES = 65_536
+"""Of a head that has not ended yet; one that comes in one piece may be longer, by what is read at once."""
+TAKE_SECONDS = 30.0
+"""How long a caller may take nothing of what is written to it."""
+LINGER_SECONDS = 2.0
+"""How long is read, for nothing, from a caller that was refused: closed at once, it might miss the answer."""
+MAX_CONNECTIONS = 50_000
+"""Of one server process: 181,666 agents that beat every 30 s on new connections keep 30,000 open."""
+RESERVED_FILES = 256
+"""Of those that a process may have open: for database, archives, webhooks, and callers that are refused."""
+MAX_REFUSED = RESERVED_FILES // 2
+"""Of callers that are told that there are too many; those beyond are told nothing."""
+LOOK_EVERY_SECONDS = 1.0
+"""A connection may last so much longer before it is noticed."""
+WARN_AGAIN_SECONDS = 60.0
+"""Between two lines in the log that say that there are too many."""
+
+_log = logging.getLogger("agent_health.registry")
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's own protocol, ended when its caller keeps the server waiting; one object per connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._waits_since_s: float | None = self.loop.time()
+        """Since when nothing is being answered, though the caller has connected or begun to speak."""
+        self._is_in_head = False
+        self._head_bytes = 0
+        self._is_refused = False
+        self._ends_at_s = inf
+        """When a caller that was refused has had its time."""
+        self._left_bytes = 0
+        """Of what was written, at the last look: the caller has taken none of it since `_stands_since_s`."""
+        self._stands_since_s = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection, unless there are too many."""
+        super().connection_made(transport)
+        watch = _watch_of(self.server_state)
+        watch.begin(self.loop)
+        if len(self.connections) > watch.most_connections + MAX_REFUSED:
+            transport.abort()
+        elif len(self.connections) > watch.most_connections:
+            watch.warn(self.loop.time())
+            self._refuse(503, "too_many_connections", "too many connections are open: come again")
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came; what is no whole head yet counts, in bytes and in time."""
+        if self._is_refused:
+            return
+        super().data_received(data)
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, "head_too_large", f"a request's head has at most {MAX_HEAD_BYTES} bytes")
+        if self._is_answering:
+            self._waits_since_s = None
+        elif self._waits_since_s is None:
+            self._waits_since_s = self.loop.time()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._is_in_head, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """Its head is whole."""
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def look(self, now_s: float) -> None:
+        """End the connection if it has kept us waiting for too long."""
+        left_bytes = self.transport.get_write_buffer_size()
+        # Of TLS it may be 0 though all of it is left: then it shows in that the connection does not close.
+        is_standing = left_bytes > 0 or self.transport.is_closing()
+        if not is_standing or left_bytes != self._left_bytes:
+            self._left_bytes, self._stands_since_s = left_bytes, now_s
+        if now_s >= min(self._ends_at_s, self._stands_since_s + TAKE_SECONDS):
+            self.transport.abort()
+        elif self._waits_since_s is not None and now_s >= self._waits_since_s + HEAD_SECONDS:
+            self._refuse(408, "head_too_slow", f"a request's head has {HEAD_SECONDS:g} s")
+
+    @property
+    def _is_answering(self) -> bool:
+        # Before the first request there is none, whatever uvicorn says of its type.
+        return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Take nothing more; say why, unless another answer is on its way or none is expected."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_refused, self._waits_since_s = True, None
+        if self._is_answering or not (self._is_in_head or status == 503):
+            self.transport.close()
+            return
+        self.transport.write(_written(problem(status, code, message)))
+        if self.transport.can_write_eof():
+            self._ends_at_s = self.loop.time() + LINGER_SECONDS
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+
+class _Watch:
+    """Looks after all connections of a server with one timer: one for each would cost every request."""
+
+    def __init__(self, connections: AbstractSet[object]) -> None:
+        self.most_connections = _most_connections()
+        self._connections = connections
+        self._timer: asyncio.TimerHandle | None = None
+        self._warned_at_s = -inf
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Look again and again while there are connections; without any, an idle server sleeps."""
+        if self._timer is None:
+            self._timer = loop.call_later(LOOK_EVERY_SECONDS, self._look, loop)
+
+    def warn(self, now_s: float) -> None:
+        """Say in the log that there are too many, once in a while."""
+        if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
+            self._warned_at_s = now_s
+            _log.warning("%d connections are open: more are refused", self.most_connections)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
+        for connection in [*self._connections]:
+            if isinstance(connection, BoundedProtocol):
+                connection.look(now_s)
+        self._timer = loop.call_later(LOOK_EVERY_SECONDS, self._look, loop) if self._connections else None
+
+
+_watches: WeakKeyDictionary[ServerState, _Watch] = WeakKeyDictionary()
+
+
+def _watch_of(server_state: ServerState) -> _Watch:
+    watch = _watches.get(server_state)
+    if watch is None:
+        watch = _watches[server_state] = _Watch(server_state.connections)
+    return watch
+
+
+def _most_connections() -> int:
+    """Return how many there may be: fewer where the process may not open so many files."""
+    most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most_files == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(1, most_files - RESERVED_FILES))
+
+
+def _written(response: Response) -> bytes:
+    """Return a response as it goes over the wire, the last one of its connection."""
+    status = HTTPStatus(response.status_code)
+    headers = [*response.raw_headers, (b"connection", b"close")]
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append((b"retry-after", b"%d" % RETRY_SECONDS))
+    lines = [
+        b"HTTP/1.1 %d %s" % (status, status.phrase.encode()),
+        *(b"%s: %s" % header for header in headers),
+    ]
+    return b"\r\n".join([*lines, b"", bytes(response.body)])

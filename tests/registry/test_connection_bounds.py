@@ -1,0 +1,300 @@
+import asyncio
+import json
+import logging
+import resource
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from tests.support.both_loops import on_both_loops
+from tests.support.certificates import Authority
+from tests.support.raw_http import PATIENCE_SECONDS, RawAnswer, answer_in
+from uvicorn.server import ServerState
+
+from agent_health.registry import connection_bounds
+from agent_health.registry.connection_bounds import BoundedProtocol
+from agent_health.registry.run_server import Listening, _uvicorn_config
+from agent_health.registry.settings import RegistrySettings
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+LARGE = 16_777_216
+"""More than the buffers of a connection take."""
+
+
+@dataclass
+class Served:
+    """A server on loopback whose connections are bounded."""
+
+    state: ServerState
+    port: int
+    tls: Authority | None = None
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    async def connect(self, *parts: bytes) -> "Caller":
+        """Open a connection and send something."""
+        context = None if self.tls is None else ssl.create_default_context(cafile=self.tls.file)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=context)
+        self.writers.append(writer)
+        writer.writelines(parts)
+        return Caller(reader, writer)
+
+    async def until_alone(self) -> None:
+        """Return once no connection is left."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self.state.connections:  # noqa: ASYNC110 - uvicorn tells nobody
+                await asyncio.sleep(0.01)
+
+
+@dataclass
+class Caller:
+    """One connection, from its caller's side."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def end(self) -> RawAnswer:
+        """Read until the server ends the connection."""
+        received = b""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            try:
+                while read := await self.reader.read(65_536):
+                    received += read
+            except ConnectionResetError:
+                pass
+        self.writer.close()
+        return answer_in(received)
+
+
+@asynccontextmanager
+async def served(tls: Authority | None = None) -> AsyncIterator[Served]:
+    """Serve `/` at once, `/waits` when the test says so, `/large` with more than anybody reads unasked."""
+
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        found.asked.set()
+        if scope["path"] == "/waits":
+            await found.go_on.wait()
+        body = b"x" * LARGE if scope["path"] == "/large" else b"well"
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    config = uvicorn.Config(app, http=BoundedProtocol, ws="none", log_config=None, timeout_keep_alive=1)
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    context = None if tls is None else tls.serving("127.0.0.1")
+    server = await loop.create_server(lambda: BoundedProtocol(config, state, {}), "127.0.0.1", 0, ssl=context)
+    found = Served(state, server.sockets[0].getsockname()[1], tls)
+    try:
+        yield found
+    finally:
+        for writer in found.writers:
+            writer.close()
+        server.close()
+        for connection in [*state.connections]:
+            connection.transport.abort()
+        await found.until_alone()
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all times be short."""
+    monkeypatch.setattr(connection_bounds, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connection_bounds, "TAKE_SECONDS", 0.2)
+    monkeypatch.setattr(connection_bounds, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(connection_bounds, "LOOK_EVERY_SECONDS", 0.02)
+
+
+def told(answer: RawAnswer) -> tuple[int, str]:
+    return answer.status, answer.code
+
+
+async def drip(caller: Caller, drop: bytes) -> None:
+    """Send a little again and again, until the connection is gone."""
+    try:
+        while not caller.writer.is_closing():
+            caller.writer.write(drop)
+            await caller.writer.drain()
+            await asyncio.sleep(0.02)
+    except OSError:
+        pass
+
+
+@on_both_loops
+async def test_who_connects_and_says_nothing_is_let_go_without_a_word() -> None:
+    async with served() as server:
+        assert await (await server.connect()).end() == answer_in(b"")
+
+
+@pytest.mark.parametrize(
+    ("beginning", "drop"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: a\r\n", b""),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n", b"X: y\r\n"),
+        (b"GET /", b"a"),
+        (REQUEST + b"GET / HTTP/1.1\r\n", b"X: y\r\n"),
+    ],
+)
+@on_both_loops
+async def test_a_head_that_does_not_end_is_told_that_it_took_too_long(beginning: bytes, drop: bytes) -> None:
+    async with served() as server:
+        caller = await server.connect(beginning)
+        dripping = asyncio.create_task(drip(caller, drop))
+        answer = await caller.end()
+        if answer.body.startswith(b"well"):
+            answer = answer_in(answer.rest)
+        assert told(answer) == (408, "head_too_slow")
+        assert "connection: close" in answer.head
+        await dripping
+
+
+@pytest.mark.parametrize("drop", [b"\r\n", b"x"])
+@on_both_loops
+async def test_what_follows_an_answer_and_is_no_request_ends_the_connection(drop: bytes) -> None:
+    async with served() as server:
+        unread = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n"
+        caller = await server.connect(REQUEST if drop == b"\r\n" else unread)
+        dripping = asyncio.create_task(drip(caller, drop))
+        answer = await caller.end()
+        assert (answer.status, answer.body, answer.rest) == (200, b"well", b"")
+        await dripping
+
+
+@on_both_loops
+async def test_a_head_that_grows_without_end_is_refused_as_soon_as_it_is_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_bounds, "HEAD_SECONDS", PATIENCE_SECONDS)
+    async with served() as server:
+        for beginning, drop in (
+            (b"GET / HTTP/1.1\r\nX: ", b"a" * 10_000),
+            (REQUEST[:-2], b"X: y\r\n" * 1_000),
+        ):
+            caller = await server.connect(beginning)
+            dripping = asyncio.create_task(drip(caller, drop))
+            assert told(await caller.end()) == (431, "head_too_large")
+            await dripping
+
+
+@on_both_loops
+async def test_a_second_head_that_grows_while_the_first_request_waits_ends_both() -> None:
+    async with served() as server:
+        caller = await server.connect(b"GET /waits HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\nX: ")
+        await server.asked.wait()
+        dripping = asyncio.create_task(drip(caller, b"a" * 10_000))
+        assert await caller.end() == answer_in(b"")
+        await dripping
+
+
+@on_both_loops
+async def test_who_waits_for_an_answer_may_wait() -> None:
+    async with served() as server:
+        caller = await server.connect(b"GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        await server.asked.wait()
+        (connection,) = server.state.connections
+        assert isinstance(connection, BoundedProtocol)
+        connection.look(asyncio.get_running_loop().time() + 3_600)
+        server.go_on.set()
+        assert (await caller.end()).body == b"well"
+
+
+@on_both_loops
+async def test_requests_follow_one_another_on_one_connection() -> None:
+    async with served() as server:
+        caller = await server.connect()
+        for _ in range(20):
+            caller.writer.write(REQUEST)
+            assert (await caller.reader.readuntil(b"well")).startswith(b"HTTP/1.1 200")
+            # Longer together than a single head may take.
+            await asyncio.sleep(0.02)
+        caller.writer.close()
+
+
+@pytest.mark.parametrize("last", [b"", b"Connection: close\r\n"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@on_both_loops
+async def test_who_takes_nothing_of_an_answer_is_let_go(last: bytes, scheme: str, tmp_path: Path) -> None:
+    async with served(Authority(tmp_path) if scheme == "https" else None) as server:
+        caller = await server.connect(b"GET /large HTTP/1.1\r\nHost: a\r\n" + last + b"\r\n")
+        await server.asked.wait()
+        await server.until_alone()
+        assert len((await caller.end()).body) < LARGE
+
+
+@on_both_loops
+async def test_over_tls_a_head_that_does_not_end_is_told_so_too(tmp_path: Path) -> None:
+    async with served(Authority(tmp_path)) as server:
+        caller = await server.connect(b"GET / HTTP/1.1\r\n")
+        assert told(await caller.end()) == (408, "head_too_slow")
+        await server.until_alone()
+
+
+@on_both_loops
+async def test_who_takes_its_time_over_an_answer_gets_all_of_it() -> None:
+    async with served() as server:
+        caller = await server.connect(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        taken = 0
+        while read := await caller.reader.read(262_144):
+            taken += len(read)
+            await asyncio.sleep(0.005)
+        assert taken > LARGE
+        caller.writer.close()
+
+
+@on_both_loops
+async def test_beyond_the_most_connections_callers_are_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection_bounds, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(connection_bounds, "HEAD_SECONDS", PATIENCE_SECONDS)
+    async with served() as server:
+        first, second = await server.connect(), await server.connect()
+        for _ in range(3):
+            answer = await (await server.connect(REQUEST)).end()
+            assert told(answer) == (503, "too_many_connections")
+            assert "retry-after: 2" in answer.head
+            assert json.loads(answer.body)["message"]
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        first.writer.write(REQUEST)
+        assert await first.reader.readuntil(b"well")
+        first.writer.close()
+        await first.writer.wait_closed()
+        second.writer.write(REQUEST)
+        assert await second.reader.readuntil(b"well")
+        second.writer.close()
+        await server.until_alone()
+        third = await server.connect(REQUEST)
+        assert await third.reader.readuntil(b"well")
+        third.writer.close()
+
+
+@on_both_loops
+async def test_those_far_beyond_are_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_bounds, "MAX_CONNECTIONS", 0)
+    monkeypatch.setattr(connection_bounds, "MAX_REFUSED", 1)
+    monkeypatch.setattr(connection_bounds, "LINGER_SECONDS", PATIENCE_SECONDS)
+    async with served() as server:
+        refused = await server.connect()
+        assert await refused.reader.readuntil(b"\r\n")
+        assert await (await server.connect(REQUEST)).end() == answer_in(b"")
+
+
+@pytest.mark.parametrize(("files", "expected"), [(1_024, 768), (100, 1), (resource.RLIM_INFINITY, 50_000)])
+def test_no_more_are_taken_than_files_may_be_open(
+    monkeypatch: pytest.MonkeyPatch, files: int, expected: int
+) -> None:
+    limit: Callable[[int], tuple[int, int]] = lambda _: (files, files)  # noqa: E731
+    monkeypatch.setattr(resource, "getrlimit", limit)
+    assert connection_bounds._most_connections() == expected
+
+
+def test_the_server_bounds_its_connections() -> None:
+    config = _uvicorn_config(RegistrySettings.read(), Listening(host="127.0.0.1", port=0))
+    assert config.http is BoundedProtocol
