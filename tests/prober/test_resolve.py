@@ -154,14 +154,22 @@ async def test_a_name_that_many_ask_for_is_looked_up_once() -> None:
 
 
 @on_both_loops
-async def test_no_more_names_are_looked_up_at_once_than_may_be() -> None:
-    names: Names = {f"n{number}.example": HERE for number in range(20)}
-    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
-        resolver._room = asyncio.Semaphore(3)
-        # Who waits for room with others who ask for the same name shares it with them.
-        found = await asyncio.gather(*(resolver.resolve(name) for name in [*names, *names]))
+async def test_no_more_names_are_looked_up_at_once_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "MAX_LOOKUPS_AT_ONCE", 3)
+    names: Names = {f"n{number}.example": Failure.SILENCE for number in range(20)}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=2) as resolver:
+        # Who waits with others who ask for the same name shares it with them.
+        asking = [asyncio.create_task(resolver.resolve(name)) for name in [*names, *names]]
+        while len(dns.asked) < 3:  # noqa: ASYNC110 - it is others who ask
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert len(dns.asked) == 3
+        for name in names:
+            dns.names[name] = HERE
+        found = await asyncio.gather(*asking)
         assert [texts(one) for one in found] == [["127.0.0.1"]] * 40
-        assert set(dns.asked.values()) == {2}
+        # One question for each family; the first three were asked once more.
+        assert sorted(dns.asked.values()) == [2] * 17 + [4] * 3
 
 
 @on_both_loops
@@ -258,14 +266,19 @@ async def test_while_nobody_answers_c_ares_is_started_anew_now_and_then(
 
 
 @on_both_loops
-async def test_a_resolver_that_is_closed_lets_its_questions_fail_and_leaves_nothing() -> None:
+async def test_a_resolver_that_is_closed_lets_its_questions_fail_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resolve, "MAX_LOOKUPS_AT_ONCE", 1)
     names: Names = {"a.example": Failure.SILENCE, "": Failure.SILENCE}
     async with dns_serving(names) as dns:
         before = open_files()
         resolver = Resolver([dns.address])
         asking = asyncio.create_task(resolver.resolve("a.example"))
+        waiting = asyncio.create_task(resolver.resolve("b.example"))
         await asyncio.sleep(0.05)
         await resolver.close()
         assert is_fault(await asking)
+        assert is_fault(await waiting)
         # c-ares closes its sockets in a thread of its own.
         await no_more_than(before)

@@ -8,6 +8,7 @@ if ours found another name meanwhile, or at least knows the root, unless it find
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
@@ -71,7 +72,9 @@ class Resolver:
         self._kept: dict[str, tuple[float, Found | NoAddress]] = {}
         """Until when it holds; the oldest first."""
         self._pending: dict[str, asyncio.Future[NameAnswer]] = {}
-        self._room = asyncio.Semaphore(MAX_LOOKUPS_AT_ONCE)
+        self._under_way = 0
+        self._queued: deque[str] = deque()
+        """Names whose turn has not come."""
         self._found_at_s = -1.0
         self._unclear: set[str] = set()
         """Names that could not be looked up since one was found."""
@@ -96,6 +99,8 @@ class Resolver:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._channel.close()
+        while self._queued:
+            self._pending.pop(self._queued.popleft()).set_result(NameAnswer(unclear="was given up"))
 
     def remembered(self, host: str) -> Found | NoAddress | None:
         """Return what is still known of a name; None if it has to be looked up."""
@@ -120,7 +125,8 @@ class Resolver:
         self.lookups += 1
         try:
             async with asyncio.timeout_at(began_at_s + self._timeout_s):
-                answer = await self._answer(host)
+                # Who leaves does not take the answer away from others who wait for it.
+                answer = await asyncio.shield(self._pending.get(host) or self._look_up(host))
         except TimeoutError:
             answer = NameAnswer(unclear=f"could not be looked up within {self._timeout_s:g} s")
         if not answer.unclear:
@@ -133,29 +139,31 @@ class Resolver:
             self._renew_channel()
         return NoAddress(f"no name server does its work for us ({answer.unclear})", is_resolver_fault=True)
 
-    async def _answer(self, host: str) -> NameAnswer:
-        pending = self._pending.get(host)
-        if pending is None:
-            async with self._room:
-                pending = self._pending.get(host) or self._look_up(host)
-        # Who leaves does not take the answer away from others who wait for it.
-        return await asyncio.shield(pending)
-
     def _look_up(self, host: str) -> "asyncio.Future[NameAnswer]":
+        pending: asyncio.Future[NameAnswer] = self._loop.create_future()
+        self._pending[host] = pending
+        self._queued.append(host)
+        self._start_next()
+        return pending
+
+    def _start_next(self) -> None:
+        if not self._queued or self._under_way >= MAX_LOOKUPS_AT_ONCE:
+            return
         self._lookups_left -= 1
         if self._lookups_left < 0:
             self._renew_channel()
-        pending: asyncio.Future[NameAnswer] = self._loop.create_future()
-        self._pending[host] = pending
+        host = self._queued.popleft()
+        self._under_way += 1
 
         def settle(answer: NameAnswer) -> None:
+            self._under_way -= 1
             self._keep(host, answer)
-            del self._pending[host]
-            if not pending.done():
-                pending.set_result(answer)
+            self._pending.pop(host).set_result(answer)
+            if self._queued:
+                # Not within this call: it may have come from within another one.
+                self._loop.call_soon(self._start_next)
 
         self._channel.look_up(host, settle)
-        return pending
 
     def _keep(self, host: str, answer: NameAnswer) -> None:
         if answer.unclear:
