@@ -229,8 +229,8 @@ def _without_prefix(etag: str | None, prefix: str) -> str | None:
 
 
 def _held(name: str, record: ImportRecord) -> Outcome:
-    told = f"{name}: held: {record.explanation or 'it has shrunk'}; what it listed before stays"
-    return Outcome(directory=name, told=told, is_held=True)
+    why = record.explanation or "it has shrunk: what it listed before stays until this is confirmed"
+    return Outcome(directory=name, told=f"{name}: held: {why}", is_held=True)
 
 
 def _with_findings(outcome: Outcome, read: Snapshot) -> Outcome:
