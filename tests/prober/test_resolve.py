@@ -196,6 +196,20 @@ async def test_a_name_server_that_is_silent_is_our_own_matter() -> None:
 
 
 @on_both_loops
+async def test_who_has_no_time_left_blames_nobody() -> None:
+    names: Names = {"a.example": Failure.SILENCE, "": Failure.SILENCE, "good.example": HERE}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        now_s = asyncio.get_running_loop().time()
+        for left_s in (-1, 0.05, SHORT_S + 0.05):
+            found = await resolver.resolve("a.example", now_s + left_s)
+            assert isinstance(found, NoAddress)
+            assert (found.is_given_up, found.is_resolver_fault) == (True, False)
+            now_s = asyncio.get_running_loop().time()
+        assert resolver.faults == 0
+        assert texts(await resolver.resolve("good.example", now_s + 5))
+
+
+@on_both_loops
 async def test_a_name_server_that_is_gone_is_our_own_matter() -> None:
     async with dns_serving({}) as dns:
         gone = dns.address

@@ -90,9 +90,9 @@ class JudgedConnector:
             found = (target.address,)
         elif (found := self._resolver.remembered(target.host)) is None:
             began_s = perf_counter()
-            found = await self._resolved(target, deadline_s)
+            found = await self._resolver.resolve(target.host, deadline_s)
             dns_ms = (perf_counter() - began_s) * _MS
-        if found is None or isinstance(found, NoAddress):
+        if isinstance(found, NoAddress):
             return _without_address(target, found, Phases(dns_ms=dns_ms))
         judged = [address for address in found if judge_address(address, self._allowed) is None]
         if not judged:
@@ -106,13 +106,6 @@ class JudgedConnector:
         if isinstance(opened, Unreached):
             self.local_faults += opened.is_local_fault
         return opened
-
-    async def _resolved(self, target: TargetUrl, deadline_s: float) -> Sequence[Address] | NoAddress | None:
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                return await self._resolver.resolve(target.host)
-        except TimeoutError:
-            return None
 
     async def _connect(
         self, target: TargetUrl, addresses: Sequence[Address], dns_ms: float | None, deadline_s: float
@@ -224,10 +217,10 @@ def _in_turn(addresses: Sequence[Address]) -> list[Address]:
     return both[:MAX_ATTEMPTS]
 
 
-def _without_address(target: TargetUrl, why: NoAddress | None, phases: Phases) -> Unreached:
-    if why is None:
+def _without_address(target: TargetUrl, why: NoAddress, phases: Phases) -> Unreached:
+    if why.is_given_up:
         # Who is to blame would have taken longer to find out.
-        reason = f"no time was left to look {target.host} up"
+        reason = f"the host name {target.host} {why.reason}"
         return Unreached(result=ResultClass.NOT_MEASURED, reason=reason, phases=phases)
     if why.is_resolver_fault:
         reason = f"the address of {target.host} is not known: {why.reason}"

@@ -205,20 +205,22 @@ class Fetcher:
         target = self._admitted(hop.url, is_redirect=hop.is_redirect)
         if isinstance(target, Fetched):
             return target, None
-        written = self._written(hop)
         # A POST is not sent twice: what became of it on a connection that breaks would not be known.
         place = (target.scheme, target.host, target.port)
         line = self._lines.waiting_at(place) if hop.request.method == "GET" else None
         try:
             if line is not None:
                 with contextlib.suppress(*_BROKE_WHILE_IDLE):
-                    return await self._exchange(hop, written, line)
+                    return await self._exchange(hop, line)
             opened = await self.connector.open(target, hop.deadline_s)
             if isinstance(opened, Unreached):
                 return _unreached(hop.url, opened), None
             line = opened
             self._lines.add(line)
-            return await self._exchange(hop, written, line)
+            return await self._exchange(hop, line)
+        except InvalidSetting:
+            # The caller's fault, though it is a ValueError too.
+            raise
         except FAILURES as error:
             return _failed(hop.url, error, line), None
 
@@ -235,12 +237,12 @@ class Fetcher:
         result = ResultClass.REDIRECT_REFUSED if is_redirect else ResultClass.NOT_MEASURED
         return Fetched(url=url, result=result, reason=f"opted out: {entry}", is_reached=False)
 
-    async def _exchange(self, hop: _Hop, written: bytes, line: Line) -> tuple[Fetched, str | None]:
+    async def _exchange(self, hop: _Hop, line: Line) -> tuple[Fetched, str | None]:
         """Send one request and read the answer; raises one of FAILURES."""
         request = hop.request
         line.expire_at(min(hop.deadline_s, self._loop.time() + self._timeouts.first_byte_seconds))
         try:
-            reply = await line.ask(written)
+            reply = await line.ask(self._written(hop))
             if not reply.content.is_eof():
                 line.expire_at(hop.deadline_s)
             is_conditional = request.etag is not None or request.modified_since is not None

@@ -8,6 +8,7 @@ if ours found another name meanwhile, or at least knows the root, unless it find
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class NoAddress:
     """For people: what is the matter with the name."""
     is_resolver_fault: bool = False
     """Whether nothing is known about the name, as no name server does its work for us."""
+    is_given_up: bool = False
+    """Whether nothing is known about it, as whoever asked had no time left."""
 
 
 Found = tuple[Address, ...]
@@ -112,11 +115,11 @@ class Resolver:
             return None
         return kept[1]
 
-    async def resolve(self, host: str) -> Found | NoAddress:
+    async def resolve(self, host: str, deadline_s: float = math.inf) -> Found | NoAddress:
         """Return the addresses of a name as `TargetUrl` spells it, or why there are none.
 
         Who asks for a name that is being looked up gets the same answer. It takes up to `timeout_s`, and
-        `ROOT_SECONDS` more where nobody answers.
+        `ROOT_SECONDS` more where nobody answers, but not longer than until `deadline_s` on the loop's clock.
         """
         known = self.remembered(host)
         if known is not None:
@@ -124,15 +127,23 @@ class Resolver:
         began_at_s = self._loop.time()
         self.lookups += 1
         try:
-            async with asyncio.timeout_at(began_at_s + self._timeout_s):
+            async with asyncio.timeout_at(min(deadline_s, began_at_s + self._timeout_s)):
                 # Who leaves does not take the answer away from others who wait for it.
                 answer = await asyncio.shield(self._pending.get(host) or self._look_up(host))
         except TimeoutError:
             answer = NameAnswer(unclear=f"could not be looked up within {self._timeout_s:g} s")
         if not answer.unclear:
             return answer.addresses or _UNKNOWN_NAME
-        if await self._is_found_elsewhere(began_at_s):
-            return NoAddress(answer.unclear)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                is_found_elsewhere = await self._is_found_elsewhere(began_at_s)
+        except TimeoutError:
+            is_found_elsewhere = False
+        if self._loop.time() >= deadline_s:
+            return NoAddress("could not be looked up in the time that was left", is_given_up=True)
+        return NoAddress(answer.unclear) if is_found_elsewhere else self._own_fault(answer)
+
+    def _own_fault(self, answer: NameAnswer) -> NoAddress:
         self.faults += 1
         if not self._is_closed and self._loop.time() >= self._renewed_at_s + RENEW_SECONDS:
             # The machine may have got other name servers meanwhile.
