@@ -517,6 +517,14 @@ class NothingHeld(AgentHealthError):
         self.name = name[:128]
 
 
+class OptOutNotFound(AgentHealthError):
+    """The owner of this origin never asked that nobody probe it."""
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(f"{origin[:280]!r} never opted out")
+        self.origin = origin[:280]
+
+
 class TooMany(AgentHealthError):
     """There are so many of a kind already: `what` says of which."""
 
@@ -524,3 +532,12 @@ class TooMany(AgentHealthError):
         super().__init__(f"there are {most} {what} already")
         self.what = what
         self.most = most
+
+
+class CrawlStopped(AgentHealthError):
+    """A process of a crawl dies again and again."""
+
+    def __init__(self, worker: str, deaths: int) -> None:
+        super().__init__(f"{worker} died {deaths} times in a row, each time soon after its start")
+        self.worker = worker
+        self.deaths = deaths

@@ -9,8 +9,9 @@ import pytest
 from tests.support.crawl_acting import STANDING, act
 
 from agent_health.cli import crawl_processes as module
-from agent_health.cli.crawl_processes import CannotGoOn, Standings, probe_all
+from agent_health.cli.crawl_processes import Standings, probe_all
 from agent_health.cli.crawl_share import Said, Share, worker_name
+from agent_health.errors import CrawlStopped
 from agent_health.observation import ResultClass
 from agent_health.prober.definition import ProbeDefinition
 
@@ -78,7 +79,7 @@ async def test_one_that_dies_is_replaced_and_all_is_done_in_the_end(tmp_path: Pa
 
 async def test_one_that_cannot_live_ends_the_crawl_and_the_others(tmp_path: Path, heard: Heard) -> None:
     parts = cast(tmp_path, "sleep", "die always")
-    with pytest.raises(CannotGoOn, match="worker-1 died 2 times in a row"):
+    with pytest.raises(CrawlStopped, match="worker-1 died 2 times in a row"):
         await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
     assert "worker-1 died (exit code 1) and is replaced in 0.01 s" in heard.lines
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -22,14 +23,13 @@ from agent_health.cli.census_report import write_report
 from agent_health.cli.crawl_process import registry_client
 from agent_health.cli.crawl_share import RegistryPlace, Share, worker_name
 from agent_health.cli.directory_import import TakesLists
-from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
 from agent_health.cli.server_database import sqlite_file
 from agent_health.client import RegistryClient
 from agent_health.errors import InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.jobs import Deed
-from agent_health.prober.registry_ledger import RegistryLedger
+from agent_health.registry.claim_shards import LeavingWorker, leave_shards
 from agent_health.registry.prune_history import (
     PRUNE_SECONDS,
     ROUND_SECONDS,
@@ -38,7 +38,7 @@ from agent_health.registry.prune_history import (
 )
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.sweep import Sweeper
-from agent_health.storage import census_counts, probers, schema
+from agent_health.storage import census_counts, probed, probers, schema
 from agent_health.storage.database import Database, Transaction, open_database
 
 SWEEP_SECONDS: Final = 2.0
@@ -110,7 +110,6 @@ class LocalHome:
         self._url = url
         self._is_alone = is_alone
         self._report = report
-        self._ledger = LocalLedger(database)
 
     def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
         """Return what each process has to know."""
@@ -120,6 +119,7 @@ class LocalHome:
                 worker=worker_name(number, is_alone=self._is_alone),
                 since_s=since_s,
                 database=self._url,
+                companions=processes - 1,
             )
             for number in range(1, processes + 1)
         ]
@@ -139,8 +139,8 @@ class LocalHome:
         await self.database.write(partial(census_counts.end_run, run_id=run.run_id))
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets were not probed since then. LedgerAway."""
-        return await self._ledger.unprobed(since_s)
+        """Return how many targets were not probed since then. StoreUnavailable."""
+        return await self.database.read(partial(probed.count_unprobed, since_s=since_s))
 
     async def tend(self) -> None:
         """Judge the agents whose deadlines pass, until cancelled."""
@@ -170,8 +170,9 @@ class LocalHome:
             lambda transaction: probers.listing(transaction, MAX_LEFT_BEHIND)
         )
         names = {holder.rpartition("/")[2] for holder, *_ in left_behind}
+        registry = LocalRegistry(self.database, Role.PROBER)
         for name in sorted(names):
-            await self._ledger.leave(name)
+            await registry.do(leave_shards, query=LeavingWorker(worker=name))
 
 
 class RegistryHome:
@@ -184,7 +185,7 @@ class RegistryHome:
         self.told = f"registry {place.url}"
         self.lists: TakesLists = client.directories
         self._place = place
-        self._ledger = RegistryLedger(client)
+        self._client = client
 
     def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
         """Return what each process has to know."""
@@ -194,6 +195,7 @@ class RegistryHome:
                 worker=worker_name(number, is_alone=False),
                 since_s=since_s,
                 registry=self._place,
+                companions=processes - 1,
             )
             for number in range(1, processes + 1)
         ]
@@ -206,8 +208,9 @@ class RegistryHome:
         """Note that all targets were probed."""
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets were not probed since then. LedgerAway."""
-        return await self._ledger.unprobed(since_s)
+        """Return how many targets were not probed since then. RegistryError."""
+        since = datetime.fromtimestamp(since_s, UTC)
+        return (await self._client.shards.show(unprobed_since=since)).unprobed or 0
 
     async def tend(self) -> None:
         """Do nothing, until cancelled: the registry looks after itself."""

@@ -56,6 +56,7 @@ async def probe_share(share: Share, stop: asyncio.Event, tell: Callable[[Said], 
             worker_name=share.worker,
             network=lambda: _counts(opened),
             reaches=lambda url: _reaches(opened, url),
+            companions=share.companions,
         )
         telling = asyncio.create_task(_tell_on(worker, tell))
         try:

@@ -17,6 +17,7 @@ from typing import Final
 from agent_health.cli.crawl_process import probe_share, run_share
 from agent_health.cli.crawl_share import EXIT_UNFINISHED, Said, Share
 from agent_health.cli.progress import CrawlState
+from agent_health.errors import CrawlStopped
 from agent_health.observation import ResultClass
 from agent_health.prober.progress import Progress
 
@@ -29,10 +30,6 @@ MAX_EARLY_DEATHS: Final = 5
 """In a row, of one place; then the crawl ends, for it would go on like this."""
 STOP_SECONDS: Final = 30.0
 """How long a process may take over its end; then it is killed. Results are reported within it."""
-
-
-class CannotGoOn(Exception):
-    """Processes of the crawl die again and again."""
 
 
 @dataclass(slots=True)
@@ -106,7 +103,7 @@ async def probe_all(
     """Probe all shares until `stop` is set or a census is through; return whether all is done.
 
     One alone is probed in this process, several in one process each. `died` is told of each worker that
-    is replaced; `main` is what each process does. CannotGoOn if that does not help.
+    is replaced; `main` is what each process does. CrawlStopped if that does not help.
     """
     if len(shares) == 1:
         return await probe_share(shares[0], stop, partial(tell, shares[0].worker))
@@ -148,7 +145,7 @@ class _Place:
                 return False
             early_deaths = 0 if loop.time() - began_s >= STEADY_SECONDS else early_deaths + 1
             if early_deaths >= MAX_EARLY_DEATHS:
-                raise CannotGoOn(f"{self._share.worker} died {early_deaths} times in a row")
+                raise CrawlStopped(self._share.worker, early_deaths)
             self._died(self._share.worker)
             wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** max(0, early_deaths - 1))
             told = f"{self._share.worker} died ({_death(code)}) and is replaced in {wait_s:g} s"

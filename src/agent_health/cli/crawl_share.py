@@ -34,6 +34,8 @@ class Share:
     database: str | None = field(default=None, repr=False)
     """Where work comes from: the URL of a database, or a registry; exactly one of the two."""
     registry: RegistryPlace | None = None
+    companions: int = 0
+    """How many other processes begin at the same time, and will want their share of the work."""
 
 
 @dataclass(frozen=True, slots=True)
