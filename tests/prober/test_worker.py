@@ -13,6 +13,7 @@ from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loo
 
 from agent_health.observation import Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.dispatch import BEGUN_AT_ONCE
 from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim
 from agent_health.prober.worker import GRACE_SECONDS, Worker
 from agent_health.target import SHARDS, phase_of, target_id
@@ -197,6 +198,27 @@ async def test_a_census_probes_every_target_once_and_ends() -> None:
         0,
         {OK: 2_000},
     )
+
+
+@in_virtual_time
+async def test_the_event_loop_turns_after_every_few_probes_that_begin() -> None:
+    stage = Stage(*urls_of(1_000), concurrency=500)
+    in_turn, most = 0, 0
+
+    def end_turn() -> None:
+        nonlocal in_turn, most
+        most, in_turn = max(most, in_turn), 0
+
+    def note(_url: str) -> None:
+        nonlocal in_turn
+        in_turn += 1
+        if in_turn == 1:
+            stage.loop.call_soon(end_turn)
+
+    stage.world.on_look = note
+    assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+    assert most <= 2 * BEGUN_AT_ONCE
+    assert stage.world.most_under_way == 500
 
 
 @in_virtual_time

@@ -27,6 +27,12 @@ TICK_SECONDS: Final = 0.01
 """What is due within the same hundredth begins together: a wake-up for each would cost more than probes."""
 MAX_OFFERED: Final = 2_000
 """Targets that join their lines at once; the event loop turns between two such groups."""
+BEGUN_AT_ONCE: Final = 16
+"""Probes that begin between two turns of the event loop.
+
+If a thousand did, they would keep each other's answers waiting: our own queue would be measured, not the
+targets, and each step of each probe would find the processor's caches cold.
+"""
 LOOK_AHEAD_RATIO: Final = 2
 """A census keeps up to so many times its concurrency ready to start."""
 ILL_CONCURRENCY: Final = 10
@@ -219,8 +225,7 @@ class Dispatch:
         for due_at_s, slot in islice(self.plan.take(wall_s), most):
             offered += 1
             self._offer(slot, due_at_s, now_s)
-        while not self._outbox.is_full and (turn := self._pace.take(now_s)) is not None:
-            self._begin(turn, now_s)
+        self._begin_some(now_s)
         waits = []
         if (due_s := self.plan.next_at_s()) is not None:
             waits.append(due_s - wall_s)
@@ -238,6 +243,14 @@ class Dispatch:
         else:
             slot.shard.has_parked = True
 
+    def _begin_some(self, now_s: float) -> None:
+        """Begin whoever may start, and come back at the next turn of the event loop if they are many."""
+        for _ in range(BEGUN_AT_ONCE):
+            if self._outbox.is_full or (turn := self._pace.take(now_s)) is None:
+                return
+            self._begin(turn, now_s)
+        self._pump_soon()
+
     def _begin(self, turn: Turn[Due], now_s: float) -> None:
         slot, _ = turn.item
         if slot.is_gone or not slot.shard.is_ours(now_s):
@@ -254,8 +267,12 @@ class Dispatch:
         self._overdue.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
-        if (self._pace.waiting or self.plan.left) and not self._is_pumping_soon:
+        if self._pace.waiting or self.plan.left:
             # Several end in one turn of the event loop, and others begin in their places together.
+            self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        if not self._is_pumping_soon:
             self._is_pumping_soon = True
             asyncio.get_running_loop().call_soon(self._pump_once)
 
