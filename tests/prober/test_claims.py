@@ -32,11 +32,20 @@ class Listening(MemoryLedger):
 class Keeping:
     """A keeper at work, and what it told of."""
 
-    def __init__(self, ledger: MemoryLedger, *, chance: float = 0.5) -> None:
+    def __init__(
+        self, ledger: MemoryLedger, name: str = "worker", *, chance: float = 0.5, companions: int = 0
+    ) -> None:
         self.holdings = Holdings()
         self.lost: list[int] = []
         self.keeper = ClaimKeeper(
-            ledger, self.holdings, "worker", ttl_s=TTL_S, held=_pass, lost=self._lose, chance=lambda: chance
+            ledger,
+            self.holdings,
+            name,
+            ttl_s=TTL_S,
+            held=_pass,
+            lost=self._lose,
+            chance=lambda: chance,
+            companions=companions,
         )
 
     @contextlib.asynccontextmanager
@@ -66,9 +75,9 @@ def test_a_settled_worker_renews_after_three_fifths_of_its_time_and_a_little_jit
         gaps = [
             later - earlier for earlier, later in zip(ledger.asked_at_s, ledger.asked_at_s[1:], strict=False)
         ]
-        assert gaps[:6] == pytest.approx([1, 2, 4, 8, 16, 32])
+        assert gaps[:7] == pytest.approx([0.5, 1, 2, 4, 8, 16, 32])
         wanted_s = TTL_S * RENEW_RATIO * (1 + RENEW_JITTER_RATIO * (2 * chance - 1))
-        assert gaps[7:] == pytest.approx([wanted_s] * len(gaps[7:]))
+        assert gaps[8:] == pytest.approx([wanted_s] * len(gaps[8:]))
 
     look()
 
@@ -83,7 +92,7 @@ async def test_who_wins_or_loses_shards_asks_again_soon() -> None:
         await asyncio.sleep(70)
         assert len(keeping.holdings.shards) == len(keeping.lost) == SHARDS // 2
         gaps = [later - earlier for earlier, later in pairwise(ledger.asked_at_s)]
-        assert [round(gap) for gap in gaps[-4:]] == [1, 2, 4, 8]
+        assert gaps[-5:] == pytest.approx([0.5, 1, 2, 4, 8])
 
 
 @in_virtual_time
@@ -131,3 +140,26 @@ async def test_who_is_told_to_hurry_asks_at_once() -> None:
         keeping.keeper.hurry()
         await asyncio.sleep(0.01)
         assert len(ledger.asked_at_s) == before + 1
+
+
+@in_virtual_time
+async def test_workers_that_begin_together_take_nothing_away_from_one_another() -> None:
+    ledger = MemoryLedger(virtual_loop().clock)
+    crew = [Keeping(ledger, f"worker {number}", companions=2) for number in range(3)]
+    async with crew[0].going_on():
+        await asyncio.sleep(0.3)
+        async with crew[1].going_on(), crew[2].going_on():
+            await asyncio.sleep(4)
+            assert [len(one.holdings.shards) for one in crew] == [342, 342, 340]
+            assert [one.lost for one in crew] == [[], [], []]
+
+
+@in_virtual_time
+async def test_the_share_of_a_companion_that_never_comes_is_taken_in_the_end() -> None:
+    ledger = MemoryLedger(virtual_loop().clock)
+    keeping = Keeping(ledger, companions=1)
+    async with keeping.going_on():
+        await asyncio.sleep(9)
+        assert len(keeping.holdings.shards) == SHARDS // 2
+        await asyncio.sleep(9)
+        assert len(keeping.holdings.shards) == SHARDS

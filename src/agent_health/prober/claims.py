@@ -12,16 +12,19 @@ from typing import Final
 
 from agent_health.lease import TTL_SECONDS
 from agent_health.prober.away import Away
-from agent_health.prober.ledger import Ledger, LedgerAway
+from agent_health.prober.ledger import Ledger, LedgerAway, ShardClaim
 from agent_health.prober.shards import Holdings, Shard
+from agent_health.shard_share import fair_share
 
 SHARD_TTL_SECONDS: Final = float(TTL_SECONDS)
 """How long a shard is ours without a word; so much later do the shards of a killed worker move."""
 RENEW_RATIO: Final = 0.6
 """Of that time, after which we ask anew (protocol 6)."""
 RENEW_JITTER_RATIO: Final = 0.05
-FIRST_ASK_SECONDS: Final = 1.0
+FIRST_ASK_SECONDS: Final = 0.5
 """Who has just won or lost some is not settled: it asks again after this, and twice as long, and so on."""
+JOIN_SECONDS: Final = 10.0
+"""How long nobody takes the share of those who begin at the same time, and have not joined yet."""
 
 _log = logging.getLogger("agent_health.prober")
 
@@ -39,6 +42,7 @@ class ClaimKeeper:
         lost: Callable[[Sequence[Shard]], None],
         held: Callable[[Sequence[Shard]], None],
         chance: Callable[[], float],
+        companions: int = 0,
     ) -> None:
         self.has_asked = asyncio.Event()
         """Set once the ledger has answered."""
@@ -52,6 +56,8 @@ class ClaimKeeper:
         self._away = Away(chance)
         self._settling_s = FIRST_ASK_SECONDS
         self._hurry = asyncio.Event()
+        self._companions = companions
+        self._joined_by_s = 0.0
 
     def hurry(self) -> None:
         """Ask at once: somebody else's shards may be free by now."""
@@ -59,6 +65,7 @@ class ClaimKeeper:
 
     async def run(self) -> None:
         """Win and keep shards until cancelled."""
+        self._joined_by_s = asyncio.get_running_loop().time() + JOIN_SECONDS
         while True:
             try:
                 await self._ask()
@@ -81,10 +88,17 @@ class ClaimKeeper:
     async def _ask(self) -> None:
         before = self._holdings.tokens()
         claims = await self._ledger.claim(self._worker, self._ttl_s, before)
-        held, lost = self._holdings.take(claims)
+        held, lost = self._holdings.take(self._leave_room(claims))
         if self._holdings.tokens() != before:
             self._settling_s = FIRST_ASK_SECONDS
             _log.info("%d shards are ours, %d are not any more", len(held), len(lost))
         self._lost(lost)
         self._held(held)
         self.has_asked.set()
+
+    def _leave_room(self, claims: Sequence[ShardClaim]) -> Sequence[ShardClaim]:
+        """Leave to companions what they will be given as soon as they have joined: the highest numbers."""
+        if not self._companions or asyncio.get_running_loop().time() >= self._joined_by_s:
+            return claims
+        share = fair_share(self._companions + 1)
+        return sorted(claims, key=lambda claim: claim.shard)[:share]

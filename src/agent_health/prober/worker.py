@@ -52,6 +52,7 @@ class Worker:
     `worker_name` is this worker's alone among all that share the ledger. `network` tells what resolver and
     connector have counted, `reaches` whether anybody answers at a canary's URL: without them it notices
     later that it is itself at fault. A shard whose holder says nothing for `shard_ttl_s` is given to others.
+    `companions` is how many other workers begin at the same time: it does not begin with their share.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Worker:
         network: Callable[[], NetworkCounts] = NetworkCounts,
         reaches: Callable[[str], Awaitable[bool]] | None = None,
         shard_ttl_s: float = SHARD_TTL_SECONDS,
+        companions: int = 0,
         chance: Callable[[], float] = random.random,
     ) -> None:
         limits = definition.limits
@@ -104,6 +106,7 @@ class Worker:
             held=self._note_held,
             lost=self._dispatch.note_lost,
             chance=chance,
+            companions=companions,
         )
         self._self_watch = SelfWatch(
             ledger,
