@@ -12,8 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import aiodns
 import aiohttp
@@ -28,6 +30,7 @@ from benchmarks.target_fleet import CARD_PATH, HEALTH_PATH, RunningFleet, Target
 from agent_health.observation import ResultClass
 from agent_health.prober.definition import Timeouts
 from agent_health.prober.fetch import Fetcher, Request
+from agent_health.prober.open_lines import WAIT_SECONDS
 from agent_health.prober.resolve import Resolver
 from agent_health.target_address import read_networks
 
@@ -37,9 +40,6 @@ PATHS = (CARD_PATH.decode(), HEALTH_PATH.decode())
 MIN_RATIO = 0.8
 MAX_BYTES = 1 << 20
 PATIENCE_SECONDS = 20
-
-Ask = Callable[[int], Awaitable[None]]
-"""Asks the target of a number."""
 
 
 class Bare:
@@ -123,50 +123,19 @@ class Safe:
             raise SystemExit(f"expected {expected} of {place}, got {fetched.result}: {fetched.reason}")
 
 
-@dataclass
-class Contestant:
-    """Who asks targets of one kind, and what it took."""
-
-    ask: Ask
-    gets: int
-    """Of one target."""
-    targets: Iterator[int]
-    cpu_us: list[float] = field(default_factory=list)
-    """Per target."""
-    rate: list[float] = field(default_factory=list)
-    """Targets per second."""
-
-    async def sample(self, size: int) -> None:
-        """Ask so many targets that this one has not asked before."""
-        numbers = itertools.islice(self.targets, size)
-
-        async def work() -> None:
-            for number in numbers:
-                await self.ask(number)
-
-        began_cpu_s, began_s = time.process_time(), time.perf_counter()
-        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
-        self.cpu_us.append((time.process_time() - began_cpu_s) / size * 1e6)
-        self.rate.append(size / (time.perf_counter() - began_s))
-
-
-async def run(running: RunningFleet, *, targets: int, rounds: int) -> dict[str, Contestant]:
-    """Let all contestants ask in each round; the first one warms up and is dropped."""
-    async with asking(running) as contestants:
-        names = list(contestants)
-        for turn in range(rounds + 1):
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
-                await contestants[name].sample(targets)
-    for contestant in contestants.values():
-        del contestant.cpu_us[0], contestant.rate[0]
-    return contestants
+@contextlib.asynccontextmanager
+async def bare(running: RunningFleet) -> AsyncIterator[Bare]:
+    names = aiohttp.AsyncResolver(nameservers=[running.dns_server])
+    connector = aiohttp.TCPConnector(resolver=names, limit=0, keepalive_timeout=WAIT_SECONDS)
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        asker = Bare(running, session)
+        yield asker
+        await asker.close()
 
 
 @contextlib.asynccontextmanager
-async def asking(running: RunningFleet) -> AsyncIterator[dict[str, Contestant]]:
+async def safe(running: RunningFleet) -> AsyncIterator[Safe]:
     timeouts = Timeouts()
-    names = aiohttp.AsyncResolver(nameservers=[running.dns_server])
     async with (
         Resolver([running.dns_server], timeout_s=timeouts.dns_seconds) as resolver,
         Fetcher(
@@ -175,37 +144,81 @@ async def asking(running: RunningFleet) -> AsyncIterator[dict[str, Contestant]]:
             user_agent="agent-health-prober/0 (+https://agent.example)",
             resolver=resolver,
         ) as fetcher,
-        aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(resolver=names, limit=0, keepalive_timeout=2),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        ) as session,
     ):
-        safe, bare = Safe(running, fetcher), Bare(running, session)
-
-        def numbers(kind: str) -> Iterator[int]:
-            fleet = running.fleet
-            return itertools.cycle([one for one in range(fleet.size) if fleet.kind(one) == kind])
-
-        yield {
-            "two GETs by name, bare aiohttp": Contestant(bare.get_named, 2, numbers("alive")),
-            "two GETs by name, safe": Contestant(safe.get_named, 2, numbers("alive")),
-            "two GETs by address, bare aiohttp": Contestant(bare.get_addressed, 2, numbers("alive")),
-            "two GETs by address, safe": Contestant(safe.get_addressed, 2, numbers("alive")),
-            "refused, bare look-up and connect": Contestant(bare.connect, 0, numbers("refused")),
-            "refused, safe": Contestant(safe.connect, 0, numbers("refused")),
-            "no such name, bare look-up": Contestant(bare.look_up, 0, numbers("unknown_name")),
-            "no such name, safe": Contestant(safe.look_up, 0, numbers("unknown_name")),
-        }
-        await bare.close()
+        yield Safe(running, fetcher)
 
 
-def show(contestants: dict[str, Contestant]) -> None:
-    cpu = Measured({name: contestant.cpu_us for name, contestant in contestants.items()})
-    rate = Measured({name: contestant.rate for name, contestant in contestants.items()})
+Asker = TypeVar("Asker", Bare, Safe)
+
+
+@dataclass
+class Contestant(Generic[Asker]):
+    """Who asks targets of one kind, and what it took."""
+
+    opened: Callable[[RunningFleet], AbstractAsyncContextManager[Asker]]
+    ask: Callable[[Asker, int], Awaitable[None]]
+    gets: int
+    """Of one target."""
+    targets: Iterator[int]
+    cpu_us: list[float] = field(default_factory=list)
+    """Per target."""
+    rate: list[float] = field(default_factory=list)
+    """Targets per second."""
+
+    async def sample(self, running: RunningFleet, size: int) -> None:
+        """Ask so many targets that this one has not asked before, and close all connections."""
+        numbers = itertools.islice(self.targets, size)
+        began_cpu_s, began_s = time.process_time(), time.perf_counter()
+        async with self.opened(running) as asker:
+
+            async def work() -> None:
+                for number in numbers:
+                    await self.ask(asker, number)
+
+            await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+        self.cpu_us.append((time.process_time() - began_cpu_s) / size * 1e6)
+        self.rate.append(size / (time.perf_counter() - began_s))
+
+
+Contestants = dict[str, Contestant[Bare] | Contestant[Safe]]
+
+
+async def run(running: RunningFleet, *, targets: int, rounds: int) -> Contestants:
+    """Let all contestants ask in each round; the first one warms up and is dropped."""
+    found = contestants(running.fleet)
+    names = list(found)
+    for turn in range(rounds + 1):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            await found[name].sample(running, targets)
+    for contestant in found.values():
+        del contestant.cpu_us[0], contestant.rate[0]
+    return found
+
+
+def contestants(fleet: TargetFleet) -> Contestants:
+    def numbers(kind: str) -> Iterator[int]:
+        return itertools.cycle([number for number in range(fleet.size) if fleet.kind(number) == kind])
+
+    return {
+        "two GETs by name, bare aiohttp": Contestant(bare, Bare.get_named, 2, numbers("alive")),
+        "two GETs by name, safe": Contestant(safe, Safe.get_named, 2, numbers("alive")),
+        "two GETs by address, bare aiohttp": Contestant(bare, Bare.get_addressed, 2, numbers("alive")),
+        "two GETs by address, safe": Contestant(safe, Safe.get_addressed, 2, numbers("alive")),
+        "refused, bare look-up and connect": Contestant(bare, Bare.connect, 0, numbers("refused")),
+        "refused, safe": Contestant(safe, Safe.connect, 0, numbers("refused")),
+        "no such name, bare look-up": Contestant(bare, Bare.look_up, 0, numbers("unknown_name")),
+        "no such name, safe": Contestant(safe, Safe.look_up, 0, numbers("unknown_name")),
+    }
+
+
+def show(found: Contestants) -> None:
+    cpu = Measured({name: contestant.cpu_us for name, contestant in found.items()})
+    rate = Measured({name: contestant.rate for name, contestant in found.items()})
     rows = []
-    for bare, safe in zip(*[iter(contestants)] * 2, strict=True):
+    for bare, safe in zip(*[iter(found)] * 2, strict=True):
         for name in (bare, safe):
-            gets, ratio = contestants[name].gets, rate.ratio(name, bare)
+            gets, ratio = found[name].gets, rate.ratio(name, bare)
             rows.append(
                 [
                     name,
