@@ -274,6 +274,13 @@ def test_what_a_prober_doubts_that_is_ill_is_its_failures_and_nothing_else(layer
     assert seen(**json.loads(doubted.model_dump_json(exclude_none=True))) == doubted
 
 
+@pytest.mark.parametrize("result", RESULTS)
+def test_a_prober_that_was_slow_doubts_timeouts_alone(result: str) -> None:
+    observation = seen(transport=result)
+    doubted = observation.doubted("overloaded", is_about_time=True)
+    assert (doubted != observation) == (result == "timeout")
+
+
 def test_what_answered_a_doubted_probe_has_answered() -> None:
     doubted = seen(discovery="ok", transport="timeout", readiness="ok").doubted("x" * 1000)
     assert (doubted.discovery, doubted.readiness) == (

@@ -252,13 +252,19 @@ class Observation(_Wire):
         measured = [layer for layer in asked if layer.is_measured]
         return next((layer.result for layer in measured or asked), ResultClass.NOT_MEASURED)
 
-    def doubted(self, why: str) -> "Observation":
+    def doubted(self, why: str, *, is_about_time: bool = False) -> "Observation":
         """Return it as a prober tells it that does not trust its own eyes: what failed was not measured.
 
-        What answered did answer, however ill the prober is.
+        What answered did answer, however ill the prober is. `is_about_time`: it was only slow, so that
+        timeouts alone say nothing.
         """
         doubt = LayerResult(result=ResultClass.NOT_MEASURED, reason=why[:MAX_REASON_CHARS])
-        failed = {name: doubt for name in _LAYERS if (layer := getattr(self, name)) and layer.has_failed}
+        failed = {
+            name: doubt
+            for name in _LAYERS
+            if (layer := getattr(self, name)) is not None
+            and (layer.result is ResultClass.TIMEOUT if is_about_time else layer.has_failed)
+        }
         return self.model_copy(update=failed) if failed else self
 
     def _asked(self) -> Iterator[LayerResult]:

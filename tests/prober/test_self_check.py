@@ -105,6 +105,7 @@ def test_hosts_that_fall_silent_one_after_another_make_it_ill_until_somebody_ans
     doubt = check.look(101.0)
     assert doubt is not None
     assert doubt.since_s == 50.0
+    assert not doubt.is_about_time
     # It lasts: an hour later nobody has answered yet.
     assert check.look(3_700.0) is not None
     check.note_probe("host 3", OK, ResultClass.NOT_AN_AGENT, 3_710.0)
@@ -172,6 +173,7 @@ def test_a_process_that_was_stopped_doubts_what_seemed_to_end_meanwhile() -> Non
     assert doubt is not None
     assert doubt.why == "this process stood still for 60.0 s"
     assert doubt.since_s <= 99.0
+    assert doubt.is_about_time
     # Later it trusts its eyes again.
     for second in range(161, 185):
         check.note_lag(0.0, float(second))

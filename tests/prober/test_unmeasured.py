@@ -6,6 +6,7 @@ from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_cadence import Cadence, after_probe
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ProbeReport, ShardClaim, TargetEntry
+from agent_health.prober.self_check import Doubt
 from agent_health.prober.shards import Shard, Slot
 from agent_health.prober.unmeasured import doubted, missed, without_result
 from agent_health.target import phase_of, target_id
@@ -14,6 +15,8 @@ CADENCE = Cadence()
 A = "https://a.example/"
 BEGAN_S = 1_763_640_000.1 + phase_of(target_id(A)) * 300
 """A tenth of a second after its tick."""
+DOUBT = Doubt(why="no name can be looked up", since_s=0.0)
+SLOW = Doubt(why="this process is overloaded", since_s=0.0, is_about_time=True)
 ALIVE = ProbeMemory(probed_at_s=BEGAN_S - 300, result=ResultClass.OK, card_read_at_s=BEGAN_S - 300)
 
 
@@ -38,7 +41,7 @@ def report_of(**layers: str) -> ProbeReport:
 def test_a_failure_that_is_not_believed_is_not_remembered() -> None:
     report = report_of(discovery="timeout")
     assert (report.memory.failures_in_row, report.memory.confirm_at_s is None) == (1, False)
-    told = doubted(ALIVE, report, CADENCE, BEGAN_S, "no name can be looked up")
+    told = doubted(ALIVE, report, CADENCE, BEGAN_S, DOUBT)
     assert told.observation.result is ResultClass.NOT_MEASURED
     memory = told.memory
     assert (memory.failures_in_row, memory.confirm_at_s, memory.result) == (0, None, ResultClass.OK)
@@ -47,16 +50,28 @@ def test_a_failure_that_is_not_believed_is_not_remembered() -> None:
 
 def test_what_answered_is_believed_and_remembered_though_something_else_failed() -> None:
     report = report_of(discovery="ok", transport="timeout")
-    told = doubted(ALIVE, report, CADENCE, BEGAN_S, "why")
+    told = doubted(ALIVE, report, CADENCE, BEGAN_S, DOUBT)
     assert told.memory == report.memory
     assert told.observation.is_sign_of_life
-    assert told.observation.transport == LayerResult(result=ResultClass.NOT_MEASURED, reason="why")
+    assert told.observation.transport == LayerResult(result=ResultClass.NOT_MEASURED, reason=DOUBT.why)
+
+
+def test_of_a_slow_prober_timeouts_alone_are_not_believed() -> None:
+    told = doubted(ALIVE, report_of(discovery="timeout"), CADENCE, BEGAN_S, SLOW)
+    assert told.observation.result is ResultClass.NOT_MEASURED
+    assert told.memory.failures_in_row == 0
+    for result in ("refused", "dns_failure", "http_error"):
+        report = report_of(discovery=result)
+        assert doubted(ALIVE, report, CADENCE, BEGAN_S, SLOW) is report
+    both = report_of(discovery="not_an_agent", readiness="timeout")
+    told = doubted(ALIVE, both, CADENCE, BEGAN_S, SLOW)
+    assert (told.observation.result, told.memory) == (ResultClass.NOT_AN_AGENT, both.memory)
 
 
 def test_what_did_not_fail_is_reported_as_it_is() -> None:
     for layers in ({"discovery": "ok"}, {"discovery": "blocked_address"}, {"discovery": "rate_limited"}):
         report = report_of(**layers)
-        assert doubted(ALIVE, report, CADENCE, BEGAN_S, "why") is report
+        assert doubted(ALIVE, report, CADENCE, BEGAN_S, DOUBT) is report
 
 
 def test_a_probe_that_came_to_nothing_counts_as_made_and_measures_nothing() -> None:

@@ -35,6 +35,8 @@ targets, and each step of each probe would find the processor's caches cold.
 """
 LOOK_AHEAD_RATIO: Final = 2
 """A census keeps up to so many times its concurrency ready to start."""
+SLOW_DOWN_FACTOR: Final = 4
+"""A census that is too slow for its own deadlines does so many times less at once."""
 ILL_CONCURRENCY: Final = 10
 """A census that does not trust its eyes tries only so many at once, until it does."""
 
@@ -180,7 +182,7 @@ class Dispatch:
     def note_turn(self, doubt: Doubt | None) -> None:
         """Doubt what was seen lately, or trust our eyes again."""
         if not self.plan.keeps_ticks:
-            self._pace.concurrency = min(ILL_CONCURRENCY, self._concurrency) if doubt else self._concurrency
+            self._pace.concurrency = self._concurrency_in(doubt)
         if doubt is not None:
             self._take_back(doubt)
         self.pump()
@@ -194,6 +196,13 @@ class Dispatch:
                 self._replanning.cancel()
             self._replanning = asyncio.create_task(self._replan_all())
         return self._replanning is not None
+
+    def _concurrency_in(self, doubt: Doubt | None) -> int:
+        """Return how much a census does at once: with less on its hands it is less slow, or less in vain."""
+        if doubt is None:
+            return self._concurrency
+        most = self._concurrency // SLOW_DOWN_FACTOR if doubt.is_about_time else 0
+        return min(max(most, ILL_CONCURRENCY), self._concurrency)
 
     async def _replan_all(self) -> None:
         for shard in list(self._holdings.shards.values()):
@@ -322,8 +331,7 @@ class Dispatch:
         result = report.observation.result
         self._check.note_probe(slot.host, memory.result, result, ended_s)
         if self._check.doubt is not None:
-            why = self._check.doubt.why
-            doubted = unmeasured.doubted(memory, report, self._cadence, began_at_s, why)
+            doubted = unmeasured.doubted(memory, report, self._cadence, began_at_s, self._check.doubt)
             if doubted is not report:
                 if not slot.is_gone and self.plan.tries_again(slot):
                     return
@@ -368,7 +376,7 @@ class Dispatch:
             report = result.report
             # What followed a failure that is taken back followed from what was before it.
             memory = memories.get(slot) or result.memory_before
-            doubted = unmeasured.doubted(memory, report, self._cadence, result.began_at_s, doubt.why)
+            doubted = unmeasured.doubted(memory, report, self._cadence, result.began_at_s, doubt)
             if doubted is report:
                 continue
             memories[slot] = doubted.memory

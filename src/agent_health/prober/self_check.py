@@ -130,14 +130,19 @@ def judge(facts: Facts) -> str | None:
     Canaries that answer outweigh the silence of everybody else. Without them, a silence of all is never
     believed while it lasts: whoever watches few agents behind one line should have canaries.
     """
-    return _own_fault(facts) or (_lost_canaries(facts) if facts.canaries else _lost_targets(facts))
+    lost = _lost_canaries(facts) if facts.canaries else _lost_targets(facts)
+    return _network_fault(facts) or lost or _slowness(facts)
 
 
-def _own_fault(facts: Facts) -> str | None:
+def _slowness(facts: Facts) -> str | None:
     if facts.standstill_s >= MAX_STANDSTILL_SECONDS:
         return f"this process stood still for {facts.standstill_s:.1f} s"
     if facts.lag_p99_s > MAX_LAG_SECONDS:
         return f"this process is overloaded: its event loop is {facts.lag_p99_s:.2f} s late"
+    return None
+
+
+def _network_fault(facts: Facts) -> str | None:
     if facts.lookups >= MIN_ATTEMPTS and facts.lookup_faults >= MAX_LOOKUP_FAULT_RATIO * facts.lookups:
         return f"the resolver failed: {facts.lookup_faults} of {facts.lookups} lookups came to nothing"
     if facts.connects >= MIN_ATTEMPTS and facts.local_faults >= MAX_LOCAL_FAULT_RATIO * facts.connects:
@@ -167,6 +172,8 @@ class Doubt:
     """For people."""
     since_s: float
     """Who failed later is doubted."""
+    is_about_time: bool = False
+    """Whether the prober was merely slow: only timeouts are doubted."""
 
 
 class SelfCheck:
@@ -257,7 +264,8 @@ class SelfCheck:
         if why is not None:
             self._ill_until_s = now_s + MIN_ILL_SECONDS
             since_s = self._since_s(facts, now_s) if self.doubt is None else self.doubt.since_s
-            self.doubt = Doubt(why=why, since_s=since_s)
+            is_about_time = why == _slowness(facts)
+            self.doubt = Doubt(why=why, since_s=since_s, is_about_time=is_about_time)
         elif now_s >= self._ill_until_s:
             self.doubt = None
         return self.doubt

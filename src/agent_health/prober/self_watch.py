@@ -96,7 +96,7 @@ class SelfWatch:
         doubt = self._check.look(now_s)
         if self._check.is_suspicious:
             self._suspects.set()
-        if (before is None) == (doubt is None):
+        if _kind_of(before) == _kind_of(doubt):
             return
         if doubt is not None:
             _log.error("this prober is ill, what it sees is not measured: %s", doubt.why)
@@ -147,3 +147,7 @@ class SelfWatch:
         except Exception:  # noqa: BLE001 - a defect of ours is no reason to believe what we see
             _log.exception("the canary %s cannot be asked", url)
             return False
+
+
+def _kind_of(doubt: Doubt | None) -> bool | None:
+    return None if doubt is None else doubt.is_about_time

@@ -10,6 +10,7 @@ from agent_health.probe_cadence import Cadence, after_probe
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ProbeReport
 from agent_health.prober.plans import missed_before
+from agent_health.prober.self_check import Doubt
 from agent_health.prober.shards import Slot
 
 _JUST_BEFORE_SECONDS: Final = 1e-3
@@ -25,16 +26,17 @@ def without_result(
 
 
 def doubted(
-    memory: ProbeMemory, report: ProbeReport, cadence: Cadence, began_at_s: float, why: str
+    memory: ProbeMemory, report: ProbeReport, cadence: Cadence, began_at_s: float, doubt: Doubt
 ) -> ProbeReport:
     """Return what is reported if failures are not believed; the report itself if there is none.
 
     `memory` is what was remembered before the probe: a failure that is not believed is not remembered.
     """
-    observation = report.observation.doubted(why)
+    observation = report.observation.doubted(doubt.why, is_about_time=doubt.is_about_time)
     if observation is report.observation:
         return report
-    if observation.is_sign_of_life:
+    if observation.is_sign_of_life or observation.is_measured_failure:
+        # Something else is certain, and remembered as it is.
         return replace(report, observation=observation)
     after = after_probe(memory, observation, cadence, began_at_s)
     return replace(report, observation=observation, memory=after)
