@@ -68,6 +68,7 @@ TO_ANYBODY = {
         Action.RECHECK,
         Action.IMPORT_TARGETS,
         Action.CONFIRM_DIRECTORY,
+        Action.MANAGE_OPT_OUTS,
         Action.CREATE_TASKS,
     },
     Role.ADMIN: set(Action),

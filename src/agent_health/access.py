@@ -67,6 +67,8 @@ class Action(StrEnum):
     """Say what a directory lists."""
     CONFIRM_DIRECTORY = "confirm_directory"
     """Let go what left a directory that has shrunk by more than half."""
+    MANAGE_OPT_OUTS = "manage_opt_outs"
+    """Let an owner prove that nobody is to probe an origin."""
     SEND_COMMAND = "send_command"
     SET_MAINTENANCE = "set_maintenance"
     RECHECK = "recheck"
@@ -146,6 +148,7 @@ PERMISSIONS: Mapping[tuple[Role, Action], Extent] = MappingProxyType({
     (Role.COORDINATOR, Action.RECHECK):             Extent.ANY,
     (Role.COORDINATOR, Action.IMPORT_TARGETS):      Extent.ANY,
     (Role.COORDINATOR, Action.CONFIRM_DIRECTORY):   Extent.ANY,
+    (Role.COORDINATOR, Action.MANAGE_OPT_OUTS):     Extent.ANY,
     (Role.COORDINATOR, Action.CREATE_TASKS):        Extent.ANY,
 
     **{(Role.ADMIN, action): Extent.ANY for action in Action},

@@ -22,7 +22,7 @@ class OwnActor(StrEnum):
     MONITOR = "monitor"
     """The sweep, and judgement of what probes saw."""
     SERVER = "server"
-    """Makes the first admin key."""
+    """Makes the first admin key, goes on with imports that nobody drives, finds proofs of opt-outs."""
 
 
 def is_reserved(name: str) -> bool:

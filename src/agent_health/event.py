@@ -76,6 +76,10 @@ class EventType(StrEnum):
     DIRECTORY_HELD = "directory.held"
     """It has shrunk so much that what left is kept until somebody confirms it."""
     DIRECTORY_CONFIRMED = "directory.confirmed"
+    ORIGIN_OPTED_OUT = "origin.opted_out"
+    """Its owner has proven that nobody is to probe it."""
+    ORIGIN_OPTED_IN = "origin.opted_in"
+    """It may be probed again."""
     EPOCH_RAISED = "epoch.raised"
     LOG_ARCHIVED = "log.archived"
     """A closed prefix left the database; the next event follows on its last hash."""
@@ -375,6 +379,14 @@ class DirectoryChanged(Payload):
     """Why it is held."""
 
 
+class OriginChanged(Payload):
+    """An origin is probed no more, or again."""
+
+    origin: Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,300}$")]
+    targets: Number
+    """How many of them are concerned now."""
+
+
 class EpochRaised(Payload):
     """The store was restored or failed over: from now on all fencing tokens are higher."""
 
@@ -435,6 +447,8 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.DIRECTORY_APPLIED:         DirectoryChanged,
     EventType.DIRECTORY_HELD:            DirectoryChanged,
     EventType.DIRECTORY_CONFIRMED:       DirectoryChanged,
+    EventType.ORIGIN_OPTED_OUT:          OriginChanged,
+    EventType.ORIGIN_OPTED_IN:           OriginChanged,
     EventType.EPOCH_RAISED:              EpochRaised,
     EventType.LOG_ARCHIVED:              LogArchived,
 })  # fmt: skip

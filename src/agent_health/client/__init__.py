@@ -15,6 +15,7 @@
     registry_shards.py      client.shards
     registry_directories.py  client.directories
     registry_census.py      client.census
+    registry_opt_outs.py    client.opt_outs
     registry_connection.py  how is one question put: bounded, and repeated where that is safe?
     registry_errors.py      what can go wrong, and which answer means which?
     event_stream.py         what does a stream of server-sent events say?

@@ -12,6 +12,7 @@ from agent_health.client.registry_directories import RegistryDirectories
 from agent_health.client.registry_events import RegistryEvents
 from agent_health.client.registry_leases import RegistryLeases, RegistryStates
 from agent_health.client.registry_monitor import RegistryMonitor
+from agent_health.client.registry_opt_outs import RegistryOptOuts
 from agent_health.client.registry_shards import RegistryShards
 from agent_health.client.registry_targets import RegistryTargets
 
@@ -54,6 +55,7 @@ class RegistryClient:
         self.shards = RegistryShards(self._connection)
         self.directories = RegistryDirectories(self._connection)
         self.census = RegistryCensus(self._connection)
+        self.opt_outs = RegistryOptOuts(self._connection)
 
     def __repr__(self) -> str:
         return f"RegistryClient({str(self._connection.url)!r})"

@@ -29,6 +29,7 @@ from agent_health.registry import (
     list_targets,
     manage_keys,
     manage_webhooks,
+    opt_out_origins,
     read_events,
     recheck_target,
     register_agent,
@@ -38,9 +39,11 @@ from agent_health.registry import (
     update_agent,
     write_state,
 )
+from agent_health.registry.answer_time import PromptDatabase
 from agent_health.registry.api_documents import OPENAPI_PATH, PAGE_PATH, ApiDocuments
 from agent_health.registry.archive_events import Archivist
 from agent_health.registry.call import Door
+from agent_health.registry.check_opt_outs import OptOutChecker
 from agent_health.registry.deliver_webhooks import WebhookCourier
 from agent_health.registry.error_responses import OURS, error_response, problem
 from agent_health.registry.event_feed import EventFeed
@@ -78,6 +81,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *list_targets.OPERATIONS,
     *recheck_target.OPERATIONS,
     *show_census.OPERATIONS,
+    *opt_out_origins.OPERATIONS,
     *import_directory.OPERATIONS,
     *decree.OPERATIONS,
     *tend_monitor.OPERATIONS,
@@ -100,7 +104,8 @@ class Registry:
         self.database = database or open_database(settings.database)
         limit = RateLimit(settings.requests_per_second, settings.request_burst)
         networks = read_networks(settings.webhook_networks, "webhook_networks")
-        self.door = Door(self.database, RateLimiter(limit, MAX_KEYS_COUNTED), monotonic_s, networks)
+        prompt = PromptDatabase(self.database, settings.answer_seconds)
+        self.door = Door(prompt, RateLimiter(limit, MAX_KEYS_COUNTED), monotonic_s, networks)
         self.heartbeats = HeartbeatEndpoint(self.door)
         self.leases = LeaseEndpoint(self.door)
         self.feed = EventFeed(self.database)
@@ -109,6 +114,7 @@ class Registry:
         self.courier = WebhookCourier(self.database, self.feed, settings)
         self.sweeper = Sweeper(self.database, settings, monotonic_s)
         self.pruner = HistoryPruner(self.database)
+        self.opt_out_checker = OptOutChecker(self.database, settings)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -119,6 +125,7 @@ class Registry:
             self.archivist.run(),
             self.courier.run(),
             self.pruner.run(),
+            self.opt_out_checker.run(),
         )
         running = [asyncio.create_task(loop) for loop in loops]
         try:
@@ -216,9 +223,9 @@ def _healthz(registry: Registry) -> Answer:
         that says it is ill.
         """
         try:
-            await registry.database.read(lambda transaction: transaction.now_s)
+            await registry.door.database.read(lambda transaction: transaction.now_s)
             if registry.database.writes.failure is not None:
-                await registry.database.write(
+                await registry.door.database.write(
                     lambda transaction: registry_row.store(transaction, registry_row.lock(transaction))
                 )
         except StoreUnavailable as error:

@@ -32,11 +32,11 @@ def numbers_in(cursor: str, listed: str, how_many: int) -> list[int]:
     return place
 
 
-def text_in(cursor: str, listed: str) -> str:
+def text_in(cursor: str, listed: str, most_characters: int = MAX_ID_CHARACTERS) -> str:
     """Return the id in a cursor of this list; InvalidRequest if it is none of ours."""
     place = _place(cursor, listed)
     text = place[0] if len(place) == 1 else None
-    if not isinstance(text, str) or not 0 < len(text) <= MAX_ID_CHARACTERS:
+    if not isinstance(text, str) or not 0 < len(text) <= most_characters:
         raise _refused()
     if not (text.isascii() and text.isprintable()):
         raise _refused()

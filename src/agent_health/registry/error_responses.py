@@ -33,6 +33,7 @@ STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxy
     errors.TargetNotFound:    (404, "target_not_found"),
     errors.DirectoryNotFound: (404, "directory_not_found"),
     errors.ImportNotFound:    (404, "import_not_found"),
+    errors.OptOutNotFound:    (404, "opt_out_not_found"),
     errors.BodyTooSlow:       (408, "body_too_slow"),
     errors.AlreadyRegistered: (409, "already_registered"),
     errors.InvalidTransition: (409, "invalid_transition"),

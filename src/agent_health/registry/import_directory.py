@@ -42,6 +42,7 @@ from agent_health.registry.change_status import change_status
 from agent_health.registry.directory_records import directory_record, import_record
 from agent_health.registry.judge_agents import Change
 from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.registry.opt_out_origins import leave_out
 from agent_health.storage import agents, directories, event_log, targets
 from agent_health.storage.database import Transaction
 from agent_health.storage.directories import Counts, StoredDirectory, StoredImport
@@ -194,6 +195,7 @@ def _add_page(
     version = targets.next_version(transaction)
     targets.add(transaction, urls, version)
     kept, added = directories.list_targets(transaction, directory.id, found.id, [*urls], version)
+    leave_out(transaction, urls, version)
     directories.set_size(transaction, directory.id, added)
     counts = replace(found.counts, duplicates=found.counts.duplicates + len(urls) - kept - added)
     found = replace(

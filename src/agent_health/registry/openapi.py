@@ -539,6 +539,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType({
         "source": "https://a2aregistry.org/api/agents",
     },
     "ImportEnd": {"pages": 1},
+    "OptOutRequest": {"url": "https://agent.example"},
     "RunRequest": {"name": "census", "is_over": True},
     "ObservationBatch": {
         "observations": [

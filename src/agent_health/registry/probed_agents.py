@@ -7,6 +7,7 @@ directory listed keeps its own URL, whatever its record says later.
 
 from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
+from agent_health.registry.opt_out_origins import has_opted_out
 from agent_health.storage import targets
 from agent_health.storage.database import Transaction
 from agent_health.storage.targets import GoneReason
@@ -26,8 +27,17 @@ def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
 
 
 def begin_step(transaction: Transaction, url: str | None) -> int:
-    """Take the version of what `end_step` will change; before anything is logged, as everybody does."""
-    return 0 if url is None else targets.next_version(transaction)
+    """Take the version of what `end_step` will change; before anything is logged, as everybody does.
+
+    InvalidRequest if the owner of the URL's origin does not want it to be probed.
+    """
+    if url is None:
+        return 0
+    version = targets.next_version(transaction)
+    if has_opted_out(transaction, url):
+        told = "the owner of its origin does not want it to be probed"
+        raise InvalidRequest([Finding("opted_out", "/card_url", told)])
+    return version
 
 
 def end_step(transaction: Transaction, agent_id: str, url: str | None, version: int) -> None:

@@ -12,8 +12,9 @@ from functools import partial
 
 from agent_health.directory_record import ImportState
 from agent_health.errors import StoreUnavailable
+from agent_health.opt_out_proof import TOKEN_GOOD_SECONDS
 from agent_health.registry.import_directory import finish_one
-from agent_health.storage import directories, result_history, targets
+from agent_health.storage import directories, opt_outs, result_history, targets
 from agent_health.storage.database import Database, Transaction
 
 ROUND_SECONDS = 30.0
@@ -88,7 +89,7 @@ async def prune_history(database: Database) -> None:
     await _repeated(database, _forget_sums)
     await _repeated(database, _forget_changes)
     await _repeated(database, _forget_left)
-    await database.write(_forget_imports)
+    await database.write(_forget_unfinished)
     after: int | None = 0
     while after is not None:
         trim = partial(result_history.trim_changes, after=after, span=TARGETS_AT_ONCE, most=KEEP_CHANGES)
@@ -116,6 +117,7 @@ def _forget_left(transaction: Transaction) -> bool:
     return targets.forget_left(transaction, transaction.now_s - KEEP_LEFT_DAYS * DAY_SECONDS, CHUNK)
 
 
-def _forget_imports(transaction: Transaction) -> None:
+def _forget_unfinished(transaction: Transaction) -> None:
     directories.drop_unfinished(transaction, transaction.now_s - UPLOAD_DAYS * DAY_SECONDS)
     directories.forget_imports(transaction, transaction.now_s - KEEP_IMPORTS_DAYS * DAY_SECONDS)
+    opt_outs.forget_unproven(transaction, transaction.now_s - TOKEN_GOOD_SECONDS)

@@ -29,6 +29,8 @@ class RegistrySettings(BaseModel):
     """`sqlite:///FILE`, or `postgresql://USER@HOST/NAME` when one machine is not enough."""
     sweep_seconds: Annotated[float, Field(ge=0.05, le=60)] = 0.5
     """How often deadlines are looked at: silence is noticed this much late at most."""
+    answer_seconds: Annotated[float, Field(ge=0.5, le=60)] = 5
+    """How long a caller waits for the database before it is told to come again."""
     requests_per_second: Annotated[float, Field(gt=0, le=1_000_000)] = 1_000
     """Per key, on average. One key may stand before a whole fleet."""
     request_burst: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
@@ -46,7 +48,7 @@ class RegistrySettings(BaseModel):
     trusted_proxies: tuple[Network, ...] = ()
     """Whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
     webhook_networks: tuple[Network, ...] = ()
-    """Private networks that webhooks may lead to all the same, such as `10.1.0.0/16`."""
+    """Private networks that webhooks, and proofs of opt-outs, may lead to, such as `10.1.0.0/16`."""
 
     @classmethod
     def read(cls, **given: object) -> Self:

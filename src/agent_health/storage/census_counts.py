@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Row, insert, select, text, update
+from sqlalchemy import insert, select, text, update
 
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import census_runs
@@ -149,7 +149,7 @@ def runs(transaction: Transaction, name: str | None, limit: int) -> list[StoredR
     return [_run(row) for row in transaction.connection.execute(wanted.limit(limit))]
 
 
-def _run(row: Row[Any]) -> StoredRun:
+def _run(row: Sequence[Any]) -> StoredRun:
     run_id, name, began_at_s, ended_at_s, counts = row
     return StoredRun(
         run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=ended_at_s, counts=_counts(counts)

@@ -137,7 +137,7 @@ def forget_sums(transaction: Transaction, before_hour: int, hours: int) -> bool:
         return False
     last = min(before_hour, oldest + hours)
     transaction.connection.execute(delete(result_sums).where(result_sums.c.hour < last))
-    return last < before_hour
+    return bool(last < before_hour)
 
 
 def forget_changes(transaction: Transaction, before_s: float, limit: int) -> bool:

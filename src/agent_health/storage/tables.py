@@ -359,5 +359,6 @@ opt_outs = Table(
     Column("origin", String(512), primary_key=True),
     Column("token", String(128), nullable=False, comment="to be served by the origin as a proof"),
     Column("asked_at_s", Double, nullable=False),
+    Column("checked_at_s", Double, comment="when somebody last looked whether it is served"),
     Column("proven_at_s", Double, comment="since when it is probed no more"),
 )

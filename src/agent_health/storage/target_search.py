@@ -24,11 +24,11 @@ class TargetFilter:
     include_gone: bool = False
 
 
-_SUMMARY = (
+_SUMMARY: tuple[Any, ...] = (
     targets.c.id, targets.c.subject_id, targets.c.url, targets.c.gone_at_s, targets.c.gone_reason,
     probed.c.result, probed.c.result_since_s, probed.c.observed_at_s,
 )  # fmt: skip
-_WHOLE = (
+_WHOLE: tuple[Any, ...] = (
     *_SUMMARY, targets.c.host, targets.c.shard, targets.c.is_registered, targets.c.added_at_s,
     targets.c.recheck_at_s, probed.c.memory, probed.c.seen, agents.c.status, agents.c.health,
 )  # fmt: skip

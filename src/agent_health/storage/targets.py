@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from sqlalchemy import Row, delete, insert, select, text, update
 
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import probed, target_log, targets
+from agent_health.storage.tables import agents, listings, probed, target_log, targets
 from agent_health.target import SHARDS, host_of, shard_of
 
 
@@ -186,6 +186,32 @@ def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> No
     transaction.connection.execute(update(targets).where(targets.c.id == known.id).values(columns))
 
 
+def on_host(transaction: Transaction, host: str) -> list[StoredTarget]:
+    """Return all targets of a host, also those that are gone."""
+    wanted = _ALL.where(targets.c.shard == shard_of(host), targets.c.host == host)
+    return [_stored(row) for row in transaction.connection.execute(wanted.order_by(targets.c.id))]
+
+
+def come_back(transaction: Transaction, numbers: Sequence[int], version: int) -> int:
+    """Make those of these targets again whose owner did not want it until now; return how many.
+
+    Those that nobody lists any more, and whose agents are off the list, have left meanwhile.
+    """
+    opted_out = (targets.c.id.in_(numbers), targets.c.gone_reason == GoneReason.OPTED_OUT.value)
+    is_listed = select(listings.c.target).where(listings.c.target == targets.c.id).exists()
+    is_agent = (
+        select(agents.c.id).where(
+            agents.c.agent_id == targets.c.subject_id, agents.c.status != "deregistered"
+        )
+    ).exists()
+    back = update(targets).where(*opted_out, is_listed | (targets.c.is_registered & is_agent))
+    changed = {"gone_at_s": None, "gone_reason": None, "version": version}
+    count = transaction.connection.execute(back.values(changed)).rowcount
+    left = {"gone_reason": GoneReason.LEFT.value, "is_registered": False}
+    transaction.connection.execute(update(targets).where(*opted_out).values(left))
+    return count
+
+
 def living(transaction: Transaction, subject_ids: Sequence[str]) -> list[int]:
     """Return the numbers of those who are targets now."""
     wanted = select(targets.c.id).where(targets.c.subject_id.in_(subject_ids), targets.c.gone_at_s.is_(None))
@@ -193,11 +219,16 @@ def living(transaction: Transaction, subject_ids: Sequence[str]) -> list[int]:
 
 
 def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, version: int) -> None:
-    """Make targets gone; they are not registered any more either."""
+    """Make targets gone; whose agent is off the list is not registered any more either."""
+    gone: dict[str, Any] = {
+        "gone_at_s": transaction.now_s,
+        "gone_reason": reason.value,
+        "version": version,
+    }
+    if reason is GoneReason.DEREGISTERED:
+        gone["is_registered"] = False
     transaction.connection.execute(
-        update(targets)
-        .where(targets.c.id.in_(numbers), targets.c.gone_at_s.is_(None))
-        .values(gone_at_s=transaction.now_s, gone_reason=reason.value, is_registered=False, version=version)
+        update(targets).where(targets.c.id.in_(numbers), targets.c.gone_at_s.is_(None)).values(gone)
     )
 
 

@@ -63,6 +63,7 @@ def _create_opt_outs() -> None:
         sa.Column("origin", sa.String(512), nullable=False),
         sa.Column("token", sa.String(128), nullable=False, comment="to be served by the origin as a proof"),
         sa.Column("asked_at_s", sa.Double(), nullable=False),
+        sa.Column("checked_at_s", sa.Double(), comment="when somebody last looked whether it is served"),
         sa.Column("proven_at_s", sa.Double(), comment="since when it is probed no more"),
         sa.PrimaryKeyConstraint("origin", name="pk_opt_outs"),
     )

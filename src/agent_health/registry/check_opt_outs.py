@@ -1,0 +1,110 @@
+"""Does an origin serve the token that its owner was given? (protocol 3)
+
+One GET under the origin's `/.well-known/`, to an address that was judged, without redirects; a few at a
+time, and each origin seldom. Whatever else is served there proves nothing, and changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from agent_health.actor import OwnActor
+from agent_health.client.bounded_get import user_agent
+from agent_health.errors import StoreUnavailable
+from agent_health.opt_out_proof import MAX_PROOF_BYTES, PROOF_PATH, TOKEN_GOOD_SECONDS, is_proven
+from agent_health.registry.judged_session import FAILURES, NotContacted, judged_session
+from agent_health.registry.opt_out_origins import prove
+from agent_health.registry.settings import RegistrySettings
+from agent_health.storage import opt_outs
+from agent_health.storage.database import Database, Transaction
+from agent_health.storage.opt_outs import StoredOptOut
+from agent_health.target_address import Network, read_networks
+
+ROUND_SECONDS = 5.0
+"""Between two looks for origins that are due: who has just asked does not wait for long."""
+CHECK_SECONDS = 600.0
+"""Between two looks at one origin, unless somebody asks again."""
+GET_SECONDS = 10.0
+MAX_CHECKS = 10
+"""At once, per server process."""
+ACTOR = OwnActor.SERVER.value
+"""Who acts when a proof is found."""
+
+_log = logging.getLogger("agent_health.registry")
+
+
+class OptOutChecker:
+    """Looks for proofs; one per server process."""
+
+    def __init__(self, database: Database, settings: RegistrySettings) -> None:
+        self._database = database
+        self._allowed = read_networks(settings.webhook_networks, "webhook_networks")
+
+    async def run(self) -> None:
+        """Look until cancelled; a round that fails is followed by the next one."""
+        while True:
+            try:
+                await self.check_some()
+            except StoreUnavailable as error:
+                _log.warning("no proofs of opt-outs are looked for: %s", error)
+            except Exception:  # noqa: BLE001 - whatever fails, the next round comes
+                _log.exception("proofs of opt-outs could not be looked for")
+            await asyncio.sleep(ROUND_SECONDS)
+
+    async def check_some(self) -> None:
+        """Look at some of the origins that are due, and note what was found. StoreUnavailable."""
+        if not await self._database.read(_are_due):
+            return
+        due = await self._database.write(_claim)
+        await asyncio.gather(*(self._check(one) for one in due))
+
+    async def _check(self, asked: StoredOptOut) -> None:
+        served = await served_proof(asked.origin, self._allowed)
+        if served is None or not is_proven(asked.token, served):
+            return
+        is_new = await self._database.write(
+            lambda transaction: prove(transaction, asked.origin, asked.token, ACTOR)
+        )
+        if is_new:
+            _log.info("%s opted out: its targets are probed no more", asked.origin)
+
+
+async def served_proof(origin: str, allowed: Sequence[Network]) -> bytes | None:
+    """Return what an origin serves where a proof is to stand; None if it serves nothing that could be one."""
+    headers = {"Accept": "text/plain", "Accept-Encoding": "identity", "User-Agent": user_agent()}
+    try:
+        async with (
+            asyncio.timeout(GET_SECONDS),
+            judged_session(origin + PROOF_PATH, allowed) as (session, place),
+            session.get(place, headers=headers, allow_redirects=False) as response,
+        ):
+            if response.status != 200:
+                return None
+            body = await response.content.read(MAX_PROOF_BYTES + 1)
+            while len(body) <= MAX_PROOF_BYTES and (more := await response.content.readany()):
+                body += more
+            return body if len(body) <= MAX_PROOF_BYTES else None
+    except (NotContacted, TimeoutError, *FAILURES):
+        return None
+
+
+def _are_due(transaction: Transaction) -> bool:
+    return bool(_due(transaction))
+
+
+def _claim(transaction: Transaction) -> list[StoredOptOut]:
+    """Return origins that nobody else looks at now."""
+    due = _due(transaction, to_change=True)
+    for one in due:
+        opt_outs.set_checked(transaction, one.origin, transaction.now_s)
+    return due
+
+
+def _due(transaction: Transaction, *, to_change: bool = False) -> list[StoredOptOut]:
+    return opt_outs.unproven(
+        transaction,
+        asked_after_s=transaction.now_s - TOKEN_GOOD_SECONDS,
+        checked_before_s=transaction.now_s - CHECK_SECONDS,
+        limit=MAX_CHECKS,
+        to_change=to_change,
+    )

@@ -1,0 +1,19 @@
+"""How is an origin kept out of all probing, at its owner's wish?"""
+
+import pytest
+
+from agent_health.client import RegistryClient
+from agent_health.client.registry_errors import NotFound, Unprocessable
+
+
+async def test_an_opt_out_is_asked_for_shown_and_taken_back(client: RegistryClient) -> None:
+    asked = await client.opt_outs.ask("agent.example")
+    assert (asked.origin, asked.proven_at) == ("https://agent.example", None)
+    assert asked.token.startswith("aho_")
+    assert [one.token for one in (await client.opt_outs.list()).opt_outs] == [asked.token]
+    await client.opt_outs.withdraw("https://agent.example/card")
+    assert (await client.opt_outs.list()).total == 0
+    with pytest.raises(NotFound):
+        await client.opt_outs.withdraw("agent.example")
+    with pytest.raises(Unprocessable):
+        await client.opt_outs.ask("ftp://agent.example")
