@@ -8,9 +8,10 @@ from itertools import pairwise
 import pytest
 from tests.support.census_facts import EVIL, MADE_AT_S, facts
 
+from agent_health.observation import ResultClass as R
 from agent_health.prober import census as census_module
 from agent_health.prober import census_tables
-from agent_health.prober.census import CensusFacts, take_census
+from agent_health.prober.census import CensusFacts, RunFacts, take_census
 from agent_health.prober.census_page import POLICY, STYLE, as_html
 from agent_health.prober.census_plots import bar, latency_bar, trend
 from agent_health.prober.census_tables import tables
@@ -142,3 +143,14 @@ def test_one_run_is_no_trend() -> None:
     runs = take_census(facts()).runs
     assert trend(runs[:1]) == ""
     assert len(Page(trend(runs)).of("circle")) == 3
+
+
+def test_the_trend_of_a_directory_of_which_hardly_anybody_lives_is_no_flat_line() -> None:
+    few = [
+        RunFacts(began_at_s=MADE_AT_S + day, ended_at_s=None, counts={R.OK: alive, R.REFUSED: 1000 - alive})
+        for day, alive in enumerate((5, 12))
+    ]
+    drawn = Page(trend(take_census(facts(runs=few)).runs))
+    assert [text for text in drawn.texts if "%" in text][:5] == ["0 %", "0.5 %", "1 %", "1.5 %", "2 %"]
+    first, second = (float(dot["cy"] or 0) for dot in drawn.of("circle"))
+    assert first - second > 40

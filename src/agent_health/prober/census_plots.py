@@ -22,7 +22,10 @@ LEFT_PERCENT: Final = 7.0
 """Where a trend begins; before it stands its scale."""
 LATENCY_SCALE_MS: Final = (1.0, 60_000.0)
 """From end to end, logarithmic; what is beyond is drawn at the end."""
+TOPS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Shares at which the scale of a trend may end: of most directories hardly anybody is alive."""
 _MARKS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the scale of a trend."""
 
 
 def bar(parts: Iterable[tuple[Group, float]]) -> str:
@@ -71,7 +74,9 @@ def trend(runs: Sequence[Run]) -> str:
     known = [(at, run) for at, run in enumerate(runs) if run.alive_ratio is not None]
     if len(known) < 2:
         return ""
-    places = [(at, _x(at, len(runs)), _y(run.alive_ratio or 0.0), run) for at, run in known]
+    highest = max(run.alive_ratio or 0.0 for _, run in known)
+    top = next(top for top in TOPS if highest <= top)
+    places = [(at, _x(at, len(runs)), _y((run.alive_ratio or 0.0) / top), run) for at, run in known]
     lines = "".join(
         f'<line class="trend" x1="{x1:.3f}%" y1="{y1:.1f}" x2="{x2:.3f}%" y2="{y2:.1f}"/>'
         for (at1, x1, y1, _), (at2, x2, y2, _) in pairwise(places)
@@ -89,14 +94,15 @@ def trend(runs: Sequence[Run]) -> str:
     )
     return (
         f'<svg class="trend" role="img" width="100%" height="{TREND_HEIGHT}" aria-label="{escape(told)}">'
-        f"{_scale()}{lines}{dots}</svg>"
+        f"{_scale(top)}{lines}{dots}</svg>"
     )
 
 
-def _scale() -> str:
+def _scale(top: float) -> str:
     return "".join(
         f'<line class="axis" x1="{LEFT_PERCENT}%" x2="100%" y1="{_y(mark):.1f}" y2="{_y(mark):.1f}"/>'
-        f'<text x="{LEFT_PERCENT - 1}%" y="{_y(mark) + 4:.1f}" text-anchor="end">{mark:.0%}</text>'
+        f'<text x="{LEFT_PERCENT - 1}%" y="{_y(mark) + 4:.1f}" text-anchor="end">'
+        f"{mark * top * 100:.3g} %</text>"
         for mark in _MARKS
     )
 
@@ -106,9 +112,9 @@ def _x(at: int, count: int) -> float:
     return LEFT_PERCENT + 1 + (98 - LEFT_PERCENT) * at / max(1, count - 1)
 
 
-def _y(ratio: float) -> float:
-    """Return where a share is drawn, in pixels from the top."""
-    return MARGIN + (1 - ratio) * (TREND_HEIGHT - 2 * MARGIN)
+def _y(part: float) -> float:
+    """Return where a part of the scale, 0 to 1, is drawn, in pixels from the top."""
+    return MARGIN + (1 - part) * (TREND_HEIGHT - 2 * MARGIN)
 
 
 def _latency_place(ms: float) -> float:
