@@ -3,7 +3,16 @@
     definition      which targets, what is asked, how often, with which limits?     (probes/*.yml)
     directories/    which targets does a directory list?
     ledger          where do targets come from, and where do results go?
-    worker          claim a shard, probe its targets when they are due, report
+    worker          claim shards, probe their targets when they are due, report
+    claims, target_feed, shards
+                    which shards are ours, and who lies in them?
+    plans, due_times, pace, dispatch
+                    whose turn is it, and who may start?
+    outbox, reporting, unmeasured
+                    what is reported, when, and what if it cannot be?
+    self_check, self_watch
+                    is it them, or is it us who cannot see?
+    jobs            what is done every so often beside all that?
     probe           card, interface, document of one target: one observation
     visit           how long, and how often, is one target asked within a probe?
     welcome, opt_out, robots

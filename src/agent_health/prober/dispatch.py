@@ -114,7 +114,7 @@ class Dispatch:
         for task in self._running:
             task.cancel()
         if self._running:
-            await asyncio.wait(list(self._running))
+            await asyncio.wait(list(self._running), timeout=grace_s)
 
     def pump(self) -> None:
         """Begin what may begin now, and come back when something else may."""
@@ -125,14 +125,8 @@ class Dispatch:
         except Exception as error:  # noqa: BLE001 - nobody awaits this, and whoever runs us must hear of it
             self._fail(error)
             return
-        if wait_s is None:
-            return
-        loop = asyncio.get_running_loop()
-        at_s = loop.time() + max(TICK_SECONDS, wait_s)
-        if self._timer is None or self._timer.when() > at_s:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_at(at_s, self._on_timer)
+        if wait_s is not None:
+            self._wake_in(wait_s)
 
     def look_after(self) -> None:
         """End probes that take too long; once a second."""
@@ -217,6 +211,15 @@ class Dispatch:
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or error
         self.has_failed.set()
+
+    def _wake_in(self, wait_s: float) -> None:
+        """Come back after so long, or sooner if that was said before."""
+        loop = asyncio.get_running_loop()
+        at_s = loop.time() + max(TICK_SECONDS, wait_s)
+        if self._timer is None or self._timer.when() > at_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(at_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -347,7 +350,10 @@ class Dispatch:
         slot.remember(report.memory)
         result_ = Result(slot, report, before=before, began_at_s=began_at_s, ended_at_s=ended_s)
         self._reporter.add(result_, is_urgent=is_asked_for)
-        self.plan.add(slot, report.memory, self._clock.wall_s())
+        wall_s = self._clock.wall_s()
+        self.plan.add(slot, report.memory, wall_s)
+        if slot.due_at_s is not None and not self._is_ending:
+            self._wake_in(slot.due_at_s - wall_s)
 
     def _tell_missed(self, slot: Slot, memory: ProbeMemory, began_at_s: float, ended_s: float) -> None:
         """Report that probes before this one left no result, if some did not."""
