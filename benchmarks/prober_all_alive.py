@@ -138,7 +138,7 @@ async def probe(running: RunningFleet, urls: Sequence[str], database: str) -> tu
     wanted = definition(running, urls)
     async with open_local_home(database) as home, open_prober(wanted) as opened:
         await DirectoryImporter(wanted, home.lists, fetching_with(opened.fetcher)).import_inline()
-        ledger = MeteredLedger(home.database, "bench")
+        ledger = MeteredLedger(home.database)
         worker = Worker(ledger, opened.prober, wanted, worker_name="bench")
         await worker.run_once(time.time(), asyncio.Event())
         if worker.progress.classes != {ResultClass.OK: len(urls)}:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loo
 from agent_health.observation import Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.dispatch import BEGUN_AT_ONCE
-from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim
+from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetPage
 from agent_health.prober.worker import GRACE_SECONDS, Worker
 from agent_health.target import SHARDS, phase_of, target_id
 
@@ -219,6 +219,28 @@ async def test_the_event_loop_turns_after_every_few_probes_that_begin() -> None:
     assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
     assert most <= 2 * BEGUN_AT_ONCE
     assert stage.world.most_under_way == 500
+
+
+@in_virtual_time
+async def test_a_census_does_not_read_its_shards_anew_while_a_slow_ledger_takes_the_last_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(*urls_of(100))
+    reads: list[int] = []
+    targets, report = stage.ledger.targets, stage.ledger.report
+
+    async def targets_read(shard: int, after_version: int | None) -> TargetPage:
+        reads.append(shard)
+        return await targets(shard, after_version)
+
+    async def slow_report(batches: Sequence[ShardBatch]) -> Collection[int]:
+        await asyncio.sleep(3)
+        return await report(batches)
+
+    monkeypatch.setattr(stage.ledger, "targets", targets_read)
+    monkeypatch.setattr(stage.ledger, "report", slow_report)
+    assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+    assert len(reads) == len(set(reads))
 
 
 @in_virtual_time

@@ -43,6 +43,8 @@ class Reporter:
     ) -> None:
         self.reported = 0
         """How many results were taken by the ledger."""
+        self.in_hand = 0
+        """How many are being handed over: they wait no more, and are not taken yet."""
         self._ledger = ledger
         self._outbox = outbox
         self._clock = clock
@@ -90,8 +92,10 @@ class Reporter:
             self._urgent_at_s = inf
         try:
             while results := self._outbox.take(MAX_BATCH, self._may_go, until_s):
+                self.in_hand = len(results)
                 await self._hand_over(results)
         finally:
+            self.in_hand = 0
             if given_up := self._outbox.give_up(self._clock.monotonic_s()):
                 _log.warning("%d results are given up: the ledger is away for too long", given_up)
 

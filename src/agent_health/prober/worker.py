@@ -204,7 +204,7 @@ class Worker:
             await asyncio.sleep(CENSUS_LOOK_SECONDS)
             if not self._is_idle():
                 continue
-            if len(self._outbox):
+            if len(self._outbox) or self._reporter.in_hand:
                 # If the last ones are to be doubted, they are so now, and tried again.
                 self._self_watch.look()
                 if self._dispatch.is_idle:
