@@ -10,8 +10,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from tests.support.hostile_server import answer
 from tests.support.mixed_directory import DEFINITION, mixed_directory
+from tests.support.registry_server import RegistryServer
 
 from agent_health.cli import main
+from agent_health.cli.registry_access import KEY_VARIABLE
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "census.schema.json").read_text())
 ALLOW = ("--allow-network", "127.0.0.0/8")
@@ -74,6 +76,26 @@ async def test_a_definition_is_counted_as_it_says(tmp_path: Path, capsys: pytest
     assert (tmp_path / "here.db").exists()
 
 
+async def test_a_registry_is_counted_as_a_database_is(
+    tmp_path: Path, registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path):
+        assert await census("mixed.yml", "--registry", registry.url, "--format", "json") == 0
+    there = json.loads(capsys.readouterr().out)
+    assert await census(registry.database_url, "--format", "json") == 0
+    here = json.loads(capsys.readouterr().out)
+    moving = {"made_at", "until"}
+    assert {key: there[key] for key in there.keys() - moving} == {
+        key: here[key] for key in here.keys() - moving
+    }
+    assert there["groups"]["alive"] == 3
+    assert [run["groups"]["alive"] for run in there["runs"]] == [3]
+    assert {row["name"] for row in there["generations"]} == {"0.3", "(not known)"}
+    # What is known is told without a list, and nobody is asked.
+    assert await census("--registry", registry.url) == 0
+    assert capsys.readouterr().out.startswith("# Census: mixed\n\n3 of 6 measured targets are alive")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -88,11 +110,18 @@ async def test_a_definition_is_counted_as_it_says(tmp_path: Path, capsys: pytest
         (["mysql://a/b"], "only http and https"),
         (["probe.yml", "--contact", "mailto:a@agent.example"], "--contact"),
         (["ftp://a.example/list"], "list"),
+        (["sqlite:///a.db", "--registry", "http://127.0.0.1:1"], "--registry"),
+        (["--registry", "http://127.0.0.1:1"], "--key-file"),
     ],
 )
 def test_wrong_usage_is_told_on_one_line(
-    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
     (tmp_path / "list.txt").write_text("https://agent.example\n")
     (tmp_path / "probe.yml").write_text(DEFINITION)
     assert main(["census", *arguments]) == 3

@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from agent_health.cli.crawl import EXIT_FAILED, Workers, ended, run_crawl
+from agent_health.cli.crawl import EXIT_FAILED, Workers, ended, place_of, run_crawl
+from agent_health.cli.registry_access import KeyFile, PlainHttp, read_key
 from agent_health.cli.server_database import run_deed, sqlite_file
 from agent_health.cli.terminal import printable
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from agent_health.cli.crawl_share import RegistryPlace
+    from agent_health.client import RegistryClient
     from agent_health.prober.census import Census
     from agent_health.prober.definition import ProbeDefinition
 
@@ -21,12 +26,13 @@ SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 def census(
     source: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="LIST|PROBE.yml|DATABASE",
             help="A list of URLs (a file or a URL), a probe definition, or a database that a crawl has left.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     *,
     form: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="What is printed: md, json, csv or html.")
@@ -59,6 +65,12 @@ def census(
         str | None,
         typer.Option("--database", metavar="URL", help="Where results are kept; else NAME.db right here."),
     ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="Count what a registry knows; probe for it."),
+    ] = None,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
 ) -> int:
     """Probe every agent of a list once, and tell what share of it is alive.
 
@@ -72,6 +84,7 @@ def census(
       agent-health census https://directory.example/agents.json --output report
       agent-health census probes/census.yml --workers 2 --format html > census.html
       agent-health census census.db --format json | jq .alive_ratio
+      AGENT_HEALTH_KEY=ahk_... agent-health census --registry https://registry.example
 
     \b
     Exit codes:
@@ -86,18 +99,31 @@ def census(
         from agent_health.cli.census_report import check_directory  # noqa: PLC0415 - pydantic takes 60 ms
 
         check_directory(output, "--output")
-    found = _database(source)
-    code, name = 0, None
-    if found is None:
-        definition = _definition(source, contact, allow_network or [])
-        found, name = database or f"sqlite:///{definition.name}.db", definition.name
-        if not no_crawl:
-            crawled = run_crawl(definition, found, is_once=True, processes=workers)
-            code = ended(crawled, is_once=True)
-            if code == EXIT_FAILED:
-                return code
-    _write(_taken(found, name), form, output)
+    known = None if source is None else _database(source)
+    if known is not None and registry is not None:
+        raise InvalidSetting("--registry", registry, "none: a database is named")
+    if source is None or known is not None:
+        place = known or _registry(registry, key_file, allow_plain_http=allow_plain_http)
+        _write(_taken(place, None), form, output)
+        return 0
+    code = 0
+    definition = _definition(source, contact, allow_network or [])
+    place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
+    if not no_crawl:
+        code = ended(run_crawl(definition, place, is_once=True, processes=workers), is_once=True)
+        if code == EXIT_FAILED:
+            return code
+    _write(_taken(place, definition.name), form, output)
     return code
+
+
+def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool) -> "RegistryPlace":
+    """Return the registry that is counted if nothing else is named."""
+    if url is None:
+        raise InvalidSetting("LIST|PROBE.yml|DATABASE", None, "one of them, or --registry")
+    from agent_health.cli.crawl_share import RegistryPlace  # noqa: PLC0415 - pydantic takes 60 ms
+
+    return RegistryPlace(url=url, key=read_key(key_file), allow_plain_http=allow_plain_http)
 
 
 def _database(source: str) -> str | None:
@@ -127,19 +153,33 @@ def _definition(source: str, contact: str | None, networks: list[str]) -> "Probe
     return ProbeDefinition.for_directory(source, contact=contact, networks=networks)
 
 
-def _taken(database: str, name: str | None) -> "Census":
-    """Take the census of what a database knows. InvalidSetting if there is none."""
+def _taken(place: "str | RegistryPlace", name: str | None) -> "Census":
+    """Take the census of what a database or a registry knows. InvalidSetting if there is no database."""
+    import asyncio  # noqa: PLC0415 - see below
     from functools import partial  # noqa: PLC0415
 
-    from agent_health.cli.census_facts import census_of  # noqa: PLC0415 - SQLAlchemy takes 150 ms
-    from agent_health.storage import schema  # noqa: PLC0415
+    from agent_health.cli.census_facts import census_at, census_of  # noqa: PLC0415 - takes 400 ms
+
+    if not isinstance(place, str):
+        taken = asyncio.run(_asked(place, partial(census_at, name=name)))
+        return taken if taken.name else taken.model_copy(update={"name": place.url})
+    from agent_health.storage import schema  # noqa: PLC0415 - SQLAlchemy takes 150 ms
 
     # An older one says how it becomes a newer one, in place of an error about its tables.
-    run_deed(database, schema.check, is_write=False)
-    taken = run_deed(database, partial(census_of, name=name), is_write=False)
-    file = sqlite_file(database)
-    title = taken.name or (database.rpartition("/")[2] if file is None else file.stem)
+    run_deed(place, schema.check, is_write=False)
+    taken = run_deed(place, partial(census_of, name=name), is_write=False)
+    file = sqlite_file(place)
+    title = taken.name or (place.rpartition("/")[2] if file is None else file.stem)
     return taken.model_copy(update={"name": title})
+
+
+async def _asked(
+    place: "RegistryPlace", question: "Callable[[RegistryClient], Awaitable[Census]]"
+) -> "Census":
+    from agent_health.cli.crawl_process import registry_client  # noqa: PLC0415 - loaded by now
+
+    async with registry_client(place) as client:
+        return await question(client)
 
 
 def _write(taken: "Census", form: str, output: Path | None) -> None:

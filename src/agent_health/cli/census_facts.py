@@ -1,10 +1,13 @@
 """From which counts is a census taken, and over which time?"""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from agent_health.card_interfaces import GENERATIONS, major_minor
+from agent_health.census_record import CensusRun
+from agent_health.client import RegistryClient
 from agent_health.document import HealthStatus
 from agent_health.observation import ANSWERED, ResultClass
 from agent_health.prober.census import (
@@ -15,6 +18,7 @@ from agent_health.prober.census import (
     Latency,
     LayerCount,
     RunFacts,
+    platform_of,
     take_census,
 )
 from agent_health.result_sums import NO_LATENCY, Layer, percentile_ms
@@ -37,7 +41,7 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
     if name is None:
         latest = census_counts.runs(transaction, None, 1)
         name = latest[0].name if latest else ""
-    runs = census_counts.runs(transaction, name, MAX_RUNS)
+    runs = [_run(run) for run in census_counts.runs(transaction, name, MAX_RUNS)]
     since_s, until_s = _period(runs, now_s)
     sums = result_history.sums_between(
         transaction,
@@ -64,13 +68,54 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
                 HealthStatus(status): count for status, count in census_counts.health(transaction).items()
             },
             gone=dict(targets.count_gone(transaction)),
-            runs=[_run(run) for run in runs],
+            runs=runs,
         )
     )
 
 
-def _period(runs: list[StoredRun], now_s: float) -> tuple[float, float]:
-    """Return the time of the last pass; without one, the last day."""
+async def census_at(client: RegistryClient, name: str | None) -> Census:
+    """Take the census of what a registry knows, as `census_of` does. RegistryError."""
+    known = await client.census.counts(name=name)
+    if name is None and known.runs:
+        name = known.runs[0].name
+        known = await client.census.counts(name=name)
+    runs = [_run_of(run) for run in known.runs]
+    since_s, until_s = _period(runs, known.made_at.timestamp())
+    counts = await client.census.counts(
+        since=datetime.fromtimestamp(since_s, UTC), until=datetime.fromtimestamp(until_s, UTC), name=name
+    )
+    sums = [
+        (row.layer.value, row.result.value, row.bucket, row.count)
+        for row in counts.probes
+        if row.layer is not Layer.OVERALL
+    ]
+    return take_census(
+        CensusFacts(
+            name=name or "",
+            made_at_s=counts.made_at.timestamp(),
+            since_s=since_s if sums else None,
+            until_s=until_s if sums else None,
+            hosts=await _platforms_at(client),
+            directories=[(row.directory, row.result, row.count) for row in counts.directories],
+            layers=_layers(sums),
+            latencies=_latencies(sums),
+            health=counts.health,
+            gone=counts.gone,
+            runs=runs,
+        )
+    )
+
+
+async def _platforms_at(client: RegistryClient) -> list[HostCount]:
+    """Return the counts of all hosts, summed up by platform as they come: there may be a million."""
+    counted: Counter[tuple[str, ResultClass | None, str | None]] = Counter()
+    async for row in client.census.hosts():
+        counted[platform_of(row.host), row.result, _generation(row.protocol_version)] += row.count
+    return [HostCount(*key, count) for key, count in counted.items()]
+
+
+def _period(runs: Sequence[RunFacts], now_s: float) -> tuple[float, float]:
+    """Return the time of the last pass, which comes first; without one, the last day."""
     if not runs:
         return now_s - WATCHED_SECONDS, now_s
     return runs[0].began_at_s, runs[0].ended_at_s or now_s
@@ -78,11 +123,12 @@ def _period(runs: list[StoredRun], now_s: float) -> tuple[float, float]:
 
 def _hosts(transaction: Transaction) -> Iterator[HostCount]:
     for host, result, version, count in census_counts.hosts(transaction, sorted(ANSWERED)):
-        # Whatever cards say: a census has no line for each invention.
-        generation = (
-            None if version is None else GENERATIONS.get(major_minor(version) or "", OTHER_GENERATION)
-        )
-        yield HostCount(host, _result(result), generation, count)
+        yield HostCount(host, _result(result), _generation(version), count)
+
+
+def _generation(version: str | None) -> str | None:
+    """Return the generation that a protocol version is of; a census has no line for each invention."""
+    return None if version is None else GENERATIONS.get(major_minor(version) or "", OTHER_GENERATION)
 
 
 def _layers(sums: Iterable[tuple[str, str, int, int]]) -> Iterator[LayerCount]:
@@ -114,6 +160,14 @@ def _run(run: StoredRun) -> RunFacts:
         _result(result): count for result, count in run.counts.items()
     }
     return RunFacts(began_at_s=run.began_at_s, ended_at_s=run.ended_at_s, counts=counts)
+
+
+def _run_of(run: CensusRun) -> RunFacts:
+    return RunFacts(
+        began_at_s=run.began_at.timestamp(),
+        ended_at_s=None if run.ended_at is None else run.ended_at.timestamp(),
+        counts={row.result: row.count for row in run.counts},
+    )
 
 
 def _result(stored: str | None) -> ResultClass | None:

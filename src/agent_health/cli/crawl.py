@@ -84,25 +84,33 @@ def crawl(
     from agent_health.prober.definition_file import read_definition_file  # noqa: PLC0415 - takes 200 ms
 
     read = read_definition_file(definition)
-    place = read.results.registry if registry is None and database is None else registry
+    place = place_of(read, database, registry, key_file, allow_plain_http=allow_plain_http)
     if report is not None:
         from agent_health.cli.census_report import check_directory  # noqa: PLC0415 - see above
 
-        if place is not None:
-            raise InvalidSetting("--report", str(report), "none: the registry's machine has the results")
         check_directory(report, "--report")
-    if place is None:
-        own = database or f"sqlite:///{read.name}.db"
-        crawled = run_crawl(read, own, is_once=once, processes=workers, report=report)
-    elif database is not None:
-        raise InvalidSetting("--database", database, "none: the registry has its own")
-    else:
-        from agent_health.cli.crawl_share import RegistryPlace  # noqa: PLC0415 - see above
-
-        key = read_key(key_file or read.results.key_file)
-        asked = RegistryPlace(url=place, key=key, allow_plain_http=allow_plain_http)
-        crawled = run_crawl(read, asked, is_once=once, processes=workers)
+    crawled = run_crawl(read, place, is_once=once, processes=workers, report=report)
     return ended(crawled, is_once=once)
+
+
+def place_of(
+    definition: "ProbeDefinition",
+    database: str | None,
+    registry: str | None,
+    key_file: Path | None,
+    *,
+    allow_plain_http: bool,
+) -> "str | RegistryPlace":
+    """Return where results go, by the command line, else by the definition, else beside it."""
+    if registry is not None and database is not None:
+        raise InvalidSetting("--database", database, "none: the registry has its own")
+    url = definition.results.registry if registry is None and database is None else registry
+    if url is None:
+        return database or f"sqlite:///{definition.name}.db"
+    from agent_health.cli.crawl_share import RegistryPlace  # noqa: PLC0415 - pydantic takes 60 ms
+
+    key = read_key(key_file or definition.results.key_file)
+    return RegistryPlace(url=url, key=key, allow_plain_http=allow_plain_http)
 
 
 def run_crawl(
@@ -115,7 +123,7 @@ def run_crawl(
 ) -> "Crawled":
     """Crawl, and show on standard error how far it is; `place` is the URL of a database, or a registry.
 
-    `report` is where a census is written, for a database alone. AgentHealthError if it cannot go on.
+    `report` is a directory where a census is written now and then. AgentHealthError if it cannot go on.
     """
     # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
@@ -127,7 +135,9 @@ def run_crawl(
 
     async def ran(progress: "Progress") -> "Crawled":
         stop = asyncio.Event()
-        opened = open_local_home(place, report) if isinstance(place, str) else open_registry_home(place)
+        opened = (
+            open_local_home(place, report) if isinstance(place, str) else open_registry_home(place, report)
+        )
         with stopped_by_signals(stop, progress.say):
             async with opened as home:
                 progress.say(f"{definition.name}: {home.told}")

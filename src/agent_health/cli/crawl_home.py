@@ -18,7 +18,8 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from agent_health.access import Role
-from agent_health.cli.census_facts import census_of
+from agent_health.census_record import CensusRun
+from agent_health.cli.census_facts import census_at, census_of
 from agent_health.cli.census_report import write_report
 from agent_health.cli.crawl_process import registry_client
 from agent_health.cli.crawl_share import RegistryPlace, Share, worker_name
@@ -57,6 +58,8 @@ class Run:
     """One pass over all targets."""
 
     run_id: str
+    name: str
+    """Of the probe definition."""
     since_s: float
     """When it began, in seconds since the epoch: who was probed since then is done."""
     is_resumed: bool
@@ -130,7 +133,7 @@ class LocalHome:
         def deed(transaction: Transaction) -> Run:
             resumed = census_counts.open_run(transaction, name, transaction.now_s - RESUMED_SECONDS)
             run = resumed or census_counts.begin_run(transaction, uuid4().hex, name)
-            return Run(run_id=run.run_id, since_s=run.began_at_s, is_resumed=resumed is not None)
+            return Run(run_id=run.run_id, name=name, since_s=run.began_at_s, is_resumed=resumed is not None)
 
         return await self.database.write(deed)
 
@@ -181,11 +184,12 @@ class RegistryHome:
     option = ""
     is_shared = True
 
-    def __init__(self, place: RegistryPlace, client: RegistryClient) -> None:
+    def __init__(self, place: RegistryPlace, client: RegistryClient, report: Path | None) -> None:
         self.told = f"registry {place.url}"
         self.lists: TakesLists = client.directories
         self._place = place
         self._client = client
+        self._report = report
 
     def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
         """Return what each process has to know."""
@@ -200,12 +204,19 @@ class RegistryHome:
             for number in range(1, processes + 1)
         ]
 
-    async def begin_run(self, name: str) -> Run:  # noqa: ARG002 - the registry has no runs
-        """Begin a pass over all targets."""
-        return Run(run_id="", since_s=time.time(), is_resumed=False)
+    async def begin_run(self, name: str) -> Run:
+        """Begin a pass over all targets, or go on with one: others may be at work on it. RegistryError."""
+        counts = await self._client.census.counts(name=name)
+        last = counts.runs[0] if counts.runs else None
+        if last is not None and last.ended_at is None:
+            is_old = (counts.made_at - last.began_at).total_seconds() > RESUMED_SECONDS
+            if not is_old:
+                return _run(last, is_resumed=True)
+        return _run(await self._client.census.begin_run(uuid4().hex, name), is_resumed=False)
 
     async def end_run(self, run: Run) -> None:
-        """Note that all targets were probed."""
+        """Note that all targets were probed. RegistryError."""
+        await self._client.census.end_run(run.run_id, run.name)
 
     async def unprobed(self, since_s: float) -> int:
         """Return how many targets were not probed since then. RegistryError."""
@@ -217,17 +228,34 @@ class RegistryHome:
         await asyncio.Event().wait()
 
     def jobs(self) -> Mapping[str, tuple[float, Deed]]:
-        """Return nothing: the registry looks after itself."""
-        return {}
+        """Return what is to be done every so many seconds: the registry looks after itself."""
+        return {} if self._report is None else {"report": (REPORT_SECONDS, self.write_report)}
+
+    async def write_report(self) -> None:
+        """Write the census of what the registry knows now, if somebody wants it. RegistryError."""
+        directory = self._report
+        if directory is not None:
+            taken = await census_at(self._client, None)
+            await asyncio.to_thread(lambda: [*write_report(taken, directory)])
+
+
+def _run(run: CensusRun, *, is_resumed: bool) -> Run:
+    since_s = run.began_at.timestamp()
+    return Run(run_id=run.run_id, name=run.name, since_s=since_s, is_resumed=is_resumed)
 
 
 @asynccontextmanager
-async def open_registry_home(place: RegistryPlace) -> AsyncIterator[RegistryHome]:
-    """Open a registry that takes what is found. RegistryError if it cannot be asked, or says no."""
+async def open_registry_home(place: RegistryPlace, report: Path | None = None) -> AsyncIterator[RegistryHome]:
+    """Open a registry that takes what is found. RegistryError if it cannot be asked, or says no.
+
+    `report` is a directory into which a census is written now and then, and at the end.
+    """
     async with registry_client(place) as client:
         # Whoever may not probe for it learns so before anything is read; nobody of this name is there.
         await client.shards.leave(worker_name(0, is_alone=False))
-        yield RegistryHome(place, client)
+        home = RegistryHome(place, client, report)
+        yield home
+        await home.write_report()
 
 
 @asynccontextmanager

@@ -64,6 +64,14 @@ def serve(
             envvar=f"{PREFIX}SWEEP_SECONDS", metavar="SECONDS", help="How often silence is looked for."
         ),
     ] = None,
+    answer_seconds: Annotated[
+        float | None,
+        typer.Option(
+            envvar=f"{PREFIX}ANSWER_SECONDS",
+            metavar="SECONDS",
+            help="How long callers wait for the database before they are told to come again.",
+        ),
+    ] = None,
     requests_per_second: Annotated[
         float | None,
         typer.Option(envvar=f"{PREFIX}REQUESTS_PER_SECOND", metavar="N", help="Per key, on average."),
@@ -128,6 +136,7 @@ def serve(
         trusted_proxies=_listed(trusted_proxies),
         webhook_networks=_listed(webhook_networks),
         sweep_seconds=sweep_seconds,
+        answer_seconds=answer_seconds,
         requests_per_second=requests_per_second,
         request_burst=request_burst,
         command_seconds=command_seconds,
