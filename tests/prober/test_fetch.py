@@ -1,7 +1,6 @@
 """What comes back from one request to somebody who may be hostile?"""
 
 import asyncio
-from collections.abc import Callable
 from ipaddress import ip_address
 
 import aiohttp
@@ -12,15 +11,15 @@ from tests.support import hostile_server as hostile
 from tests.support.both_loops import on_both_loops
 from tests.support.certificates import Authority
 from tests.support.dns_server import Failure, Names
-from tests.support.hostile_server import Reply, accepting, answer, as_json, kept, raw, redirect, serving
-from tests.support.safe_asking import HERE, MAX_BYTES, SHORT, USER_AGENT, asking
+from tests.support.hostile_server import Reply, answer, as_json, kept, raw, redirect, serving
+from tests.support.safe_asking import HERE, SHORT, USER_AGENT, asking
 from tests.support.servers import free_port
 from yarl import URL
 
 from agent_health.errors import InvalidSetting
 from agent_health.observation import MAX_ETAG_CHARS, ResultClass
 from agent_health.prober import resolve
-from agent_health.prober.fetch import HARMLESS_HEADERS, Fetcher, _failed, _read_alike
+from agent_health.prober.fetch import Fetcher, _failed, _read_alike
 from agent_health.prober.line import Line
 from agent_health.prober.resolve import Resolver
 from agent_health.target_address import Refused, TargetUrl
@@ -214,160 +213,6 @@ async def test_what_broke_as_we_gave_it_up_was_late() -> None:
     assert _failed(URL("http://a.example/"), broken, line).result is ResultClass.TIMEOUT
 
 
-# ── one connection for several requests ──
-
-
-@on_both_loops
-async def test_a_connection_serves_the_next_request_to_the_same_place() -> None:
-    async with serving({"/a": kept(), "/b": kept()}, keeps_alive=True) as server, asking() as asker:
-        first = await asker.get(f"{server.url}/a")
-        second = await asker.get(f"{server.url}/b")
-        assert server.connections == 1
-        assert first.phases is not None
-        assert first.phases.connect_ms is not None
-        assert second.phases is not None
-        assert (second.phases.dns_ms, second.phases.connect_ms) == (None, None)
-        assert second.phases.first_byte_ms is not None
-        assert second.address == first.address
-        # A connection of its own for each that is under way.
-        await asyncio.gather(*(asker.get(f"{server.url}/a") for _ in range(3)))
-        assert server.connections == 3
-
-
-@on_both_loops
-async def test_a_large_body_on_a_connection_that_was_used_is_no_large_header() -> None:
-    body = b" " * MAX_BYTES
-    async with serving({"/": kept(body)}, keeps_alive=True) as server, asking() as asker:
-        for _ in range(3):
-            fetched = await asker.get(f"{server.url}/")
-            assert (fetched.result, len(fetched.body)) == (ResultClass.OK, len(body))
-        assert server.connections == 1
-
-
-@on_both_loops
-async def test_a_connection_that_was_closed_while_it_waited_is_nobody_s_fault() -> None:
-    connections = []
-
-    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(reader)
-        await reader.readuntil(b"\r\n\r\n")
-        await kept()(writer, "")
-        await writer.drain()
-        # The next request comes, and is not answered.
-        await reader.readuntil(b"\r\n\r\n")
-
-    async with accepting(once) as port, asking() as asker:
-        for _ in range(4):
-            assert (await asker.get(f"http://127.0.0.1:{port}/")).result is ResultClass.OK
-    assert len(connections) == 4
-
-
-@on_both_loops
-async def test_a_message_is_never_sent_twice_nor_on_a_connection_that_may_break() -> None:
-    async with serving({"/": kept(), "/cut": hostile.reset}, keeps_alive=True) as server, asking() as asker:
-        await asker.get(f"{server.url}/")
-        assert (await asker.post(f"{server.url}/")).result is ResultClass.OK
-        assert server.connections == 2
-        await asker.get(f"{server.url}/")
-        assert (await asker.post(f"{server.url}/cut")).result is ResultClass.HTTP_ERROR
-        assert [head.split()[0] for head in server.heads].count("POST") == 2
-
-
-@on_both_loops
-async def test_who_hangs_up_is_asked_once() -> None:
-    async with serving({"/": raw(b"")}) as server, asking() as asker:
-        assert (await asker.get(f"{server.url}/")).result is ResultClass.HTTP_ERROR
-    assert len(server.heads) == 1
-
-
-@on_both_loops
-async def test_many_at_once_do_not_get_each_other_s_answers() -> None:
-    names: Names = {f"n{number}.example": HERE for number in range(40)}
-    replies = {f"/{name}": kept(f'"{name}"'.encode()) for name in names}
-    async with serving(replies, keeps_alive=True) as server, asking(names) as asker:
-
-        async def ask(name: str) -> None:
-            for _ in range(3):
-                fetched = await asker.get(f"http://{name}:{server.port}/{name}")
-                assert fetched.body == f'"{name}"'.encode(), fetched
-
-        await asyncio.gather(*(ask(name) for name in names for _ in range(3)))
-
-
-async def test_who_leaves_midway_leaves_nothing_open() -> None:
-    came = asyncio.Barrier(11)
-
-    async def hold(_writer: asyncio.StreamWriter, _head: str) -> None:
-        await came.wait()
-        await asyncio.Event().wait()
-
-    async with serving({"/": hold}) as server, asking() as asker:
-        leaving = [asyncio.create_task(asker.get(f"{server.url}/")) for _ in range(10)]
-        await came.wait()
-        for task in leaving:
-            task.cancel()
-        await asyncio.gather(*leaving, return_exceptions=True)
-        assert not asker.fetcher._lines._lines
-
-
-# ── redirects ──
-
-
-@on_both_loops
-async def test_a_redirect_is_followed_within_its_origin() -> None:
-    replies = {"/a": redirect("/b"), "/b": redirect("c", 308), "/c": as_json({"found": True})}
-    async with serving(replies) as server, asking() as asker:
-        fetched = await asker.get(f"{server.url}/a")
-    assert fetched.result is ResultClass.OK
-    assert fetched.url == URL(f"{server.url}/c")
-    assert server.paths == ["/a", "/b", "/c"]
-
-
-async def test_another_origin_is_for_the_caller_to_allow() -> None:
-    names: Names = {"one.example": HERE, "other.example": HERE}
-    async with serving({"/": as_json({})}) as other:
-        location = f"http://other.example:{other.port}/"
-        async with serving({"/": redirect(location)}) as server, asking(names) as asker:
-            url = f"http://one.example:{server.port}/"
-            assert (await asker.get(url)).result is ResultClass.REDIRECT_REFUSED
-            assert other.heads == []
-            allowed = await asker.get(url, may_leave_origin=True)
-            assert allowed.result is ResultClass.OK
-            assert str(allowed.url) == location
-
-
-@pytest.mark.parametrize("name", ["Authorization", "Cookie", "X-Api-Key", "X-Anything"])
-async def test_what_may_be_a_secret_stays_with_its_origin(name: str) -> None:
-    async with serving({"/": as_json({})}) as other:
-        replies = {"/": redirect(f"{other.url}/"), "/in": redirect("/x")}
-        async with serving(replies) as server, asking() as asker:
-            fetched = await asker.get(f"{server.url}/", may_leave_origin=True, headers={name: "secret"})
-            assert fetched.result is ResultClass.REDIRECT_REFUSED
-            assert other.heads == []
-            # Within the origin it may be seen again.
-            await asker.get(f"{server.url}/in", headers={name: "secret"})
-            assert server.asked("/x")[name.lower()] == "secret"
-
-
-@given(st.sampled_from(sorted(HARMLESS_HEADERS)), st.sampled_from([str.upper, str.title, str.lower]))
-def test_harmless_headers_are_known_in_any_case(name: str, written: Callable[[str], str]) -> None:
-    assert HARMLESS_HEADERS.issuperset(map(str.lower, {written(name): "1"}))
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_message_that_is_redirected_stays_a_message_or_is_not_sent(status: int) -> None:
-    replies = {"/": redirect("/there", status), "/there": as_json({})}
-    async with serving(replies) as server, asking() as asker:
-        fetched = await asker.post(f"{server.url}/", b'{"say":"hello"}')
-    if status in {307, 308}:
-        assert fetched.result is ResultClass.OK
-        assert server.heads[1].startswith("POST /there")
-        assert server.asked("/there")["content-length"] == "15"
-    else:
-        assert fetched.result is ResultClass.REDIRECT_REFUSED
-        assert server.paths == ["/"]
-
-
 # ── what is sent ──
 
 
@@ -410,6 +255,14 @@ async def test_what_is_allowed_is_asked_without_a_body() -> None:
         fetched = await asker.ask(f"{server.url}/", method="OPTIONS")
         assert (fetched.status, fetched.allow) == (204, "POST, OPTIONS")
         assert server.heads[0].startswith("OPTIONS / HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize("path", ["/a\r\nX-B: b", "/a b", "/\u00e4", "/a\0", "/\\a"])
+async def test_a_path_that_was_not_encoded_is_not_sent(path: str) -> None:
+    async with serving({}) as server, asking() as asker:
+        fetched = await asker.ask(URL(f"{server.url}{path}", encoded=True))
+        assert fetched.result is ResultClass.BLOCKED_ADDRESS
+        assert server.heads == []
 
 
 @given(st.text(max_size=60))

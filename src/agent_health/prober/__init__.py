@@ -20,6 +20,10 @@
     discovery, transport, readiness, message
                     what do card, interface, health document and a message say?
     fetch           one bounded request to an address that was judged
+    connector, line, open_lines
+                    how is a connection made, used and kept?
+    resolve, dns_channel
+                    which addresses has a name, and whose fault is it if none is found?
     evidence        how are the bytes behind a finding kept?
     results_file    how do observations get into a file?
     census          what share of a directory is alive?

@@ -1,0 +1,103 @@
+"""Which requests share a connection, and which never do?"""
+
+import asyncio
+
+from tests.support import hostile_server as hostile
+from tests.support.both_loops import on_both_loops
+from tests.support.hostile_server import accepting, kept, raw, serving
+from tests.support.safe_asking import HERE, MAX_BYTES, asking
+
+from agent_health.observation import ResultClass
+
+
+@on_both_loops
+async def test_a_connection_serves_the_next_request_to_the_same_place() -> None:
+    async with serving({"/a": kept(), "/b": kept()}, keeps_alive=True) as server, asking() as asker:
+        first = await asker.get(f"{server.url}/a")
+        second = await asker.get(f"{server.url}/b")
+        assert server.connections == 1
+        assert first.phases is not None
+        assert first.phases.connect_ms is not None
+        assert second.phases is not None
+        assert (second.phases.dns_ms, second.phases.connect_ms) == (None, None)
+        assert second.phases.first_byte_ms is not None
+        assert second.address == first.address
+        # A connection of its own for each that is under way.
+        await asyncio.gather(*(asker.get(f"{server.url}/a") for _ in range(3)))
+        assert server.connections == 3
+
+
+@on_both_loops
+async def test_a_large_body_on_a_connection_that_was_used_is_no_large_header() -> None:
+    body = b" " * MAX_BYTES
+    async with serving({"/": kept(body)}, keeps_alive=True) as server, asking() as asker:
+        for _ in range(3):
+            fetched = await asker.get(f"{server.url}/")
+            assert (fetched.result, len(fetched.body)) == (ResultClass.OK, len(body))
+        assert server.connections == 1
+
+
+@on_both_loops
+async def test_a_connection_that_was_closed_while_it_waited_is_nobody_s_fault() -> None:
+    connections = []
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(reader)
+        await reader.readuntil(b"\r\n\r\n")
+        await kept()(writer, "")
+        await writer.drain()
+        # The next request comes, and is not answered.
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with accepting(once) as port, asking() as asker:
+        for _ in range(4):
+            assert (await asker.get(f"http://127.0.0.1:{port}/")).result is ResultClass.OK
+    assert len(connections) == 4
+
+
+@on_both_loops
+async def test_a_message_is_never_sent_twice_nor_on_a_connection_that_may_break() -> None:
+    async with serving({"/": kept(), "/cut": hostile.reset}, keeps_alive=True) as server, asking() as asker:
+        await asker.get(f"{server.url}/")
+        assert (await asker.post(f"{server.url}/")).result is ResultClass.OK
+        assert server.connections == 2
+        await asker.get(f"{server.url}/")
+        assert (await asker.post(f"{server.url}/cut")).result is ResultClass.HTTP_ERROR
+        assert [head.split()[0] for head in server.heads].count("POST") == 2
+
+
+@on_both_loops
+async def test_who_hangs_up_is_asked_once() -> None:
+    async with serving({"/": raw(b"")}) as server, asking() as asker:
+        assert (await asker.get(f"{server.url}/")).result is ResultClass.HTTP_ERROR
+    assert len(server.heads) == 1
+
+
+@on_both_loops
+async def test_many_at_once_do_not_get_each_other_s_answers() -> None:
+    names = {f"n{number}.example": HERE for number in range(40)}
+    replies = {f"/{name}": kept(f'"{name}"'.encode()) for name in names}
+    async with serving(replies, keeps_alive=True) as server, asking(names) as asker:
+
+        async def ask(name: str) -> None:
+            for _ in range(3):
+                fetched = await asker.get(f"http://{name}:{server.port}/{name}")
+                assert fetched.body == f'"{name}"'.encode(), fetched
+
+        await asyncio.gather(*(ask(name) for name in names for _ in range(3)))
+
+
+async def test_who_leaves_midway_leaves_nothing_open() -> None:
+    came = asyncio.Barrier(11)
+
+    async def hold(_writer: asyncio.StreamWriter, _head: str) -> None:
+        await came.wait()
+        await asyncio.Event().wait()
+
+    async with serving({"/": hold}) as server, asking() as asker:
+        leaving = [asyncio.create_task(asker.get(f"{server.url}/")) for _ in range(10)]
+        await came.wait()
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
+        assert not asker.fetcher._lines._lines

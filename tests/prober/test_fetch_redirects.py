@@ -1,0 +1,69 @@
+"""Where does a request go that is redirected, and what does it take along?"""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.both_loops import on_both_loops
+from tests.support.hostile_server import as_json, redirect, serving
+from tests.support.safe_asking import HERE, asking
+from yarl import URL
+
+from agent_health.observation import ResultClass
+from agent_health.prober.fetch import HARMLESS_HEADERS
+
+
+@on_both_loops
+async def test_a_redirect_is_followed_within_its_origin() -> None:
+    replies = {"/a": redirect("/b"), "/b": redirect("c", 308), "/c": as_json({"found": True})}
+    async with serving(replies) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/a")
+    assert fetched.result is ResultClass.OK
+    assert fetched.url == URL(f"{server.url}/c")
+    assert server.paths == ["/a", "/b", "/c"]
+
+
+async def test_another_origin_is_for_the_caller_to_allow() -> None:
+    names = {"one.example": HERE, "other.example": HERE}
+    async with serving({"/": as_json({})}) as other:
+        location = f"http://other.example:{other.port}/"
+        async with serving({"/": redirect(location)}) as server, asking(names) as asker:
+            url = f"http://one.example:{server.port}/"
+            assert (await asker.get(url)).result is ResultClass.REDIRECT_REFUSED
+            assert other.heads == []
+            allowed = await asker.get(url, may_leave_origin=True)
+            assert allowed.result is ResultClass.OK
+            assert str(allowed.url) == location
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Cookie", "X-Api-Key", "X-Anything"])
+async def test_what_may_be_a_secret_stays_with_its_origin(name: str) -> None:
+    async with serving({"/": as_json({})}) as other:
+        replies = {"/": redirect(f"{other.url}/"), "/in": redirect("/x")}
+        async with serving(replies) as server, asking() as asker:
+            fetched = await asker.get(f"{server.url}/", may_leave_origin=True, headers={name: "secret"})
+            assert fetched.result is ResultClass.REDIRECT_REFUSED
+            assert other.heads == []
+            # Within the origin it may be seen again.
+            await asker.get(f"{server.url}/in", headers={name: "secret"})
+            assert server.asked("/x")[name.lower()] == "secret"
+
+
+@given(st.sampled_from(sorted(HARMLESS_HEADERS)), st.sampled_from([str.upper, str.title, str.lower]))
+def test_harmless_headers_are_known_in_any_case(name: str, written: Callable[[str], str]) -> None:
+    assert HARMLESS_HEADERS.issuperset(map(str.lower, {written(name): "1"}))
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_message_that_is_redirected_stays_a_message_or_is_not_sent(status: int) -> None:
+    replies = {"/": redirect("/there", status), "/there": as_json({})}
+    async with serving(replies) as server, asking() as asker:
+        fetched = await asker.post(f"{server.url}/", b'{"say":"hello"}')
+    if status in {307, 308}:
+        assert fetched.result is ResultClass.OK
+        assert server.heads[1].startswith("POST /there")
+        assert server.asked("/there")["content-length"] == "15"
+    else:
+        assert fetched.result is ResultClass.REDIRECT_REFUSED
+        assert server.paths == ["/"]
