@@ -5,11 +5,12 @@ or somebody ends it. Beside them the home is tended, and directories are read ag
 """
 
 import asyncio
+import logging
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -19,6 +20,7 @@ from agent_health.cli.crawl_processes import Standings, probe_all
 from agent_health.cli.crawl_share import Said
 from agent_health.cli.directory_import import DirectoryImporter, Outcome, targets_text
 from agent_health.cli.progress import Progress
+from agent_health.errors import AgentHealthError
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
 from agent_health.prober.directories.fetching import TIMEOUTS, fetching_with
 from agent_health.prober.fetch import Fetcher
@@ -26,8 +28,12 @@ from agent_health.prober.jobs import Jobs
 from agent_health.prober.resolve import Resolver
 
 SHOW_SECONDS: Final = 0.5
+COUNT_SECONDS: Final = 5.0
+"""How often it is asked what is left, where others are at work on the same targets."""
 RETRY_SECONDS: Final = 600.0
 """How often directories that could not be read are read again, if their own time does not come sooner."""
+
+_log = logging.getLogger("agent_health.prober")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +86,16 @@ class Crawl:
             beside = [self._home.tend(), self._show(standings)]
             if since_s is None:
                 beside.append(self._jobs(importer).run())
+            elif self._home.is_shared:
+                beside.append(self._count_left(standings, since_s))
             tasks = [asyncio.create_task(each) for each in beside]
             try:
                 is_done = not self._stop.is_set() and await self._probe(standings, processes, since_s)
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await _end(tasks)
+            if is_done and since_s is not None:
+                # The others have done the rest.
+                standings.total = standings.state.probed
             self._progress.show(standings.state)
         outcomes = self._outcomes.values()
         return Crawled(
@@ -122,6 +131,13 @@ class Crawl:
         while True:
             self._progress.show(standings.state)
             await asyncio.sleep(SHOW_SECONDS)
+
+    async def _count_left(self, standings: Standings, since_s: float) -> None:
+        """Keep the number of targets to that which is left for us: others take their part of them."""
+        while True:
+            await asyncio.sleep(COUNT_SECONDS)
+            with suppress(AgentHealthError):
+                standings.total = standings.state.probed + await self._home.unprobed(since_s)
 
     @asynccontextmanager
     async def _importer(self) -> AsyncIterator[DirectoryImporter]:
@@ -187,6 +203,15 @@ class Crawl:
     def _command(self, verb: str, directory: str) -> str:
         """Return what to type to change a directory of this home."""
         return f"agent-health directories {verb} {directory} {self._home.option}".rstrip()
+
+
+async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
+    """End what goes on beside a crawl; a defect of ours that ended it before is told."""
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            _log.error("a part of the crawl ended in a defect", exc_info=outcome)
 
 
 @contextmanager
