@@ -17,6 +17,12 @@ from pathlib import Path
 import pytest
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, HostileServer, Reply, as_json, serving
+from tests.support.registry_server import KEYS, registry_server
+
+from agent_health.access import Role
+from agent_health.cli.registry_access import KEY_VARIABLE
+from agent_health.client import RegistryClient
+from agent_health.observation import ResultClass
 
 HOSTS = 12
 """Each with an address of its own, and so in a shard of its own."""
@@ -164,3 +170,25 @@ async def test_nothing_goes_on_if_the_crawl_itself_is_killed(tmp_path: Path) -> 
             code, told = await ended(process)
     assert code == 0, told
     assert "going on with the pass" in told
+
+
+@pytest.mark.long
+async def test_machines_that_share_a_registry_work_on_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
+    with registry_server(tmp_path) as registry:
+        async with slow_targets(tmp_path) as servers:
+            options = ("--registry", registry.url)
+            async with crawling(tmp_path, *options) as first, crawling(tmp_path, *options) as second:
+                ends = await asyncio.gather(ended(first), ended(second))
+        assert [code for code, _ in ends] == [0, 0], ends
+        asked = sum(len(server.heads) for server in servers)
+        assert asked >= HOSTS
+        async with RegistryClient(registry.url, key=KEYS[Role.PROBER]) as client:
+            counts = await client.census.counts()
+    assert {row.result: row.count for row in counts.targets} == {ResultClass.OK: HOSTS}
+    # Both found the pass of whoever came first, unless they came at the very same moment.
+    told = [text for _, text in ends]
+    assert sum("going on with the pass" in text for text in told) == 2 - len(counts.runs), told
+    assert asked <= HOSTS * len(counts.runs), told
