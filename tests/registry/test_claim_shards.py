@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from tests.support.databases import WoundClock
+from tests.support.databases import ON_ONE_DATABASE, WoundClock
 from tests.support.directory_api import SHARDS as PATH
 from tests.support.directory_api import claim, put
 from tests.support.registry_api import RegistryApi
@@ -198,6 +198,7 @@ async def test_who_asks_is_told_how_many_targets_were_not_probed_since(
     assert await unprobed(clock.at_s) == 3
 
 
+@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -219,6 +220,7 @@ async def test_what_is_no_claim_is_refused(api: RegistryApi, wrong: dict[str, An
     assert (await shown(api))["probers"] == []
 
 
+@ON_ONE_DATABASE
 @pytest.mark.parametrize("role", [Role.READER, Role.ENROLL, Role.COORDINATOR])
 async def test_only_probers_own_shards(api: RegistryApi, role: Role) -> None:
     assert (await api.ask("POST", f"{PATH}/claim", {"worker": "a"}, key=role)).status == 403

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.support.databases import WoundClock
+from tests.support.databases import ON_ONE_DATABASE, WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
@@ -138,6 +138,7 @@ async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
     assert (await api.ask("GET", f"{PATH}/{target_id(URLS[0])}", key=key)).status == 403
 
 
+@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("query", "status"),
     [

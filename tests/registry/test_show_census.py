@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.support.databases import WoundClock
+from tests.support.databases import ON_ONE_DATABASE, WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
@@ -117,6 +117,7 @@ async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi,
     assert (await census(api, "?name=weekly"))["runs"] == [ended]
 
 
+@ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [

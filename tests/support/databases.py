@@ -14,12 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import make_url
 
 from agent_health.storage.database import Clock, Database, PostgresqlDatabase, Transaction, open_database
 from agent_health.storage.tables import metadata
 
 KINDS = ("sqlite", "postgresql")
+ON_ONE_DATABASE = pytest.mark.parametrize("database_kind", ["sqlite"])
+"""Of a test that asks for `api` or `database` and no statement is behind: it is refused before."""
 _numbers = itertools.count(1)
 
 

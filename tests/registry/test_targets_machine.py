@@ -1,0 +1,254 @@
+"""Whatever is listed, registered, seen and opted out of: is exactly what should be probed, probed?
+
+A model says in the plainest words what follows; after every step the registry must agree, each shard's
+prober must know the same from changes alone, and the log must prove what is stored.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from tests.support.databases import WoundClock, create_tables, empty_url
+from tests.support.directory_api import DIRECTORIES, claim, feed, put
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from agent_health.access import Role
+from agent_health.agent_record import moment
+from agent_health.opt_out_proof import is_covered
+from agent_health.registry.opt_out_origins import prove
+from agent_health.registry.verify_events import verify_log
+from agent_health.storage.database import PostgresqlDatabase, open_database
+from agent_health.target import host_of, shard_of, target_id
+
+HOSTS = ["a.example", "b.example", "c.example"]
+URLS = [f"https://{host}/{number}" for host in HOSTS for number in range(4)]
+NAMES = ["one", "two"]
+AGENT = "agent-1"
+
+urls = st.sets(st.sampled_from(URLS), max_size=len(URLS))
+names = st.sampled_from(NAMES)
+some_url = st.sampled_from(URLS)
+
+
+@dataclass
+class Model:
+    """What should be known."""
+
+    listed: dict[str, set[str]] = field(default_factory=dict)
+    """By directory."""
+    held: dict[str, set[str]] = field(default_factory=dict)
+    """What a directory would list once somebody confirms."""
+    gone: set[str] = field(default_factory=set)
+    """URLs whose agents somebody took off the list."""
+    alive: set[str] = field(default_factory=set)
+    """URLs that have a record that is alive."""
+    agent_url: str | None = None
+    """Where the registered agent wants to be probed."""
+    opted_out: set[str] = field(default_factory=set)
+    """Origins."""
+
+    def has_opted_out(self, url: str) -> bool:
+        return any(is_covered(url, origin) for origin in self.opted_out)
+
+    def probed(self) -> dict[str, str]:
+        """What is to be probed: URLs by the targets' ids."""
+        wanted = set().union(*self.listed.values()) - self.gone if self.listed else set()
+        found = {target_id(url): url for url in wanted if not self.has_opted_out(url)}
+        if self.agent_url is not None and not self.has_opted_out(self.agent_url):
+            found[AGENT] = self.agent_url
+        return found
+
+    def settle(self) -> None:
+        """Whoever is not probed any more has no record that is alive."""
+        self.alive &= set(self.probed().values()) | self.gone
+
+
+class TargetsMachine(RuleBasedStateMachine):
+    kind = "sqlite"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory(prefix="agent-health-test-")
+        self.runner = asyncio.Runner()
+        self.clock = WoundClock()
+        self.model = Model()
+        self.imports = 0
+        self.versions: dict[int, int] = {}
+        self.known: dict[str, str] = {}
+        self.run(self._set_up())
+
+    async def _set_up(self) -> None:
+        database = open_database(empty_url(self.kind, Path(self.directory.name)), clock=self.clock.now_s)
+        if not isinstance(database, PostgresqlDatabase):
+            await create_tables(database)
+        self.api = RegistryApi(database, self.clock)
+        await self.api.add_keys()
+        self.tokens = await claim(self.api, ttl_seconds=86_400)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        self.run(self.api.database.close())
+        self.runner.close()
+        self.directory.cleanup()
+
+    @rule(name=names, listed=urls)
+    def list_them(self, name: str, listed: set[str]) -> None:
+        self.imports += 1
+        record = self.run(put(self.api, name, f"import-{self.imports}", sorted(listed)))
+        before = self.model.listed.get(name, set())
+        is_held = len(before) > 10 and len(before - listed) * 2 > len(before)
+        assert record["state"] == ("held" if is_held else "applied"), record
+        self.model.held.pop(name, None)
+        if is_held:
+            self.model.held[name] = listed
+            self.model.listed[name] = before | listed
+        else:
+            self.model.listed[name] = listed
+        self.model.settle()
+
+    @rule(name=names)
+    def confirm(self, name: str) -> None:
+        held = self.model.held.pop(name, None)
+        answer = self.run(self.api.ask("POST", f"{DIRECTORIES}/{name}/confirm"))
+        expected = 404 if name not in self.model.listed else 409 if held is None else 200
+        assert answer.status == expected
+        if held is not None:
+            self.model.listed[name] = held
+            self.model.settle()
+
+    @rule(url=some_url, is_alive=st.booleans())
+    def probe(self, url: str, *, is_alive: bool) -> None:
+        self.clock.advance(1)
+        layers = {"transport": {"result": "ok" if is_alive else "timeout"}}
+        seen = {"target_url": url, "observed_at": moment(self.clock.at_s).isoformat(), **layers}
+        shard = shard_of(host_of(url))
+        body = {"observations": [seen], "shard": shard, "fencing_token": self.tokens[shard]}
+        answer = self.run(self.api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)).json()
+        (outcome,) = [result["outcome"] for result in answer["results"]]
+        if target_id(url) not in self.model.probed():
+            assert outcome in {"unknown", "ignored"}
+        elif is_alive or url in self.model.alive:
+            assert outcome == "accepted"
+            self.model.alive.add(url)
+        else:
+            assert outcome == "no_sign_of_life_yet"
+
+    @rule(url=some_url)
+    def take_off_the_list(self, url: str) -> None:
+        is_alive = url in self.model.alive
+        answer = self.run(self.api.ask("DELETE", f"{AGENTS}/{target_id(url)}"))
+        assert (answer.status == 204) == is_alive
+        if is_alive:
+            self.model.alive.discard(url)
+            self.model.gone.add(url)
+
+    @rule(url=some_url)
+    def register(self, url: str) -> None:
+        body = {"agent_id": AGENT, "monitoring": "probe", "card_url": url, "supersede": True}
+        answer = self.run(self.api.ask("POST", AGENTS, body))
+        if self.model.has_opted_out(url):
+            assert answer.status == 422
+        else:
+            assert answer.status == 201
+            self.model.agent_url = url
+
+    @rule()
+    def deregister(self) -> None:
+        answer = self.run(self.api.ask("DELETE", f"{AGENTS}/{AGENT}"))
+        assert (answer.status == 204) == (self.model.agent_url is not None)
+        self.model.agent_url = None
+
+    @rule(host=st.sampled_from(HOSTS))
+    def opt_out(self, host: str) -> None:
+        asked = self.run(self.api.ask("POST", "/api/v1/opt-outs", {"url": host})).json()
+        origin, token = asked["origin"], asked["token"]
+        is_new = self.run(
+            self.api.database.write(lambda transaction: prove(transaction, origin, token, "server"))
+        )
+        assert is_new == (origin not in self.model.opted_out)
+        self.model.opted_out.add(origin)
+        self.model.settle()
+
+    @rule(host=st.sampled_from(HOSTS))
+    def opt_in(self, host: str) -> None:
+        origin = f"https://{host}"
+        answer = self.run(self.api.ask("DELETE", f"/api/v1/opt-outs?url={host}"))
+        assert (answer.status == 204) == (origin in self.model.opted_out)
+        self.model.opted_out.discard(origin)
+
+    @invariant()
+    def what_should_be_probed_is(self) -> None:
+        found: dict[str, str] = {}
+        for host in HOSTS:
+            whole = self.run(feed(self.api, shard_of(host)))
+            found |= {target["subject_id"]: target["url"] for target in whole["targets"]}
+        assert found == self.model.probed()
+
+    @invariant()
+    def who_follows_the_changes_knows_the_same(self) -> None:
+        for host in HOSTS:
+            shard = shard_of(host)
+            changed = self.run(feed(self.api, shard, self.versions.get(shard, 0), limit=2))
+            for subject_id in changed["gone"]:
+                # It may have gone over to another shard, whose prober knows it then.
+                if shard_of(host_of(self.known.get(subject_id, f"https://{host}/"))) == shard:
+                    self.known.pop(subject_id, None)
+            self.known |= {target["subject_id"]: target["url"] for target in changed["targets"]}
+            self.versions[shard] = changed["version"]
+        assert self.known == self.model.probed()
+
+    @invariant()
+    def records_of_the_living_are_active(self) -> None:
+        listed = self.run(self.api.ask("GET", f"{AGENTS}?limit=100")).json()["agents"]
+        found = {agent["agent_id"] for agent in listed} - {AGENT}
+        assert found == {target_id(url) for url in self.model.alive}
+
+    @invariant()
+    def directories_know_their_sizes(self) -> None:
+        shown = self.run(self.api.ask("GET", DIRECTORIES)).json()["directories"]
+        sizes = {directory["name"]: directory["size"] for directory in shown}
+        assert sizes == {name: len(listed) for name, listed in self.model.listed.items()}
+
+    @invariant()
+    def the_log_proves_what_is_stored(self) -> None:
+        report = self.run(self.api.database.read(verify_log))
+        assert report.is_good, (report.fault, report.differences)
+
+
+class PostgresqlMachine(TargetsMachine):
+    kind = "postgresql"
+
+
+MACHINES = {"sqlite": TargetsMachine, "postgresql": PostgresqlMachine}
+
+
+def _drive(kind: str, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        MACHINES[kind],
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 6), ("postgresql", 1)])
+def test_whatever_happens_exactly_what_should_be_probed_is(kind: str, examples: int) -> None:
+    _drive(kind, examples, 25)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_whatever_happens_at_length_exactly_what_should_be_probed_is(kind: str) -> None:
+    _drive(kind, 60, 60)
