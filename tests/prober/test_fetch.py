@@ -152,7 +152,8 @@ async def test_who_is_not_there_is_told_apart_before_there_is_any_http(
 ) -> None:
     monkeypatch.setattr(resolve, "ROOT_SECONDS", 0.2)
     names: Names = {"here.example": HERE, "silent.example": Failure.SILENCE, "": Failure.SILENCE}
-    async with asking(names, timeouts=SHORT) as asker:
+    patient = SHORT.model_copy(update={"connect_seconds": 5.0, "total_seconds": 10.0})
+    async with asking(names, timeouts=patient) as asker:
         refused = await asker.get(f"http://here.example:{free_port()}/")
         unknown = await asker.get("http://unknown.example/")
         unseen = await asker.get("http://silent.example/")
@@ -195,10 +196,10 @@ async def test_a_body_may_take_longer_than_its_first_byte() -> None:
     async def late(writer: asyncio.StreamWriter, _head: str) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{")
         await writer.drain()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.1)
         writer.write(b"}")
 
-    timeouts = SHORT.model_copy(update={"total_seconds": 5.0})
+    timeouts = SHORT.model_copy(update={"first_byte_seconds": 1.0, "total_seconds": 10.0})
     async with serving({"/": late}) as server, asking(timeouts=timeouts) as asker:
         fetched = await asker.get(f"{server.url}/")
     assert (fetched.result, fetched.body) == (ResultClass.OK, b"{}")

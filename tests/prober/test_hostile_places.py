@@ -4,7 +4,7 @@ import pytest
 from tests.support.both_loops import on_both_loops
 from tests.support.dns_server import Alias, Answer, Turns
 from tests.support.hostile_server import answer, as_json, redirect, serving
-from tests.support.safe_asking import HERE, SHORT, asking
+from tests.support.safe_asking import HERE, asking
 
 from agent_health.observation import ResultClass
 from agent_health.prober import resolve
@@ -107,7 +107,7 @@ async def test_one_private_address_among_many_public_ones_is_never_called() -> N
     # 127.1.0.0/16 plays the public internet, 127.0.0.1 the machine itself.
     async with (
         serving({"/": answer(200)}) as server,
-        asking(names, networks=("127.1.0.0/16",), timeouts=SHORT) as asker,
+        asking(names, networks=("127.1.0.0/16",)) as asker,
     ):
         fetched = await asker.get(f"http://many.example:{server.port}/")
         assert fetched.result is ResultClass.REFUSED, fetched
