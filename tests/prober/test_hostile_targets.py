@@ -48,6 +48,8 @@ HTTP_ERROR: dict[str, Reply] = {
     "a chunk of negative size": raw(CHUNKED + b"-1\r\n{}\r\n0\r\n\r\n"),
     "a chunk that ends early": raw(CHUNKED + b"ff\r\n{}"),
     "a body that is not gzip": answer(200, b"{}" * 100, Content_Encoding="gzip"),
+    "a body that is not brotli": answer(200, b"{}" * 100, Content_Encoding="br"),
+    "a body that is not zstandard": answer(200, b"{}" * 100, Content_Encoding="zstd"),
     "a reset after the request": hostile.reset,
     "500": answer(500),
     "999": answer(999),
