@@ -7,14 +7,17 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import uvloop
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.probed_world import World, definition_of
 from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loop
 
 from agent_health.observation import Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.clock import SYSTEM_CLOCK
 from agent_health.prober.dispatch import BEGUN_AT_ONCE
 from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetPage
+from agent_health.prober.progress import Progress
 from agent_health.prober.worker import GRACE_SECONDS, Worker
 from agent_health.target import SHARDS, phase_of, target_id
 
@@ -283,6 +286,20 @@ async def test_the_share_of_a_worker_that_died_in_a_census_is_done_by_the_others
     assert await stage.worker("living", shard_ttl_s=60).run_once(since_s, asyncio.Event())
     assert stage.loop.wall_s() - since_s > 60
     assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+
+
+def test_a_census_runs_on_the_fast_event_loop_and_the_real_clock_too() -> None:
+    async def count() -> Progress:
+        ledger, clock = MemoryLedger(SYSTEM_CLOCK), SYSTEM_CLOCK
+        ledger.add(*urls_of(300))
+        world = World(clock, takes_s=0.001)
+        worker = Worker(ledger, world, definition_of(), worker_name="worker", clock=clock)
+        assert await worker.run_once(clock.wall_s(), asyncio.Event())
+        return worker.progress
+
+    progress = uvloop.run(count())
+    assert (progress.probed, progress.left) == (300, 0)
+    assert progress.classes == {OK: 300}
 
 
 @in_virtual_time

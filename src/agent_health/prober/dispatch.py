@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from itertools import islice
+from math import inf
 from typing import Final, Protocol
 
 from agent_health.probe_cadence import Cadence
@@ -94,6 +95,7 @@ class Dispatch:
         """The two clocks, when looked at last."""
         self._replanning: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at_s = inf
         self._is_pumping_soon = False
         self._is_ending = False
 
@@ -215,14 +217,16 @@ class Dispatch:
     def _wake_in(self, wait_s: float) -> None:
         """Come back after so long, or sooner if that was said before."""
         loop = asyncio.get_running_loop()
-        at_s = loop.time() + max(TICK_SECONDS, wait_s)
-        if self._timer is None or self._timer.when() > at_s:
+        wait_s = max(TICK_SECONDS, wait_s)
+        at_s = loop.time() + wait_s
+        if at_s < self._wakes_at_s:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = loop.call_at(at_s, self._on_timer)
+            # uvloop's timers do not tell when they are due.
+            self._timer, self._wakes_at_s = loop.call_later(wait_s, self._on_timer), at_s
 
     def _on_timer(self) -> None:
-        self._timer = None
+        self._timer, self._wakes_at_s = None, inf
         self.pump()
 
     def _begin_due(self) -> float | None:
