@@ -15,8 +15,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import aiodns
 import aiohttp
@@ -42,6 +42,12 @@ MIN_SHARE = 0.8
 """Of what bare aiohttp gets done in the same processor time."""
 MAX_BYTES = 1 << 20
 PATIENCE_SECONDS = 20
+
+
+Ask = Callable[[int], Awaitable[None]]
+"""Asks the target of a number."""
+Opens = Callable[[], AbstractAsyncContextManager[Ask]]
+"""Opens what is needed to ask, and closes it."""
 
 
 class Bare:
@@ -126,17 +132,17 @@ class Safe:
 
 
 @contextlib.asynccontextmanager
-async def bare(running: RunningFleet) -> AsyncIterator[Bare]:
+async def bare(running: RunningFleet, deed: Callable[[Bare, int], Awaitable[None]]) -> AsyncIterator[Ask]:
     names = aiohttp.AsyncResolver(nameservers=[running.dns_server])
     connector = aiohttp.TCPConnector(resolver=names, limit=0, keepalive_timeout=WAIT_SECONDS)
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
         asker = Bare(running, session)
-        yield asker
+        yield partial(deed, asker)
         await asker.close()
 
 
 @contextlib.asynccontextmanager
-async def safe(running: RunningFleet) -> AsyncIterator[Safe]:
+async def safe(running: RunningFleet, deed: Callable[[Safe, int], Awaitable[None]]) -> AsyncIterator[Ask]:
     timeouts = Timeouts()
     async with (
         Resolver([running.dns_server], timeout_s=timeouts.dns_seconds) as resolver,
@@ -147,18 +153,19 @@ async def safe(running: RunningFleet) -> AsyncIterator[Safe]:
             resolver=resolver,
         ) as fetcher,
     ):
-        yield Safe(running, fetcher)
+        yield partial(deed, Safe(running, fetcher))
 
 
-Asker = TypeVar("Asker", Bare, Safe)
+def staying(ask: Ask) -> Opens:
+    """Ask with what stays open between the samples."""
+    return lambda: contextlib.nullcontext(ask)
 
 
 @dataclass
-class Contestant(Generic[Asker]):
+class Contestant:
     """Who asks targets of one kind, and what it took."""
 
-    opened: Callable[[RunningFleet], AbstractAsyncContextManager[Asker]]
-    ask: Callable[[Asker, int], Awaitable[None]]
+    opens: Opens
     gets: int
     """Of one target."""
     targets: Iterator[int]
@@ -167,54 +174,53 @@ class Contestant(Generic[Asker]):
     rate: list[float] = field(default_factory=list)
     """Targets per second."""
 
-    async def sample(self, running: RunningFleet, size: int) -> None:
-        """Ask so many targets that this one has not asked before, and close all connections."""
+    async def sample(self, size: int) -> None:
+        """Ask so many targets that it has not asked before; opening and closing is part of what it takes."""
         numbers = itertools.islice(self.targets, size)
         began_cpu_s, began_s = time.process_time(), time.perf_counter()
-        async with self.opened(running) as asker:
+        async with self.opens() as ask:
 
             async def work() -> None:
                 for number in numbers:
-                    await self.ask(asker, number)
+                    await ask(number)
 
             await asyncio.gather(*(work() for _ in range(AT_ONCE)))
         self.cpu_us.append((time.process_time() - began_cpu_s) / size * 1e6)
         self.rate.append(size / (time.perf_counter() - began_s))
 
 
-Contestants = dict[str, Contestant[Bare] | Contestant[Safe]]
-
-
-async def run(running: RunningFleet, *, targets: int, rounds: int) -> Contestants:
+async def run(running: RunningFleet, *, targets: int, rounds: int) -> dict[str, Contestant]:
     """Let all contestants ask in each round; the first one warms up and is dropped."""
-    found = contestants(running.fleet)
+    found = contestants(running)
     names = list(found)
     for turn in range(rounds + 1):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            await found[name].sample(running, targets)
+            await found[name].sample(targets)
     for contestant in found.values():
         del contestant.cpu_us[0], contestant.rate[0]
     return found
 
 
-def contestants(fleet: TargetFleet) -> Contestants:
-    def numbers(kind: str) -> Iterator[int]:
-        return itertools.cycle([number for number in range(fleet.size) if fleet.kind(number) == kind])
+def contestants(running: RunningFleet) -> dict[str, Contestant]:
+    def of(kind: str, opens: Opens, gets: int = 0) -> Contestant:
+        fleet = running.fleet
+        numbers = [number for number in range(fleet.size) if fleet.kind(number) == kind]
+        return Contestant(opens, gets, itertools.cycle(numbers))
 
     return {
-        "two GETs by name, bare aiohttp": Contestant(bare, Bare.get_named, 2, numbers("alive")),
-        "two GETs by name, safe": Contestant(safe, Safe.get_named, 2, numbers("alive")),
-        "two GETs by address, bare aiohttp": Contestant(bare, Bare.get_addressed, 2, numbers("alive")),
-        "two GETs by address, safe": Contestant(safe, Safe.get_addressed, 2, numbers("alive")),
-        "refused, bare look-up and connect": Contestant(bare, Bare.connect, 0, numbers("refused")),
-        "refused, safe": Contestant(safe, Safe.connect, 0, numbers("refused")),
-        "no such name, bare look-up": Contestant(bare, Bare.look_up, 0, numbers("unknown_name")),
-        "no such name, safe": Contestant(safe, Safe.look_up, 0, numbers("unknown_name")),
+        "two GETs by name, bare aiohttp": of("alive", partial(bare, running, Bare.get_named), 2),
+        "two GETs by name, safe": of("alive", partial(safe, running, Safe.get_named), 2),
+        "two GETs by address, bare aiohttp": of("alive", partial(bare, running, Bare.get_addressed), 2),
+        "two GETs by address, safe": of("alive", partial(safe, running, Safe.get_addressed), 2),
+        "refused, bare look-up and connect": of("refused", partial(bare, running, Bare.connect)),
+        "refused, safe": of("refused", partial(safe, running, Safe.connect)),
+        "no such name, bare look-up": of("unknown_name", partial(bare, running, Bare.look_up)),
+        "no such name, safe": of("unknown_name", partial(safe, running, Safe.look_up)),
     }
 
 
-def show(found: Contestants) -> None:
+def show(found: dict[str, Contestant]) -> None:
     cpu = Measured({name: contestant.cpu_us for name, contestant in found.items()})
     rate = Measured({name: contestant.rate for name, contestant in found.items()})
     rows = []

@@ -16,7 +16,7 @@ import aiohttp
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
-from benchmarks.fetch_cost import AT_ONCE, Ask, Bare, Contestant, Safe
+from benchmarks.fetch_cost import AT_ONCE, Ask, Bare, Contestant, Safe, staying
 from benchmarks.interleaved import Measured, is_quick, print_table, verdict
 from benchmarks.target_fleet import RunningFleet, TargetFleet, running_fleet
 
@@ -101,7 +101,7 @@ async def asking(running: RunningFleet) -> AsyncIterator[dict[str, Contestant]]:
     # All are known from an earlier probe; their names are forgotten with the fetcher that looked them up.
     async with fetching(two) as fetcher:
         earlier = Probes(running, fetcher, two)
-        await Contestant(earlier.first, 2, iter(everyone)).sample(running.fleet.size)
+        await Contestant(staying(earlier.first), 2, iter(everyone)).sample(running.fleet.size)
     names = aiohttp.AsyncResolver(nameservers=[running.dns_server])
     async with (
         fetching(two) as fetcher,
@@ -121,7 +121,10 @@ async def asking(running: RunningFleet) -> AsyncIterator[dict[str, Contestant]]:
             "probed again, card not due": (probes.not_due, 1),
             "with its interface, for the first time": (whole.first, 3),
         }
-        yield {name: Contestant(ask, gets, itertools.cycle(everyone)) for name, (ask, gets) in asks.items()}
+        yield {
+            name: Contestant(staying(ask), gets, itertools.cycle(everyone))
+            for name, (ask, gets) in asks.items()
+        }
         await bare.close()
 
 
