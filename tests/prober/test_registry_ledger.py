@@ -1,5 +1,6 @@
 """Does a registry far away behave as a worker expects of its ledger?"""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from aioresponses import aioresponses
+from sqlalchemy import text
 from tests.support.mocked_responses import MockedResponse
 from tests.support.registry_server import KEYS, RegistryServer, registry_server
 
@@ -17,6 +19,7 @@ from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import Ledger, LedgerAway, ProbeReport, ShardBatch, ShardClaim
 from agent_health.prober.registry_ledger import RegistryLedger
+from agent_health.storage.database import Transaction
 from agent_health.target import SHARDS, host_of, shard_of, target_id
 
 URLS = [f"https://agent.example/{number}" for number in range(4)]
@@ -96,6 +99,27 @@ async def test_targets_come_with_their_memory_and_what_changed_is_told(
     assert (after.entries, after.gone) == ([], [target_id(URLS[3])])
     again = await ledger.targets(SHARD, None)
     assert {entry.memory.failures_in_row for entry in again.entries} == {1}
+
+
+async def test_a_registry_that_was_restored_tells_what_changes_from_then_on(
+    ledger: RegistryLedger, client: RegistryClient, registry: RegistryServer
+) -> None:
+    for number in range(3):
+        await client.directories.put("dir", [*URLS, f"https://agent-{number}.example/"])
+    version = (await ledger.targets(SHARD, None)).version
+    assert await ledger.changed({SHARD: version}) == []
+
+    def go_back(transaction: Transaction) -> None:
+        transaction.connection.execute(text("UPDATE target_log SET version = 1"))
+        transaction.connection.execute(text("UPDATE targets SET version = 1"))
+
+    await asyncio.to_thread(registry.write, go_back)
+    # What it knew then is what was read last, and has to be read anew.
+    assert await ledger.changed({SHARD: version, THERE: 0}) == [SHARD]
+    version = (await ledger.targets(SHARD, None)).version
+    assert await ledger.changed({SHARD: version}) == []
+    await client.directories.put("dir", URLS[:3])
+    assert await ledger.changed({SHARD: version}) == [SHARD]
 
 
 async def test_a_shard_that_is_lost_is_told_and_others_are_taken(

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from tests.support.databases import KINDS, WoundClock, bare_url
+from tests.support.directory_api import claim, put, upload
 from tests.support.registry_api import RegistryApi
 
+from agent_health.agent_record import moment
 from agent_health.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
 from agent_health.event import EventType
 from agent_health.event_chain import verify
@@ -50,6 +52,26 @@ async def full(made: Made, database_kind: str) -> RegistryApi:
     return api
 
 
+async def fill_with_targets(api: RegistryApi) -> None:
+    """Have a row in every table that probing fills."""
+    urls = [f"https://agent-{number}.example/" for number in range(20)]
+    await put(api, "dir", "one", urls)
+    await put(api, "dir", "two", urls[:3])
+    await upload(api, "dir", "three", urls)
+    await claim(api)
+    for result in ("refused", "timeout"):
+        seen = {
+            "target_url": urls[0],
+            "observed_at": moment(api.clock.at_s).isoformat(),
+            "discovery": {"result": result},
+        }
+        body = {"observations": [seen], "memories": [{"probed_at_s": 1.25}]}
+        await api.ask("POST", "/api/v1/observations", body)
+        api.clock.advance(1)
+    await api.ask("PUT", "/api/v1/census/runs/one", {"name": "weekly", "is_over": True})
+    await api.ask("POST", "/api/v1/opt-outs", {"url": urls[1]})
+
+
 async def acquire(api: RegistryApi, key: str, resource: str) -> int:
     """Take a lease and return its fencing token."""
     answer = await api.ask("POST", LEASES, {"resource": resource}, key=key)
@@ -80,7 +102,14 @@ async def test_all_comes_back_into_either_kind_of_database(
     full: RegistryApi, made: Made, target_kind: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "backup.gz"
+    await fill_with_targets(full)
     before = await everything(full.database)
+    assert {name for name, rows in before.items() if not rows} <= {
+        "commands",
+        "states",
+        "webhooks",
+        "observed",
+    }
     counts = await full.database.read(lambda transaction: back_up(transaction, file))
     assert counts == {name: len(rows) for name, rows in before.items()}
     target = await made(target_kind)

@@ -4,11 +4,15 @@ from pathlib import Path
 from sqlalchemy import select
 from tests.registry.test_archive_events import archive_everything
 from tests.registry.test_verify_events import live_a_little, report
+from tests.support.databases import WoundClock
+from tests.support.directory_api import put
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from agent_health.access import Role
+from agent_health.agent_record import moment
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import metadata
+from agent_health.target import target_id
 
 RECORD = f"{AGENTS}/agent-1/record"
 
@@ -40,6 +44,28 @@ async def test_nothing_is_left_of_an_agent_but_its_id_in_the_log(api: RegistryAp
     assert (await api.ask("GET", f"{AGENTS}/agent-1")).status == 404
     assert (await api.beat("agent-1", key)).status == 401
     assert (await api.record("agent-2"))["status"] == "active"
+
+
+async def test_nothing_is_left_of_a_target_that_showed_life(api: RegistryApi, clock: WoundClock) -> None:
+    url = "https://mrs-secret.example/"
+    await put(api, "dir", "one", [url, "https://other.example/"])
+    for result in ("ok", "timeout", "ok"):
+        clock.advance(1)
+        seen = {
+            "target_url": url,
+            "observed_at": moment(clock.at_s).isoformat(),
+            "transport": {"result": result},
+        }
+        body = {"observations": [seen], "memories": [{"card_url": url}]}
+        await api.ask("POST", "/api/v1/observations", body)
+    path = f"{AGENTS}/{target_id(url)}"
+    assert (await api.ask("DELETE", f"{path}/record")).status == 200
+    words = await api.database.read(_words)
+    # Its directory may list it again, as something of which nothing is known.
+    assert {name for name, text in words.items() if "mrs-secret" in text} == set()
+    assert {name for name, text in words.items() if target_id(url) in text} == {"events"}
+    assert words["result_changes"] == words["probed"] == "[]"
+    assert (await report(api)).is_good
 
 
 async def test_the_chain_holds_and_the_rest_is_rebuilt(api: RegistryApi) -> None:

@@ -65,9 +65,17 @@ class RegistryLedger:
         if not versions:
             return []
         told = await _asked(self._client.shards.show(changed_after=self._looked_up_to))
+        if told.version < self._looked_up_to:
+            # It was restored from a backup, and counts on from there.
+            self._newest.clear()
+            told = await _asked(self._client.shards.show(changed_after=0))
         self._newest |= {int(shard): version for shard, version in told.changed.items()}
         self._looked_up_to = told.version
-        return [shard for shard, version in versions.items() if self._newest.get(shard, 0) > version]
+        return [
+            shard
+            for shard, version in versions.items()
+            if self._newest.get(shard, 0) > version or version > told.version
+        ]
 
     async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
         """Hand over results of several shards; return those whose claim is lost.
