@@ -30,6 +30,7 @@ BENCHMARKS = (
     "prober_steady",
     "fetch_cost",
     "probe_cost",
+    "worker_cost",
     "read_list",
 )
 
