@@ -10,6 +10,7 @@ from tests.support.probed_world import World, definition_of
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from agent_health.observation import ResultClass
+from agent_health.probe_memory import ProbeMemory
 from agent_health.prober import dispatch as dispatch_module
 from agent_health.prober.dispatch import ILL_CONCURRENCY, Dispatch, Due
 from agent_health.prober.outbox import Outbox
@@ -71,6 +72,11 @@ class Bench:
             if shard.claim is not None:
                 shard.claim = replace(shard.claim, expires_at_s=self.loop.time() + 3_600)
         self.dispatch.note_held(self.holdings.shards.values())
+
+    async def until_looked(self, times: int) -> None:
+        """Let time pass until so many looks have begun."""
+        while len(self.world.looks) < times:  # noqa: ASYNC110 - time passes of itself here
+            await asyncio.sleep(0.1)
 
     def slot(self, url: str) -> Slot:
         return next(slot for slot in self.holdings.slots() if slot.url == url)
@@ -151,6 +157,57 @@ async def test_failures_that_wait_to_be_reported_are_taken_back_and_what_followe
     assert before.probed_at_s is not None
     assert after.probed_at_s > before.probed_at_s + 500
     assert +bench.tally.classes == {OK: 1, ResultClass.NOT_MEASURED: 3}
+
+
+@in_virtual_time
+async def test_an_answer_that_came_after_a_failure_is_not_forgotten_when_that_is_taken_back() -> None:
+    url = "https://agent.example/"
+    bench = Bench(url, is_census=False)
+    await bench.begin()
+    await asyncio.sleep(301)
+    bench.world.ends[url] = TIMEOUT
+    await bench.until_looked(2)
+    await asyncio.sleep(10)
+    bench.world.ends[url] = OK
+    # The confirmation.
+    await bench.until_looked(3)
+    await asyncio.sleep(1)
+    after = bench.slot(url).recall()
+    bench.dispatch.note_turn(Doubt(why="nobody answers", since_s=bench.loop.time() - 350))
+    assert bench.results() == [OK, ResultClass.NOT_MEASURED, OK]
+    assert bench.slot(url).recall() == after
+
+
+@in_virtual_time
+async def test_a_failure_that_is_taken_back_while_its_target_is_asked_again_is_not_counted_on() -> None:
+    url = "https://agent.example/"
+    bench = Bench(url, is_census=False)
+    await bench.begin()
+    await asyncio.sleep(301)
+    bench.world.ends[url] = TIMEOUT
+    await bench.until_looked(3)
+    # It is being confirmed just now.
+    bench.check.doubt = Doubt(why="nobody answers", since_s=bench.loop.time() - 350)
+    bench.dispatch.note_turn(bench.check.doubt)
+    await asyncio.sleep(6)
+    assert bench.results() == [OK, ResultClass.NOT_MEASURED, ResultClass.NOT_MEASURED]
+    assert bench.slot(url).recall().failures_in_row == 0
+
+
+@in_virtual_time
+async def test_a_census_leaves_in_peace_who_asked_for_it() -> None:
+    bench = Bench(*urls_of(3))
+    bench.ledger.add(urls_of(1)[0], memory=ProbeMemory(not_before_s=bench.loop.wall_s() + 600))
+    await bench.begin()
+    await asyncio.sleep(5)
+    assert {look.url for look in bench.world.looks} == set(urls_of(3)[1:])
+    told = {result.report.observation.target_url: result.report for result in bench.outbox}
+    left = told[urls_of(1)[0]]
+    assert left.observation.result is ResultClass.NOT_MEASURED
+    assert left.observation.discovery is not None
+    assert left.observation.discovery.reason == "it asked us not to come back yet"
+    assert left.memory.not_before_s is not None
+    assert bench.dispatch.is_idle
 
 
 @in_virtual_time

@@ -7,6 +7,7 @@ task of its own. A failure that is doubted is told as not measured, and so is a 
 import asyncio
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from math import inf
 from typing import Final, Protocol
@@ -301,12 +302,16 @@ class Dispatch:
         turn.begin()
         slot, due_at_s = turn.item
         began_at_s = self._clock.wall_s()
-        memory = slot.recall()
+        before, memory = slot.memory, slot.recall()
         entry = TargetEntry(
             subject_id=slot.subject_id, url=slot.url, memory=memory, recheck_at_s=slot.recheck_at_s
         )
         try:
-            report = await self._prober.probe(entry, began_at_s)
+            if self._must_wait(memory, began_at_s):
+                why = "it asked us not to come back yet"
+                report = replace(self._without_result(slot, memory, began_at_s, why), requests=0)
+            else:
+                report = await self._prober.probe(entry, began_at_s)
         except AddressBusy as busy:
             self._pace.put_off(turn, busy)
             return
@@ -325,7 +330,14 @@ class Dispatch:
         self._pace.end(turn, report.requests, ended_s)
         if self.plan.keeps_ticks:
             self._tally.note_start(began_at_s - due_at_s)
+        if slot.memory is not before:
+            # Failures were taken back meanwhile that it began with.
+            memory = slot.recall()
         self._take_in(slot, memory, report, began_at_s, ended_s)
+
+    def _must_wait(self, memory: ProbeMemory, now_s: float) -> bool:
+        """Whether a census comes sooner than a target has asked for; a plan with ticks waits by itself."""
+        return not self.plan.keeps_ticks and memory.not_before_s is not None and memory.not_before_s > now_s
 
     def _without_result(self, slot: Slot, memory: ProbeMemory, began_at_s: float, why: str) -> ProbeReport:
         return unmeasured.without_result(slot, memory, self._cadence, began_at_s, why)
@@ -352,8 +364,10 @@ class Dispatch:
         if is_asked_for:
             slot.recheck_at_s = None
         slot.remember(report.memory)
-        result_ = Result(slot, report, before=before, began_at_s=began_at_s, ended_at_s=ended_s)
-        self._reporter.add(result_, is_urgent=is_asked_for)
+        self._reporter.add(
+            Result(slot, report, before=before, began_at_s=began_at_s, ended_at_s=ended_s),
+            is_urgent=is_asked_for,
+        )
         wall_s = self._clock.wall_s()
         self.plan.add(slot, report.memory, wall_s)
         if slot.due_at_s is not None and not self._is_ending:
@@ -390,12 +404,14 @@ class Dispatch:
             if doubted is report:
                 continue
             memories[slot] = doubted.memory
+            is_last = slot.memory == report.memory.to_json()
             self._tally.forget(report.observation.result)
-            if not slot.is_busy and self.plan.tries_again(slot):
+            if is_last and not slot.is_busy and self.plan.tries_again(slot):
                 slot.memory = result.before
                 to_try.append(slot)
-            else:
-                self._tally.note(doubted.observation.result, self._clock.monotonic_s())
-                result.replace(doubted)
+                continue
+            self._tally.note(doubted.observation.result, self._clock.monotonic_s())
+            result.replace(doubted)
+            if is_last:
                 slot.remember(doubted.memory)
         self._outbox.drop(to_try)
