@@ -34,9 +34,7 @@ _WHOLE: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def listing(
-    transaction: Transaction, wanted: TargetFilter, *, after: int, limit: int
-) -> list[Row[Any]]:
+def listing(transaction: Transaction, wanted: TargetFilter, *, after: int, limit: int) -> list[Row[Any]]:
     """Return targets behind our number `after`, with their last results; the rows have `_SUMMARY`'s names."""
     statement = _filtered(select(*_SUMMARY), wanted).where(targets.c.id > after)
     return list(transaction.connection.execute(statement.order_by(targets.c.id).limit(limit)))
