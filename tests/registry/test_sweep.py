@@ -296,6 +296,24 @@ async def test_a_sweep_that_somebody_else_has_claimed_is_left_alone_until_it_sto
     assert lost is None
 
 
+async def test_time_that_passes_in_the_middle_of_a_sweep_is_nobodys_silence(
+    database: Database, clock: WoundClock
+) -> None:
+    await add_agents(database, 2)
+    sweeper = Sweeper(database, RegistrySettings.read(sweep_seconds=5), clock.now_s)
+    begun = await database.write(sweeper._begin)
+    assert begun is not None
+    # As if the database, or this process, had been frozen.
+    clock.advance(3_600)
+    assert await database.write(lambda transaction: sweeper._judge_some(transaction, begun, 10)) is None
+    await sweeper.sweep_once()
+    assert await count_by_status(database) == {"active": 2}
+    for _ in range(19):
+        clock.advance(5)
+        await sweeper.sweep_once()
+    assert await count_by_status(database) == {"unhealthy": 2}
+
+
 async def test_two_sweepers_at_once_make_one_transition_and_one_event_each(
     database: Database, clock: WoundClock
 ) -> None:

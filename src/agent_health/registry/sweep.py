@@ -237,9 +237,14 @@ class Sweeper:
                 return
 
     def _locked(self, transaction: Transaction) -> RegistryRow | None:
-        """Return the row for one more transaction of our sweep; None if another process took over."""
+        """Return the row for one more transaction of our sweep; None if another process took over or could.
+
+        Whoever was stopped in the middle of a sweep, or waited for a database that was, begins anew: only
+        then is the time in which nobody looked excused.
+        """
         row = registry_row.lock(transaction)
-        return row if row.sweeper == self._name else None
+        is_ours = row.sweeper == self._name and _is_claimed(row, transaction.now_s)
+        return row if is_ours else None
 
     def _store(self, transaction: Transaction, row: RegistryRow, *, is_over: bool = False) -> None:
         """Write the row; it says that we are alive, and how long the sweep is ours."""
