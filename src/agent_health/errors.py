@@ -43,7 +43,10 @@ class InvalidTransition(AgentHealthError):
 
 
 class StoreUnavailable(AgentHealthError):
-    """The registry's database is away, full or too busy; nothing was changed, and asking later may help."""
+    """The registry's database is away, full or too busy; asking later may help.
+
+    A change that was under way then may have been made.
+    """
 
 
 class AgentNotFound(AgentHealthError):

@@ -32,6 +32,19 @@ async def test_a_group_that_fails_tells_all_who_wait_and_the_next_one_goes_on(da
     assert outcomes[2:] == [(4, 2), (6, 2)]
 
 
+async def test_when_the_database_is_away_those_who_came_meanwhile_are_told_too(database: Database) -> None:
+    tries = []
+
+    def be_away(_transaction: Transaction, asked: Sequence[int]) -> list[tuple[int, int]]:
+        tries.append(asked)
+        raise StoreUnavailable("on purpose")
+
+    doubling = Groups(database, be_away, most=2)
+    outcomes = await asyncio.gather(*(doubling.ask(number) for number in range(6)), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 6
+    assert len(tries) == 1
+
+
 async def test_whoever_leaves_keeps_nobody_from_the_answer(database: Database) -> None:
     doubling = Groups(database, _doubled, most=4)
     leaving, staying = (asyncio.create_task(doubling.ask(number)) for number in range(2))

@@ -146,7 +146,7 @@ class Agent:
         status, lease = await self._ask("POST", "/leases", body)
         if status == 409:
             lease = lease.get("existing_lease", {})
-        token = lease.get("fencing_token")
+        token = None if lease is None else lease.get("fencing_token")
         if token is not None:
             headers = {"X-Fencing-Token": str(token)}
             status, answer = await self._ask(

@@ -6,12 +6,14 @@ import os
 import signal
 import tempfile
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sqlalchemy import make_url
+from tests.support.databases import postgresql_server
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, serving
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
@@ -71,10 +73,16 @@ def _add_key(transaction: Transaction, key: str, role: Role, agent_id: str | Non
 
 @contextmanager
 def registry(
-    url: str, directory: Path, *, command: list[str] = SERVE, port: int | None = None
+    url: str,
+    directory: Path,
+    *,
+    command: list[str] = SERVE,
+    port: int | None = None,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Server]:
-    """Run one server process over a database."""
-    with serving(command, log=directory / "registry.log", port=port, env={DATABASE_VARIABLE: url}) as server:
+    """Run one server process over a database; `settings` are variables of its environment."""
+    variables = {DATABASE_VARIABLE: url, **settings}
+    with serving(command, log=directory / "registry.log", port=port, env=variables) as server:
         # It accepts connections before it has loaded what answers them.
         try:
             status, answer = server.send("/healthz")
@@ -146,3 +154,26 @@ def own_postgresql() -> Iterator[OwnPostgresql]:
         yield server
     finally:
         server.remove()
+
+
+class Freezer:
+    """Stops and starts the processes of the tests' own PostgreSQL, where they are."""
+
+    def __init__(self) -> None:
+        self._directory = Path(postgresql_server().pgdata)
+
+    def freeze(self) -> None:
+        """Let it say nothing any more; its socket takes connections all the same."""
+        for pid in self._processes():
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        for pid in reversed(self._processes()):
+            os.kill(pid, signal.SIGCONT)
+
+    def _processes(self) -> list[int]:
+        """Return its processes, the one that starts all others first."""
+        first = int((self._directory / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        return [first, *map(int, children)]

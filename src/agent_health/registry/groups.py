@@ -72,7 +72,11 @@ class Groups(Generic[Asked, Answer]):
         try:
             answers = await self._database.write(lambda transaction: self._deed(transaction, asked))
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait, and the next group goes on
-            for _, waiting in group:
+            refused = group
+            if isinstance(error, StoreUnavailable):
+                # Who came meanwhile has waited too: none waits for two groups to fail.
+                refused, self._waiting = [*group, *self._waiting], []
+            for _, waiting in refused:
                 if not waiting.done():
                     waiting.set_exception(error)
             return

@@ -1,0 +1,132 @@
+"""What do callers get while PostgreSQL hangs, and is all well when it goes on?
+
+Its processes are stopped where they are (SIGSTOP): nothing is refused and nothing is answered, as when a
+machine is suspended, a disk does not answer, or a network swallows everything.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.support.databases import bare_url
+from tests.support.registry_load import Ledger, Load
+from tests.support.registry_process import Freezer, agent_key, prepare, registry, with_database
+
+from agent_health.storage import event_log
+from agent_health.storage.database import Transaction
+
+AGENTS = [f"agent-{number}" for number in range(8)]
+STRICT = [f"strict-{number}" for number in range(4)]
+"""Beat all the time but in a freeze and shortly after, which together is longer than they may be silent."""
+CONFIG = {"interval_seconds": 1, "unhealthy_after_seconds": 3, "dead_after_seconds": 6}
+ANSWER_SECONDS = 1.0
+MAX_WAIT_S = 5.0
+"""No caller waits longer than this: for a group before its own, for its own, and for a busy machine."""
+FACTS_BETWEEN = 10
+BEAT_EVERY_S = 0.2
+SILENT_AFTER_S = 1.0
+"""Two sweeps of the server: without heartbeats that came in time, by which nobody would seem silent."""
+
+
+@contextmanager
+def _world(directory: Path, servers: int) -> Iterator[tuple[str, list[int]]]:
+    """Run servers over a database; yields its URL and their ports."""
+    url = bare_url("postgresql", directory)
+    prepare(url, [*AGENTS, *STRICT])
+    settings = {"AGENT_HEALTH_SERVER_ANSWER_SECONDS": f"{ANSWER_SECONDS:g}"}
+    with ExitStack() as stack:
+        started = [stack.enter_context(registry(url, directory, settings=settings)) for _ in range(servers)]
+        # Whatever fails: what is frozen does not end.
+        stack.callback(Freezer().thaw)
+        yield url, [server.port for server in started]
+
+
+async def _beat(agent_id: str, load: Load, may_speak: asyncio.Event) -> None:
+    """Register, and beat until cancelled."""
+    key = agent_key(agent_id)
+    body = {"agent_id": agent_id, "heartbeat_config": CONFIG}
+    status, answer = await load.ask("POST", "/agents", body, key=key)
+    assert status == 201, answer
+    while await may_speak.wait():
+        said = {"status": "active", "client_timestamp": answer["registered_at"]}
+        status, _ = await load.ask("POST", f"/agents/{agent_id}/heartbeat", said, key=key)
+        assert status in {0, 200, 503}, f"{agent_id} beats all the time and is told {status}"
+        await asyncio.sleep(BEAT_EVERY_S)
+
+
+async def _freeze(load: Load, may_speak: asyncio.Event, seconds: float) -> tuple[Counter[int], float, float]:
+    """Freeze PostgreSQL; return what callers were told, how long they waited, and how soon all was well."""
+    ledger, freezer = load.ledger, Freezer()
+    may_speak.clear()
+    freezer.freeze()
+    ledger.statuses.clear()
+    ledger.slowest_s = 0.0
+    await asyncio.sleep(seconds)
+    told, slowest_s = Counter(ledger.statuses), ledger.slowest_s
+    freezer.thaw()
+    began_s = time.monotonic()
+    await load.until_acknowledged(1)
+    well_after_s = time.monotonic() - began_s
+    await asyncio.sleep(SILENT_AFTER_S)
+    may_speak.set()
+    return told, slowest_s, well_after_s
+
+
+async def _drill(url: str, ports: list[int], freezes_s: list[float]) -> None:
+    ledger = Ledger()
+    told: Counter[int] = Counter()
+    slowest_s, recovery_s = 0.0, 0.0
+    async with Load(AGENTS, ports, ledger) as load, asyncio.TaskGroup() as beating:
+        may_speak = asyncio.Event()
+        may_speak.set()
+        beats = [beating.create_task(_beat(agent_id, load, may_speak)) for agent_id in STRICT]
+        for seconds in freezes_s:
+            await load.until_acknowledged(FACTS_BETWEEN)
+            now, waited_s, well_after_s = await _freeze(load, may_speak, seconds)
+            assert now[503] > 0, now
+            assert waited_s < MAX_WAIT_S, waited_s
+            told += now
+            slowest_s, recovery_s = max(slowest_s, waited_s), max(recovery_s, well_after_s)
+        await load.until_acknowledged(FACTS_BETWEEN)
+        for beat in beats:
+            beat.cancel()
+    report = await with_database(url, ledger.check)
+    assert ledger.unanswered == 0, "the servers themselves stay"
+    steps = await with_database(url, lambda database: database.read(_steps_of_strict))
+    assert steps == {agent_id: ["active"] for agent_id in STRICT}
+    print(  # noqa: T201 - the figures of the drill
+        f"{len(freezes_s)} freezes: {told[503]} answered 503, slowest {slowest_s:.2f} s, "
+        f"well again after at most {recovery_s:.2f} s, {report.events} events"
+    )
+
+
+def _steps_of_strict(transaction: Transaction) -> dict[str, list[str]]:
+    """Into which statuses the agents came that beat all the time."""
+    last = event_log.last_sequence(transaction)
+    events = [*event_log.between(transaction, 1, last)]
+    return {
+        agent_id: [
+            event.payload["new_status"]
+            for event in events
+            if event.type == "agent.lifecycle" and event.payload["agent_id"] == agent_id
+        ]
+        for agent_id in STRICT
+    }
+
+
+@pytest.mark.fault
+def test_while_postgresql_hangs_callers_are_told_so_and_nobody_dies_of_it(tmp_path: Path) -> None:
+    with _world(tmp_path, 1) as (url, ports):
+        asyncio.run(_drill(url, ports, [5.5]))
+
+
+@pytest.mark.fault
+@pytest.mark.long
+def test_freezes_of_any_length_lose_nothing_and_kill_nobody(tmp_path: Path) -> None:
+    """One of them is longer than any statement may take: then all connections are made anew."""
+    with _world(tmp_path, 2) as (url, ports):
+        asyncio.run(_drill(url, ports, [5.5, 12.0, 35.0, 3.5, 5.5]))
