@@ -174,22 +174,31 @@ def _refused(
 
 def _find_agents(transaction: Transaction, taken: Iterable[tuple[str, Observation]], known: _Known) -> None:
     """Give each target a record that shows its first sign of life, be it the first of its next life."""
-    found: dict[str, Registration] = {}
+    alive: dict[str, Observation] = {}
     for subject_id, observation in taken:
         agent = known.agents.get(subject_id)
-        is_there = subject_id in found or (agent is not None and agent.status != Status.DEREGISTERED)
-        if is_there or not observation.is_sign_of_life:
+        is_there = agent is not None and agent.status != Status.DEREGISTERED
+        if not is_there and observation.is_sign_of_life:
+            alive.setdefault(subject_id, observation)
+    if not alive:
+        return
+    numbers = {subject_id: known.subjects[subject_id].target for subject_id in alive}
+    # Some may have left since they were looked at; nobody lets the others go before they have their records.
+    living = targets.hold_living(transaction, [number for number in numbers.values() if number is not None])
+    new: dict[str, Registration] = {}
+    for subject_id, observation in alive.items():
+        if (number := numbers[subject_id]) is not None and number not in living:
             continue
         url = observation.target_url or _url_of(transaction, subject_id)
         asked = {"agent_id": subject_id, "card_url": url, "monitoring": Monitoring.PROBE}
         body = checked(Registration, asked)
         assert isinstance(body, Registration)  # noqa: S101 - it is what was asked for
-        if agent is None:
-            found[subject_id] = body
+        if (agent := known.agents.get(subject_id)) is None:
+            new[subject_id] = body
         else:
             known.agents[subject_id] = begin_new_life(transaction, agent, body, MONITOR)
-    if found:
-        added = add_agents(transaction, found, MONITOR, "its first sign of life")
+    if new:
+        added = add_agents(transaction, new, MONITOR, "its first sign of life")
         known.agents.update((agent.agent_id, agent) for agent in added)
 
 

@@ -26,7 +26,6 @@ from agent_health.directory_record import (
     ImportRecord,
     ImportState,
 )
-from agent_health.document import HealthStatus
 from agent_health.errors import (
     DirectoryNotFound,
     ImportNotFound,
@@ -37,13 +36,11 @@ from agent_health.errors import (
 )
 from agent_health.event import DirectoryChanged, EventDraft, EventType
 from agent_health.finding import Finding
-from agent_health.lifecycle import ALIVE, Signal
-from agent_health.registry.change_status import change_status
 from agent_health.registry.directory_records import directory_record, import_record
-from agent_health.registry.judge_agents import Change
+from agent_health.registry.let_targets_go import end_records, let_go, lock_agents
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.registry.opt_out_origins import leave_out
-from agent_health.storage import agents, directories, event_log, targets
+from agent_health.storage import directories, event_log, targets
 from agent_health.storage.database import Transaction
 from agent_health.storage.directories import Counts, StoredDirectory, StoredImport
 from agent_health.storage.targets import GoneReason
@@ -229,23 +226,12 @@ def _remove_some(
     looked_at = {"after": found.place, "limit": REMOVED_AT_ONCE}
     # Agents are locked before the count of versions; what is listed elsewhere is certain only behind it.
     may_leave = directories.next_to_leave(transaction, directory.id, found.id, **looked_at)
-    concerned = agents.find_named(transaction, sorted(may_leave.orphans), to_change=True)
+    lock_agents(transaction, may_leave.orphans)
     version = targets.next_version(transaction)
     leaving = directories.next_to_leave(transaction, directory.id, found.id, **looked_at)
     directories.take_off(transaction, directory.id, leaving.targets)
     directories.set_size(transaction, directory.id, -len(leaving.targets))
-    targets.leave(transaction, [*leaving.orphans.values()], GoneReason.LEFT, version)
-    changes = [
-        Change(
-            agent=agent,
-            signals=(Signal.DEREGISTERED,),
-            explanation=f"{directory.name} lists it no more",
-            health=HealthStatus.UNKNOWN,
-            judge_at_s=None,
-        )
-        for agent in concerned
-        if agent.agent_id in leaving.orphans and agent.status in ALIVE
-    ]
+    ending = let_go(transaction, leaving.orphans, GoneReason.LEFT, version)
     found = replace(
         found,
         place=found.place if leaving.last is None else leaving.last,
@@ -257,7 +243,7 @@ def _remove_some(
         found, drafts = _applied(transaction, directory, found, actor)
     else:
         directories.store_import(transaction, found)
-    change_status(transaction, changes, actor)
+    end_records(transaction, ending, f"{directory.name} lists it no more", actor)
     return found, drafts
 
 

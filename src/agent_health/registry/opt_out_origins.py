@@ -13,11 +13,9 @@ from pydantic import Field
 
 from agent_health.access import Action, require
 from agent_health.agent_record import Body, moment
-from agent_health.document import HealthStatus
 from agent_health.errors import InvalidRequest, OptOutNotFound, TooMany
 from agent_health.event import EventDraft, EventType, OriginChanged
 from agent_health.finding import Finding
-from agent_health.lifecycle import ALIVE, Signal
 from agent_health.opt_out_proof import (
     PROOF_PATH,
     TOKEN_BYTES,
@@ -28,11 +26,10 @@ from agent_health.opt_out_proof import (
     token_of,
 )
 from agent_health.opt_out_record import OptOutList, OptOutRecord, OptOutRequest, OptOutUrl
-from agent_health.registry.change_status import change_status
 from agent_health.registry.cursors import Cursor, cursor_at, text_in
-from agent_health.registry.judge_agents import Change
+from agent_health.registry.let_targets_go import end_records, let_go, lock_agents
 from agent_health.registry.operations import Call, Operation, Reply
-from agent_health.storage import agents, event_log, opt_outs, targets
+from agent_health.storage import event_log, opt_outs, targets
 from agent_health.storage.database import Transaction
 from agent_health.storage.opt_outs import StoredOptOut
 from agent_health.storage.targets import GoneReason, StoredTarget
@@ -116,30 +113,23 @@ def prove(transaction: Transaction, origin: str, token: str, actor: str) -> bool
 
     Records of targets that directories listed end; an agent that registered itself keeps its own.
     """
-    found = [target for target in _covered(transaction, origin) if target.gone_at_s is None]
-    names = sorted(target.subject_id for target in found if not target.is_registered)
-    concerned = agents.find_named(transaction, names, to_change=True)
+    lock_agents(transaction, _to_go(transaction, origin))
     version = targets.next_version(transaction)
     known = opt_outs.find(transaction, origin, to_change=True)
     if known is None or known.token != token or known.proven_at_s is not None:
         return False
     opt_outs.set_proven(transaction, origin)
     # Some may have come since it was looked for the first time.
-    found = [target for target in _covered(transaction, origin) if target.gone_at_s is None]
-    targets.leave(transaction, [target.id for target in found], GoneReason.OPTED_OUT, version)
-    changes = [
-        Change(
-            agent=agent,
-            signals=(Signal.DEREGISTERED,),
-            explanation="the owner of its origin opted out",
-            health=HealthStatus.UNKNOWN,
-            judge_at_s=None,
-        )
-        for agent in concerned
-        if agent.status in ALIVE
-    ]
-    change_status(transaction, changes, actor)
-    event_log.append(transaction, [_event(EventType.ORIGIN_OPTED_OUT, origin, len(found), actor)])
+    going = _to_go(transaction, origin)
+    ending = let_go(
+        transaction,
+        {subject_id: target.id for subject_id, target in going.items()},
+        GoneReason.OPTED_OUT,
+        version,
+        ends_with=lambda subject_id: not going[subject_id].is_registered,
+    )
+    end_records(transaction, ending, "the owner of its origin opted out", actor)
+    event_log.append(transaction, [_event(EventType.ORIGIN_OPTED_OUT, origin, len(going), actor)])
     return True
 
 
@@ -177,6 +167,12 @@ def _origin(url: str, pointer: str) -> str:
 def _covered(transaction: Transaction, origin: str) -> list[StoredTarget]:
     found = targets.on_host(transaction, host_of(origin))
     return [target for target in found if is_covered(target.url, origin)]
+
+
+def _to_go(transaction: Transaction, origin: str) -> dict[str, StoredTarget]:
+    """Return what is probed on an origin now, by the targets' ids."""
+    found = _covered(transaction, origin)
+    return {target.subject_id: target for target in found if target.gone_at_s is None}
 
 
 def _event(kind: EventType, origin: str, count: int, actor: str) -> EventDraft:

@@ -218,6 +218,14 @@ def living(transaction: Transaction, subject_ids: Sequence[str]) -> list[int]:
     return list(transaction.connection.scalars(wanted.order_by(targets.c.id)))
 
 
+def hold_living(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
+    """Return which of these are targets now; nobody lets them go until the transaction ends."""
+    if not numbers:
+        return set()
+    wanted = select(targets.c.id).where(targets.c.id.in_(numbers), targets.c.gone_at_s.is_(None))
+    return set(transaction.connection.scalars(wanted.order_by(targets.c.id).with_for_update(read=True)))
+
+
 def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, version: int) -> None:
     """Make targets gone; whose agent is off the list is not registered any more either."""
     gone: dict[str, Any] = {
