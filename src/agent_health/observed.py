@@ -5,7 +5,7 @@ holds what `verdict` judges by and what a view shows, and no history. Times are 
 the epoch.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -111,11 +111,17 @@ def fold(observed: Observed | None, observation: Observation, received_at_s: flo
     if is_late or claimed_s - received_at_s > MAX_AHEAD_SECONDS:
         return observed
     at_s = min(claimed_s, received_at_s)
-    observed = observed.model_copy(update={"last_observed_at_s": claimed_s})
-    observed = _with_layers(observed, observation, at_s)
-    observed = _with_life(observed, observation, at_s)
-    observed = _with_interaction(observed, observation)
-    return _with_document(observed, observation, at_s)
+    life = _life(observed, observation, at_s)
+    failures_in_row = life.get("failures_in_row", observed.failures_in_row)
+    return observed.model_copy(
+        update={
+            "last_observed_at_s": claimed_s,
+            **_layers(observation, at_s),
+            **life,
+            **_interaction(observed, observation, failures_in_row),
+            **_document(observed, observation, at_s),
+        }
+    )
 
 
 def health_of(observed: Observed | None, now_s: float) -> tuple[HealthStatus, float | None]:
@@ -148,64 +154,65 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
     return observed.model_copy(update=update)
 
 
-def _with_layers(observed: Observed, observation: Observation, at_s: float) -> Observed:
+# Each of these returns what an observation changes, by the names of `Observed`.
+
+
+def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
     layers = {
         "discovery": observation.discovery,
         "transport": observation.transport,
         "readiness": observation.readiness,
         "message": observation.message,
     }
-    update: dict[str, object] = {
+    changed: dict[str, Any] = {
         name: LastResult(layer=layer, observed_at_s=at_s)
         for name, layer in layers.items()
         if layer is not None and layer.is_measured
     }
     if observation.reported_agent_id is not None:
-        update["reported_agent_id"] = observation.reported_agent_id
-    return observed.model_copy(update=update)
+        changed["reported_agent_id"] = observation.reported_agent_id
+    return changed
 
 
-def _with_life(observed: Observed, observation: Observation, at_s: float) -> Observed:
+def _life(observed: Observed, observation: Observation, at_s: float) -> dict[str, Any]:
     if observation.is_sign_of_life:
         # Never backwards, also if our own clock was set back between two observations.
         last_s, began_s = observed.last_sign_of_life_at_s, observed.life_run_began_at_s
         at_s = at_s if last_s is None else max(at_s, last_s)
-        return observed.model_copy(
-            update={
-                "last_sign_of_life_at_s": at_s,
-                "life_run_began_at_s": at_s if began_s is None else began_s,
-                "failures_in_row": 0,
-            }
-        )
+        return {
+            "last_sign_of_life_at_s": at_s,
+            "life_run_began_at_s": at_s if began_s is None else began_s,
+            "failures_in_row": 0,
+        }
     if observation.is_measured_failure:
         row = min(observed.failures_in_row + 1, MAX_IN_ROW)
-        return observed.model_copy(update={"failures_in_row": row, "life_run_began_at_s": None})
-    return observed
+        return {"failures_in_row": row, "life_run_began_at_s": None}
+    return {}
 
 
-def _with_interaction(observed: Observed, observation: Observation) -> Observed:
+def _interaction(observed: Observed, observation: Observation, failures_in_row: int) -> dict[str, Any]:
     """Remember the message if one was sent, even if it was not measured, else the transport."""
     asked = observation.transport if observation.message is None else observation.message
-    is_one_silence = observed.failures_in_row > MAX_FAILURES_REMEMBERED
+    is_one_silence = failures_in_row > MAX_FAILURES_REMEMBERED
     if asked is None or not asked.is_measured or is_one_silence:
-        return observed
+        return {}
     recent = observed.recent_interactions + ("1" if asked.has_answered else "0")
-    return observed.model_copy(update={"recent_interactions": recent[-MAX_INTERACTIONS:]})
+    return {"recent_interactions": recent[-MAX_INTERACTIONS:]}
 
 
-def _with_document(observed: Observed, observation: Observation, at_s: float) -> Observed:
+def _document(observed: Observed, observation: Observation, at_s: float) -> dict[str, Any]:
     """Hold the document, and count it if it is fresh: a stale one never adds to a row, or ends it."""
     document = observation.document
     if document is None:
-        return observed
-    update: dict[str, object] = {"document": _last_document(document, observation, at_s)}
+        return {}
+    changed: dict[str, Any] = {"document": _last_document(document, observation, at_s)}
     timestamp_s = document.timestamp.timestamp()
     if not document.is_stale and document.status is not HealthStatus.UNHEALTHY:
-        update |= {"unhealthy_documents_in_row": 0, "last_unhealthy_timestamp_s": None}
+        changed |= {"unhealthy_documents_in_row": 0, "last_unhealthy_timestamp_s": None}
     elif not document.is_stale and timestamp_s != observed.last_unhealthy_timestamp_s:
         row = min(observed.unhealthy_documents_in_row + 1, MAX_IN_ROW)
-        update |= {"unhealthy_documents_in_row": row, "last_unhealthy_timestamp_s": timestamp_s}
-    return observed.model_copy(update=update)
+        changed |= {"unhealthy_documents_in_row": row, "last_unhealthy_timestamp_s": timestamp_s}
+    return changed
 
 
 def _last_document(document: DocumentSeen, observation: Observation, at_s: float) -> LastDocument:

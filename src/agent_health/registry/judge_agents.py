@@ -3,9 +3,8 @@
 Fetches what `verdict` needs, asks it, and returns what is to be changed; changes nothing itself.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Reason, Signal, Status
@@ -58,30 +57,31 @@ class Circumstances:
 
 
 def judge_agents(
-    transaction: Transaction,
-    judged: Sequence[StoredAgent],
-    circumstances: Circumstances,
-    seen: Mapping[str, Observed] = MappingProxyType({}),
+    transaction: Transaction, judged: Sequence[StoredAgent], circumstances: Circumstances
 ) -> list[Change]:
-    """Return for each agent what follows at the transaction's time.
+    """Return for each agent what follows at the transaction's time."""
+    held = leases_of_draining(transaction, judged)
+    return [
+        change_of(agent, judge_one(agent, held.get(agent.agent_id, 0), transaction.now_s, circumstances))
+        for agent in judged
+    ]
 
-    `seen`, by agent id, is what is known of it from outside, where that is at hand.
-    """
+
+def leases_of_draining(transaction: Transaction, judged: Iterable[StoredAgent]) -> Mapping[str, int]:
+    """Return how many leases those of these agents hold that are draining, by their ids."""
     draining = [agent.agent_id for agent in judged if agent.status == Status.DRAINING]
-    held = leases.count_held(transaction, draining) if draining else {}
-    changes: list[Change] = []
-    for agent in judged:
-        facts = facts_of(agent, held.get(agent.agent_id, 0), seen.get(agent.agent_id))
-        changes.append(change_of(agent, _verdict(facts, transaction.now_s, circumstances)))
-    return changes
+    return leases.count_held(transaction, draining) if draining else {}
 
 
-def judge_one(agent: StoredAgent, leases_held: int, now_s: float, circumstances: Circumstances) -> Verdict:
-    """Return the verdict about one agent."""
-    return _verdict(facts_of(agent, leases_held), now_s, circumstances)
-
-
-def _verdict(facts: Facts, now_s: float, circumstances: Circumstances) -> Verdict:
+def judge_one(
+    agent: StoredAgent,
+    leases_held: int,
+    now_s: float,
+    circumstances: Circumstances,
+    seen: Observed | None = None,
+) -> Verdict:
+    """Return the verdict about one agent; `seen` stands for what is stored of its probes."""
+    facts = facts_of(agent, leases_held, seen)
     excused = circumstances.excused_since(silent_since_s(facts))
     return judge(facts, now_s, is_held=circumstances.is_held, excused=excused)
 
