@@ -144,3 +144,22 @@ def test_a_file_that_is_no_database_of_ours_is_refused(
     (tmp_path / "other.db").write_bytes(b"SQLite format 3\0" + bytes(4080))
     assert main(["census", "other.db"]) == 1
     assert capsys.readouterr().err.count("\n") >= 1
+
+
+async def test_a_list_may_be_called_whatever_a_file_may_be_called(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "agents\x1b[31m.txt"
+    tmp_path.joinpath(name).write_text("http://127.0.0.1:9/\n")
+    assert await census(name, *ALLOW) == 0
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.out + shown.err
+    assert "refused" in shown.out
+
+
+async def test_whoever_tries_a_network_of_his_own_is_told_how_to_open_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("agents.txt").write_text("http://127.0.0.1:9/\n")
+    assert await census("agents.txt") == 0
+    assert "--allow-network" in capsys.readouterr().err

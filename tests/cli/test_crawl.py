@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from agent_health.access import Role
 from agent_health.cli import main
 from agent_health.cli.crawl import ended
 from agent_health.cli.crawl_home import open_local_home
-from agent_health.cli.crawl_run import Crawl, Crawled
+from agent_health.cli.crawl_run import Crawl, Crawled, stopped_by_signals
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.registry_access import KEY_VARIABLE
 from agent_health.observation import ResultClass
@@ -263,3 +264,18 @@ def test_wrong_usage_is_told_on_one_line(
     complaint = capsys.readouterr().err
     assert told in complaint
     assert complaint.count("\n") == 1
+
+
+async def test_a_crawl_ends_when_it_is_told_to_though_nobody_hears_what_it_says() -> None:
+    def say(_text: str) -> None:
+        raise BrokenPipeError
+
+    loop = asyncio.get_running_loop()
+    said: list[object] = []
+    loop.set_exception_handler(lambda _loop, context: said.append(context.get("exception")))
+    stop = asyncio.Event()
+    with stopped_by_signals(stop, say):
+        signal.raise_signal(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            await stop.wait()
+    assert isinstance(said[0], BrokenPipeError)

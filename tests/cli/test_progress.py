@@ -144,3 +144,16 @@ def test_what_is_shown_suits_the_stream(monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(progress_on("a", Terminal()), DrawnProgress)
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(progress_on("a", Terminal()), PlainProgress)
+
+
+class Gone(io.StringIO):
+    """A stream that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_a_crawl_goes_on_though_nobody_reads_its_lines() -> None:
+    with PlainProgress(Gone()) as progress:
+        progress.say("reading")
+        progress.show(CrawlState(probed=1, total=2))

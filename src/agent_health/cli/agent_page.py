@@ -46,7 +46,9 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
     )
     yield from (Line(label, text) for label, text in facts if text)
     config = agent.heartbeat_config
-    yield Line("heartbeat", f"last {time_text(agent.last_heartbeat_at)}, every {config.interval_seconds:g} s")
+    if agent.monitoring != "probe":
+        last = time_text(agent.last_heartbeat_at)
+        yield Line("heartbeat", f"last {last}, every {config.interval_seconds:g} s")
     yield Line(
         "silent",
         f"unhealthy after {config.unhealthy_after_seconds:g} s, dead after {config.dead_after_seconds:g} s",

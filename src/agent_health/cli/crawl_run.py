@@ -21,6 +21,7 @@ from agent_health.cli.crawl_share import Said
 from agent_health.cli.directory_import import DirectoryImporter, Outcome, targets_text
 from agent_health.cli.progress import Progress
 from agent_health.errors import AgentHealthError
+from agent_health.observation import ResultClass
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
 from agent_health.prober.directories.fetching import TIMEOUTS, fetching_with
 from agent_health.prober.fetch import Fetcher
@@ -32,6 +33,10 @@ COUNT_SECONDS: Final = 5.0
 """How often it is asked what is left, where others are at work on the same targets."""
 RETRY_SECONDS: Final = 600.0
 """How often directories that could not be read are read again, if their own time does not come sooner."""
+CLOSED_NETWORKS: Final = (
+    "nothing was sent to addresses of networks that nobody allowed: --allow-network of a census, "
+    "or networks.allow of a definition, names those that are yours"
+)
 
 _log = logging.getLogger("agent_health.prober")
 
@@ -97,6 +102,8 @@ class Crawl:
                 # The others have done the rest.
                 standings.total = standings.state.probed
             self._progress.show(standings.state)
+            if standings.state.results.get(ResultClass.BLOCKED_ADDRESS):
+                self._progress.say(CLOSED_NETWORKS)
         outcomes = self._outcomes.values()
         return Crawled(
             is_done=is_done,
@@ -229,8 +236,9 @@ def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Itera
     def heard() -> None:
         for number in numbers:
             loop.remove_signal_handler(number)
-        say("ending: what was found is stored, probes under way are given some seconds")
+        # First: whoever would be told may have gone.
         stop.set()
+        say("ending: what was found is stored, probes under way are given some seconds")
 
     for number in numbers:
         loop.add_signal_handler(number, heard)

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from agent_health.cli.registry_access import read_key
+from agent_health.cli.terminal import printable
 from agent_health.client.registry_errors import Conflict
 from agent_health.directory_record import (
     MAX_PAGE_URLS,
@@ -144,7 +145,7 @@ class DirectoryImporter:
             version = " ".join(version.split(" ")[:4])
         urls = [entry.url for entry in read.entries]
         outcome = await self._hand_over(
-            name, urls, version, source=read.url, allow_shrink=source.allow_shrink
+            name, urls, version, source=printable(read.url), allow_shrink=source.allow_shrink
         )
         return _with_findings(outcome, read)
 

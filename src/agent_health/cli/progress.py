@@ -9,6 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
@@ -164,9 +165,10 @@ class PlainProgress:
             self.say(line_of(state, self._rate.per_second))
 
     def say(self, text: str) -> None:
-        """Write a line."""
-        self._stream.write(printable(text) + "\n")
-        self._stream.flush()
+        """Write a line; a crawl goes on though nobody reads what it says."""
+        with suppress(OSError):
+            self._stream.write(printable(text) + "\n")
+            self._stream.flush()
 
 
 class DrawnProgress:
