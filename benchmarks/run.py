@@ -31,6 +31,7 @@ BENCHMARKS = (
     "fetch_cost",
     "probe_cost",
     "worker_cost",
+    "report_results",
     "read_list",
 )
 

@@ -27,8 +27,7 @@ from agent_health.observed import Observed, fold
 from agent_health.registry import lease_events
 from agent_health.registry.call import checked
 from agent_health.registry.change_status import MONITOR, change_status
-from agent_health.registry.claim_shards import is_worker_of
-from agent_health.registry.hold_lease import holder_of
+from agent_health.registry.claim_shards import writer_name
 from agent_health.registry.judge_agents import (
     Change,
     Circumstances,
@@ -135,17 +134,16 @@ def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _S
     refusals: dict[int, AgentHealthError] = {}
     drafts: list[EventDraft] = []
     for shard, token in sorted(tokens.items()):
-        resource, holder = shard_resource(shard), holder_of(call.caller)
+        resource = shard_resource(shard)
         claim = claims.get(resource)
-        if claim is not None and is_worker_of(claim.holder, call.caller):
-            holder = claim.holder or holder
-        refusal = judge_write(
-            None if claim is None or claim.lease_id is None else claim, holder, token, now_s
-        )
+        # A row without a lease is that of a shard that nobody has held.
+        claim = None if claim is None or claim.lease_id is None else claim
+        writer = writer_name(call.caller, None if claim is None else claim.holder)
+        refusal = judge_write(claim, writer, token, now_s)
         if refusal is not None:
             agent_id = call.caller.agent_id
             drafts.append(
-                lease_events.write_rejected(refusal, resource, writer=holder, token=token, agent_id=agent_id)
+                lease_events.write_rejected(refusal, resource, writer=writer, token=token, agent_id=agent_id)
             )
             refusals[shard] = refused(refusal, resource, now_s=now_s, token=token)
     return _Shards(frozenset(tokens), refusals, drafts)

@@ -19,6 +19,7 @@ from agent_health.document import Time
 from agent_health.errors import TooMany
 from agent_health.lease import Claim, EndReason, ended, is_unexpired, judge_write, next_token, shard_resource
 from agent_health.registry import lease_events
+from agent_health.registry.hold_lease import holder_of
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.shard_record import (
     GrantedShard,
@@ -192,9 +193,13 @@ def _really_held(shards: _Shards, holder: str, named: Mapping[int, int], now_s: 
     }
 
 
-def is_worker_of(holder: str | None, caller: Principal) -> bool:
-    """Whether a lease's holder is a worker that shows the caller's key."""
-    return holder is not None and holder.startswith(worker_holder(caller, ""))
+def writer_name(caller: Principal, holder: str | None) -> str:
+    """Return by which name a caller writes to what `holder` holds: a worker's, if that shows the same key.
+
+    Which of the key's workers it is, the fencing token tells: no two grants have the same one.
+    """
+    is_own_worker = holder is not None and holder.startswith(worker_holder(caller, ""))
+    return holder if holder is not None and is_own_worker else holder_of(caller)
 
 
 OPERATIONS = (
