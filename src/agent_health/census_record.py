@@ -5,7 +5,7 @@ Counts and no judgements: shares, platforms and trends are for `prober/census` t
 
 from typing import Annotated
 
-from pydantic import BaseModel, StringConstraints
+from pydantic import BaseModel, StrictBool, StringConstraints
 
 from agent_health.agent_record import NAME_PATTERN, Body
 from agent_health.document import HealthStatus, Time
@@ -95,5 +95,5 @@ class RunRequest(Body):
 
     name: RunName
     """Of the probe definition."""
-    is_over: bool = False
+    is_over: StrictBool = False
     """Whether all targets were probed: then they are counted."""
