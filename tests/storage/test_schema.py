@@ -3,20 +3,24 @@
 import asyncio
 import multiprocessing
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 from tests.support.databases import bare_url, create_tables
+from tests.support.fleet import add_agents
 
 from agent_health.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
-from agent_health.storage import schema
+from agent_health.storage import schema, targets
 from agent_health.storage.database import Database, Transaction, open_database
 from agent_health.storage.schema import REVISION_TABLE
 from agent_health.storage.tables import metadata
+from agent_health.target import shard_of
 
 
 @pytest.fixture
@@ -70,6 +74,36 @@ async def test_a_column_that_no_migration_makes_is_seen(bare: Database) -> None:
 
     await bare.write(drop)
     assert len(await bare.read(_differences)) == 1
+
+
+async def test_agents_that_wanted_to_be_probed_are_targets_of_the_next_version(bare: Database) -> None:
+    def set_up_as_before(transaction: Transaction) -> None:
+        command.upgrade(schema.alembic_config(transaction.connection), "0001")
+
+    await bare.write(set_up_as_before)
+    for agent_id, columns in {
+        "probed": {"monitoring": "probe", "card_url": "https://AGENT.example:443/card"},
+        "both": {"monitoring": "both", "card_url": "http://10.0.0.1"},
+        "dead": {"monitoring": "probe", "card_url": "https://dead.example/", "status": "dead"},
+        "beats": {"card_url": "https://beats.example/"},
+        "gone": {"monitoring": "probe", "card_url": "https://gone.example/", "status": "deregistered"},
+        "odd": {"monitoring": "probe", "card_url": "https://a..example/"},
+    }.items():
+        await add_agents(bare, 1, agent_id, **columns)
+    await bare.write(schema.upgrade)
+    whole = partial(targets.feed, after=None, until=1, place=None, limit=10)
+    found: dict[str, str] = {}
+    for host in ("agent.example", "10.0.0.1", "dead.example", "beats.example", "gone.example"):
+        rows = await bare.read(partial(whole, shard=shard_of(host)))
+        found |= {row.subject_id: row.url for row in rows}
+    assert found == {
+        "probed-0": "https://agent.example/card",
+        "both-0": "http://10.0.0.1/",
+        "dead-0": "https://dead.example/",
+    }
+    assert await bare.read(targets.last_version) == 1
+    # The next change is told to whoever has read all of these.
+    assert await bare.write(targets.next_version) == 2
 
 
 async def test_an_empty_database_is_set_up_once(bare: Database) -> None:
