@@ -74,7 +74,8 @@ class Resolver:
         self._renewed_at_s = self._loop.time()
         self._kept: dict[str, tuple[float, Found | NoAddress]] = {}
         """Until when it holds; the oldest first."""
-        self._pending: dict[str, asyncio.Future[NameAnswer]] = {}
+        self._pending: dict[str, list[asyncio.Future[NameAnswer | None]]] = {}
+        """Who waits for the answer about a name that is being looked up; some may have left."""
         self._under_way = 0
         self._queued: deque[str] = deque()
         """Names whose turn has not come."""
@@ -103,7 +104,7 @@ class Resolver:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._channel.close()
         while self._queued:
-            self._pending.pop(self._queued.popleft()).set_result(NameAnswer(unclear="was given up"))
+            self._tell(self._queued.popleft(), NameAnswer(unclear="was given up"))
 
     def remembered(self, host: str) -> Found | NoAddress | None:
         """Return what is still known of a name; None if it has to be looked up."""
@@ -126,11 +127,8 @@ class Resolver:
             return known
         began_at_s = self._loop.time()
         self.lookups += 1
-        try:
-            async with asyncio.timeout_at(min(deadline_s, began_at_s + self._timeout_s)):
-                # Who leaves does not take the answer away from others who wait for it.
-                answer = await asyncio.shield(self._pending.get(host) or self._look_up(host))
-        except TimeoutError:
+        answer = await self._answer(host, min(deadline_s, began_at_s + self._timeout_s))
+        if answer is None:
             answer = NameAnswer(unclear=f"could not be looked up within {self._timeout_s:g} s")
         if not answer.unclear:
             return answer.addresses or _UNKNOWN_NAME
@@ -150,12 +148,28 @@ class Resolver:
             self._renew_channel()
         return NoAddress(f"no name server does its work for us ({answer.unclear})", is_resolver_fault=True)
 
-    def _look_up(self, host: str) -> "asyncio.Future[NameAnswer]":
-        pending: asyncio.Future[NameAnswer] = self._loop.create_future()
-        self._pending[host] = pending
-        self._queued.append(host)
-        self._start_next()
-        return pending
+    async def _answer(self, host: str, deadline_s: float) -> NameAnswer | None:
+        """Wait for the answer about a name; None if it does not come in time.
+
+        Each has a future and a timer of its own: who leaves does not take the answer away from others.
+        """
+        waiting: asyncio.Future[NameAnswer | None] = self._loop.create_future()
+        waiters = self._pending.get(host)
+        if waiters is not None:
+            waiters.append(waiting)
+        else:
+            self._pending[host] = [waiting]
+            self._queued.append(host)
+            self._start_next()
+        timer = self._loop.call_at(deadline_s, _settle, waiting, None)
+        try:
+            return await waiting
+        finally:
+            timer.cancel()
+
+    def _tell(self, host: str, answer: NameAnswer) -> None:
+        for waiting in self._pending.pop(host):
+            _settle(waiting, answer)
 
     def _start_next(self) -> None:
         if not self._queued or self._under_way >= MAX_LOOKUPS_AT_ONCE:
@@ -169,7 +183,7 @@ class Resolver:
         def settle(answer: NameAnswer) -> None:
             self._under_way -= 1
             self._keep(host, answer)
-            self._pending.pop(host).set_result(answer)
+            self._tell(host, answer)
             if self._queued:
                 # Not within this call: it may have come from within another one.
                 self._loop.call_soon(self._start_next)
@@ -211,14 +225,20 @@ class Resolver:
         renewed = self._channel.renewed()
         if renewed is None:
             return
-        task = asyncio.create_task(self._retire(self._channel, list(self._pending.values())))
+        waiting = [future for waiters in self._pending.values() for future in waiters]
+        task = asyncio.create_task(self._retire(self._channel, waiting))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
         self._channel = renewed
 
-    async def _retire(self, channel: DnsChannel, pending: "list[asyncio.Future[NameAnswer]]") -> None:
+    async def _retire(self, channel: DnsChannel, waiting: "list[asyncio.Future[NameAnswer | None]]") -> None:
         try:
-            if pending:
-                await asyncio.wait(pending, timeout=self._timeout_s)
+            if waiting:
+                await asyncio.wait(waiting, timeout=self._timeout_s)
         finally:
             channel.close()
+
+
+def _settle(waiting: "asyncio.Future[NameAnswer | None]", answer: NameAnswer | None) -> None:
+    if not waiting.done():
+        waiting.set_result(answer)
