@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import text
 from tests.support.databases import WoundClock
-from tests.support.directory_api import DIRECTORIES, claim, put
+from tests.support.directory_api import DIRECTORIES, claim, feed, put
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from agent_health.access import Role
@@ -15,11 +15,12 @@ from agent_health.agent_record import moment
 from agent_health.registry.opt_out_origins import prove
 from agent_health.registry.verify_events import verify_log
 from agent_health.storage.database import Transaction
-from agent_health.target import target_id
+from agent_health.target import host_of, shard_of, target_id
 
 URLS = [f"https://agent-{number % 15}.example/{number}" for number in range(40)]
 OPTED_OUT = "https://agent-3.example"
 ROUNDS = 4
+SHARDS = {shard_of(host_of(url)) for url in URLS} | {shard_of(f"own-{number}.example") for number in range(3)}
 
 # Of every target: should it be probed, and is it?
 _TARGETS = text("""
@@ -41,6 +42,8 @@ class Crowd:
         self.clock = clock
         self.chance = random.Random(7)  # noqa: S311 - always the same
         self.statuses: Counter[int] = Counter()
+        self.known: dict[int, set[str]] = {}
+        self.versions: dict[int, int] = {}
 
     async def ask(self, method: str, path: str, body: object = None, **options: Any) -> Any:
         answer = await self.api.ask(method, path, body, **options)
@@ -89,6 +92,15 @@ class Crowd:
             lambda transaction: prove(transaction, OPTED_OUT, asked["token"], "server")
         )
 
+    async def follow(self) -> None:
+        """Learn what changed in each shard, as its prober does, while all others are at work."""
+        for shard in SHARDS:
+            changed = await feed(self.api, shard, self.versions.get(shard), limit=3)
+            known = self.known.setdefault(shard, set())
+            known -= set(changed["gone"])
+            known |= {target["subject_id"] for target in changed["targets"]}
+            self.versions[shard] = changed["version"]
+
     async def take_off_one(self, number: int) -> None:
         await self.ask("DELETE", f"{AGENTS}/{target_id(URLS[number])}")
 
@@ -108,8 +120,10 @@ async def test_whatever_comes_at_once_nothing_contradicts_anything(
             *(claim(api, worker) for worker in ("a", "b")),
             *([crowd.opt_out()] if number == 1 else []),
             crowd.take_off_one(number),
+            crowd.follow(),
         ]
         await asyncio.gather(*work)
+        await crowd.follow()
     # 409: a later list took the place, or an agent is gone already.
     assert set(crowd.statuses) <= {200, 201, 204, 404, 409}, crowd.statuses
 
@@ -119,6 +133,7 @@ async def test_whatever_comes_at_once_nothing_contradicts_anything(
 
     targets, sizes = await api.database.read(read)
     assert len(targets) > len(URLS)
+    assert set().union(*crowd.known.values()) == {row[0] for row in targets if row[2]}
     for subject_id, url, is_probed, reason, is_registered, is_listed, status in targets:
         is_wanted = bool(is_listed or is_registered)
         assert is_probed == (is_wanted and reason is None), (subject_id, reason, is_listed, is_registered)
