@@ -10,7 +10,7 @@ from tests.support.registry_api import RegistryApi
 
 from agent_health.access import Role
 from agent_health.agent_record import moment
-from agent_health.registry import import_directory
+from agent_health.registry import import_directory, replace_listing
 from agent_health.registry.verify_events import verify_log
 from agent_health.target import host_of, shard_of, target_id
 
@@ -211,14 +211,12 @@ async def test_a_list_whose_place_a_later_one_took_is_not_applied(api: RegistryA
 async def test_an_import_that_nobody_drives_any_more_goes_on_by_itself(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_directory, "REMOVED_AT_ONCE", 3)
+    monkeypatch.setattr(replace_listing, "REMOVED_AT_ONCE", 3)
     await put(api, "dir", "one", urls(*range(20)))
     await put(api, "dir", "two", urls(*range(8)))
     assert (await confirm(api)).json()["state"] == "removing"
     steps = 0
-    while await api.database.write(
-        lambda transaction: import_directory.finish_one(transaction, "dir", "two")
-    ):
+    while await api.database.write(lambda transaction: replace_listing.finish_one(transaction, "dir", "two")):
         steps += 1
     assert steps >= 3
     assert (await directory(api))["size"] == 8

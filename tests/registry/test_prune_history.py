@@ -10,7 +10,7 @@ from tests.support.registry_api import RegistryApi
 
 from agent_health.access import Role
 from agent_health.agent_record import moment
-from agent_health.registry import import_directory, prune_history
+from agent_health.registry import prune_history, replace_listing
 from agent_health.registry.prune_history import DAY_SECONDS, HistoryPruner
 from agent_health.storage.database import Transaction
 from agent_health.target import target_id
@@ -130,7 +130,7 @@ async def test_the_list_that_was_applied_last_stays(api: RegistryApi, clock: Wou
 async def test_what_was_confirmed_goes_on_without_anybody_asking(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(import_directory, "REMOVED_AT_ONCE", 2)
+    monkeypatch.setattr(replace_listing, "REMOVED_AT_ONCE", 2)
     await put(api, "dir", "one", [f"https://agent-{number}.example/" for number in range(20)])
     await put(api, "dir", "two", URLS)
     confirmed = await api.ask("POST", f"{DIRECTORIES}/dir/confirm")

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from agent_health.access import Action, require
-from agent_health.actor import OwnActor
-from agent_health.directory_change import judge_change
 from agent_health.directory_record import (
     DIRECTORY_PATTERN,
     IMPORT_PATTERN,
@@ -34,17 +32,14 @@ from agent_health.errors import (
     NothingHeld,
     TooMany,
 )
-from agent_health.event import DirectoryChanged, EventDraft, EventType
 from agent_health.finding import Finding
 from agent_health.registry.directory_records import directory_record, import_record
-from agent_health.registry.let_targets_go import end_records, let_go, lock_agents
 from agent_health.registry.operations import Call, Operation, Reply
-from agent_health.registry.opt_out_origins import leave_out
-from agent_health.storage import directories, event_log, targets
+from agent_health.registry.replace_listing import advance, begin, confirm
+from agent_health.storage import directories
 from agent_health.storage.database import Transaction
 from agent_health.storage.directories import Counts, StoredDirectory, StoredImport
-from agent_health.storage.targets import GoneReason
-from agent_health.target import read_target, target_id
+from agent_health.target import read_target
 from agent_health.target_address import Refused
 
 PATH = "/api/v1/directories"
@@ -55,10 +50,6 @@ MAX_PAGE_DIGITS = 9
 MAX_REASONS = 50
 """By which refused entries are counted; others are counted together."""
 OTHER_REASONS = "other"
-REMOVED_AT_ONCE = 5_000
-"""Targets that one step looks at, to see whether they are still listed."""
-
-_WORKING = frozenset({ImportState.ADDING, ImportState.REMOVING})
 
 
 def put_page(transaction: Transaction, call: Call) -> Reply:
@@ -100,7 +91,7 @@ def apply_import(transaction: Transaction, call: Call) -> Reply:
     if found is None:
         raise ImportNotFound(directory.name, call.path["import_id"])
     if found.state == ImportState.UPLOADING:
-        found = _begin(transaction, directory, found, asked.pages)
+        found = begin(transaction, directory, found, asked.pages)
     return Reply(content=import_record(advance(transaction, directory, found, call.actor)))
 
 
@@ -113,10 +104,7 @@ def confirm_directory(transaction: Transaction, call: Call) -> Reply:
     found = directories.find_import(transaction, directory.id, held[0].import_id, to_change=True)
     if found is None or found.state != ImportState.HELD:
         raise NothingHeld(directory.name)
-    confirmed = _in_state(transaction, found, ImportState.REMOVING, place=0, removed=0)
-    directories.store_import(transaction, confirmed)
-    after = advance(transaction, directory, confirmed, call.actor, confirmed=found)
-    return Reply(content=import_record(after))
+    return Reply(content=import_record(confirm(transaction, directory, found, call.actor)))
 
 
 def list_directories(transaction: Transaction, call: Call) -> Reply:
@@ -133,147 +121,6 @@ def show_directory(transaction: Transaction, call: Call) -> Reply:
     if directory is None:
         raise DirectoryNotFound(call.path["directory"])
     return Reply(content=_record(transaction, directory))
-
-
-def advance(
-    transaction: Transaction,
-    directory: StoredDirectory,
-    found: StoredImport,
-    actor: str,
-    *,
-    confirmed: StoredImport | None = None,
-) -> StoredImport:
-    """Do one part of what is left to do for an import; it must be locked.
-
-    `confirmed` is the import as it was held, if somebody has just confirmed it.
-    """
-    drafts = [] if confirmed is None else [_event(EventType.DIRECTORY_CONFIRMED, directory, confirmed, actor)]
-    if found.state == ImportState.ADDING:
-        found, more = _add_page(transaction, directory, found, actor)
-        drafts += more
-    elif found.state == ImportState.REMOVING:
-        found, more = _remove_some(transaction, directory, found, actor)
-        drafts += more
-    event_log.append(transaction, drafts)
-    return found
-
-
-def finish_one(transaction: Transaction, name: str, import_id: str) -> bool:
-    """Go on with an import that nobody drives; whether there is more to do."""
-    directory = directories.find(transaction, name, to_change=True)
-    found = None
-    if directory is not None:
-        found = directories.find_import(transaction, directory.id, import_id, to_change=True)
-    if directory is None or found is None or found.state not in _WORKING:
-        return False
-    return advance(transaction, directory, found, OwnActor.SERVER.value).state in _WORKING
-
-
-def _begin(
-    transaction: Transaction, directory: StoredDirectory, found: StoredImport, pages: int
-) -> StoredImport:
-    last = directories.last_page(transaction, found.id)
-    if found.pages != pages or last != pages:
-        expected = f"expected the number of pages that have come: {found.pages}, the last one is {last}"
-        raise InvalidRequest([Finding("pages_missing", "/pages", expected)])
-    directories.drop_before(transaction, directory.id, found.id)
-    begun = _in_state(
-        transaction, found, ImportState.ADDING, size_before=directory.size, removed=directory.size
-    )
-    directories.store_import(transaction, begun)
-    return begun
-
-
-def _add_page(
-    transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str
-) -> tuple[StoredImport, list[EventDraft]]:
-    page = found.place + 1
-    urls = {target_id(url): url for url in directories.page_urls(transaction, found.id, page)}
-    version = targets.next_version(transaction)
-    targets.add(transaction, urls, version)
-    kept, added = directories.list_targets(transaction, directory.id, found.id, [*urls], version)
-    leave_out(transaction, urls, version)
-    directories.set_size(transaction, directory.id, added)
-    counts = replace(found.counts, duplicates=found.counts.duplicates + len(urls) - kept - added)
-    found = replace(
-        found,
-        place=page,
-        added=found.added + added,
-        removed=found.removed - kept,
-        counts=counts,
-        state_since_s=transaction.now_s,
-    )
-    if page < found.pages:
-        directories.store_import(transaction, found)
-        return found, []
-    directories.remove_pages(transaction, found.id)
-    change = judge_change(size_before=found.size_before, removed=found.removed)
-    if change.is_held and not found.allow_shrink:
-        found = _in_state(transaction, found, ImportState.HELD, explanation=change.reason)
-        directories.store_import(transaction, found)
-        return found, [_event(EventType.DIRECTORY_HELD, directory, found, actor)]
-    is_all_there = not found.removed
-    found = _in_state(transaction, found, ImportState.REMOVING, place=0, removed=0)
-    if is_all_there:
-        return _applied(transaction, directory, found, actor)
-    directories.store_import(transaction, found)
-    return found, []
-
-
-def _remove_some(
-    transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str
-) -> tuple[StoredImport, list[EventDraft]]:
-    looked_at = {"after": found.place, "limit": REMOVED_AT_ONCE}
-    # Agents are locked before the count of versions; what is listed elsewhere is certain only behind it.
-    may_leave = directories.next_to_leave(transaction, directory.id, found.id, **looked_at)
-    lock_agents(transaction, may_leave.orphans)
-    version = targets.next_version(transaction)
-    leaving = directories.next_to_leave(transaction, directory.id, found.id, **looked_at)
-    directories.take_off(transaction, directory.id, leaving.targets)
-    directories.set_size(transaction, directory.id, -len(leaving.targets))
-    ending = let_go(transaction, leaving.orphans, GoneReason.LEFT, version)
-    found = replace(
-        found,
-        place=found.place if leaving.last is None else leaving.last,
-        removed=found.removed + len(leaving.targets),
-        state_since_s=transaction.now_s,
-    )
-    drafts: list[EventDraft] = []
-    if leaving.last is None:
-        found, drafts = _applied(transaction, directory, found, actor)
-    else:
-        directories.store_import(transaction, found)
-    end_records(transaction, ending, f"{directory.name} lists it no more", actor)
-    return found, drafts
-
-
-def _applied(
-    transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str
-) -> tuple[StoredImport, list[EventDraft]]:
-    found = _in_state(transaction, found, ImportState.APPLIED)
-    directories.store_import(transaction, found)
-    directories.set_size(transaction, directory.id, 0, applied=found.id)
-    if not found.added and not found.removed:
-        return found, []
-    return found, [_event(EventType.DIRECTORY_APPLIED, directory, found, actor)]
-
-
-def _event(kind: EventType, directory: StoredDirectory, found: StoredImport, actor: str) -> EventDraft:
-    is_held = kind is not EventType.DIRECTORY_APPLIED
-    payload = DirectoryChanged(
-        directory=directory.name,
-        listed=found.size_before + found.added - (0 if is_held else found.removed),
-        added=found.added,
-        removed=found.removed,
-        reason=found.explanation if is_held else None,
-    )
-    return EventDraft(type=kind, actor=actor, payload=payload)
-
-
-def _in_state(
-    transaction: Transaction, found: StoredImport, state: ImportState, **members: object
-) -> StoredImport:
-    return replace(found, state=state.value, state_since_s=transaction.now_s, **members)  # type: ignore[arg-type]
 
 
 def _name_in(call: Call) -> str:

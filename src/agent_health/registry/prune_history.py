@@ -13,7 +13,7 @@ from functools import partial
 from agent_health.directory_record import ImportState
 from agent_health.errors import StoreUnavailable
 from agent_health.opt_out_proof import TOKEN_GOOD_SECONDS
-from agent_health.registry.import_directory import finish_one
+from agent_health.registry.replace_listing import finish_one
 from agent_health.storage import directories, opt_outs, result_history, targets
 from agent_health.storage.database import Database, Transaction
 
