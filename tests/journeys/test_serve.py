@@ -119,8 +119,8 @@ class Serving:
 
     def _address(self) -> str | None:
         assert self.process.poll() is None
-        found = re.search(r"registry at (\S+)\s+database \S+\s", self.said)
-        # Whatever else there is to say was written together with it.
+        # Whatever else there is to say was said before.
+        found = re.search(r"registry at (\S+)\s", self.said)
         return found[1] if found else None
 
     def _read(self, reader: int) -> None:
@@ -148,9 +148,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def command(
-    directory: Path, *arguments: str, database: str | None = None
+    directory: Path, *arguments: str, database: str | None = None, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
-    variables = {} if database is None else {"AGENT_HEALTH_SERVER_DATABASE": database}
+    if database is not None:
+        variables["AGENT_HEALTH_SERVER_DATABASE"] = database
     return subprocess.run(
         [COMMAND, *arguments],
         cwd=directory,
@@ -338,6 +339,16 @@ def refused(directory: Path, *options: str, database: str | None = None) -> tupl
     ended = command(directory, "serve", *options, database=database)
     assert ended.stdout == ""
     return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_who_cannot_start_names_no_address(tmp_path: Path, workers: str) -> None:
+    without_app = "import sys\nsys.modules['agent_health.registry.app'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(without_app)
+    ended = command(tmp_path, "serve", "--port", "0", "--workers", workers, PYTHONPATH=str(tmp_path))
+    assert ended.returncode == 1
+    assert "database sqlite:///agent-health.db" in ended.stdout
+    assert "registry at" not in ended.stdout
 
 
 def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:

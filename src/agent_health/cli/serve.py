@@ -10,7 +10,7 @@ from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
 from agent_health.cli.terminal import printable
 
 if TYPE_CHECKING:
-    from agent_health.registry.run_server import Ready
+    from agent_health.registry.run_server import Prepared
     from agent_health.registry.settings import RegistrySettings
 
 PREFIX = "AGENT_HEALTH_SERVER_"
@@ -151,7 +151,13 @@ def serve(
         tls_key=tls_key,
         access_log=access_log,
     )
-    return run_server(settings, listening, may_show_key=sys.stdout.isatty(), announce=_announce)
+    return run_server(
+        settings,
+        listening,
+        may_show_key=sys.stdout.isatty(),
+        say_prepared=_say_prepared,
+        say_ready=_say_ready,
+    )
 
 
 def _settings(**given: object) -> "RegistrySettings":
@@ -165,12 +171,20 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _announce(ready: "Ready") -> None:
-    """Say where the server is, and show the first admin key."""
-    lines = [f"agent-health registry at {ready.url}", f"database {ready.database}"]
-    if ready.admin_key is not None:
-        lines += ["admin key, shown this once:", f"  {ready.admin_key}"]
-    elif ready.needs_admin_key:
+def _say_prepared(prepared: "Prepared") -> None:
+    """Show the first admin key: whatever happens next, it is shown this once."""
+    lines = [f"database {prepared.database}"]
+    if prepared.admin_key is not None:
+        lines += ["admin key, shown this once:", f"  {prepared.admin_key}"]
+    elif prepared.needs_admin_key:
         lines.append("no admin key yet: agent-health keys create --role admin --name NAME")
+    _say(*lines)
+
+
+def _say_ready(url: str) -> None:
+    _say(f"agent-health registry at {url}")
+
+
+def _say(*lines: str) -> None:
     sys.stdout.write("".join(printable(line) + "\n" for line in lines))
     sys.stdout.flush()

@@ -47,6 +47,8 @@ GRACE_SECONDS = 5
 """How long requests in flight, and streams, may go on once the server is asked to end."""
 START_SECONDS = 60
 """How long a process may take over its start when all are replaced (SIGHUP)."""
+READY_SECONDS = 0.05
+"""How long a process may take to say whether it has started; it is asked again."""
 STOP_SECONDS = 20.0
 """How long a process may take over its end; then it is killed."""
 ACTOR = OwnActor.SERVER.value
@@ -74,10 +76,9 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """What there is to say once the server can be reached."""
+class Prepared:
+    """What there is to say before the server can be reached."""
 
-    url: str
     database: str
     """Without its password."""
     admin_key: str | None
@@ -91,18 +92,22 @@ def run_server(
     listening: Listening,
     *,
     may_show_key: bool,
-    announce: Callable[[Ready], None],
+    say_prepared: Callable[[Prepared], None],
+    say_ready: Callable[[str], None],
 ) -> int:
     """Serve until asked to end; return the exit code: 0, or 1 if it could not go on.
 
-    `may_show_key`: the first admin key is made only where a person sees it. InvalidSetting, CannotListen,
+    `may_show_key`: the first admin key is made only where a person sees it. `say_ready` is told the URL once
+    it answers. InvalidSetting, CannotListen,
     StoreUnavailable, SchemaOutdated, SchemaUnknown or ForeignDatabase if it cannot begin.
     """
     # SIGTERM ends it cleanly also while it starts; uvicorn has a handler of its own while it serves, and
     # repeats the signal afterwards.
     signal.signal(signal.SIGTERM, _end)
     try:
-        return _run(settings, listening, may_show_key=may_show_key, announce=announce)
+        return _run(
+            settings, listening, may_show_key=may_show_key, say_prepared=say_prepared, say_ready=say_ready
+        )
     except KeyboardInterrupt:
         return 0
     except SystemExit as ended:
@@ -114,27 +119,28 @@ def _run(
     listening: Listening,
     *,
     may_show_key: bool,
-    announce: Callable[[Ready], None],
+    say_prepared: Callable[[Prepared], None],
+    say_ready: Callable[[str], None],
 ) -> int:
     _check_database(settings.database)
     _check_tls(listening)
     logging.config.dictConfig(dict(log_config(access_log=listening.access_log)))
     with _bound(listening.host, listening.port) as bound:
         admin_key, needs_admin_key = asyncio.run(_prepare(settings.database, may_show_key=may_show_key))
-        ready = Ready(
-            url=_url_of(bound, listening),
+        prepared = Prepared(
             database=make_url(settings.database).render_as_string(hide_password=True),
             admin_key=admin_key,
             needs_admin_key=needs_admin_key,
         )
-        announce(ready)
+        say_prepared(prepared)
         _warn_of_plain_http(listening, settings)
         _raise_file_limit()
         config = _uvicorn_config(settings, listening)
+        ready = partial(say_ready, _url_of(bound, listening))
         if listening.workers == 1:
-            uvicorn.Server(config).run([bound])
+            _Server(config, ready).run([bound])
             return 0
-        return _Supervisor(config, [bound]).run_to_end()
+        return _Supervisor(config, [bound], ready).run_to_end()
 
 
 async def _prepare(database: str, *, may_show_key: bool) -> tuple[str | None, bool]:
@@ -176,13 +182,33 @@ def _log_thread(failed: threading.ExceptHookArgs) -> None:
         _log.error("a thread failed", exc_info=failed.exc_value)
 
 
+class _Server(uvicorn.Server):
+    """Says so once it answers."""
+
+    def __init__(self, config: uvicorn.Config, say_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._say_ready = say_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._say_ready()
+
+
 class _Supervisor(Multiprocess):
     """Keeps the server processes running; one that dies is replaced."""
+
+    def __init__(
+        self, config: uvicorn.Config, sockets: list[socket.socket], say_ready: Callable[[], None]
+    ) -> None:
+        super().__init__(config, sockets)
+        self._say_ready: Callable[[], None] | None = say_ready
+        """Until it was said."""
+        self._is_hopeless = False
 
     def run_to_end(self) -> int:
         """Run until asked to end; return 1 if a process could not even start."""
         self.run()
-        return int(any(process.exitcode == STARTUP_FAILURE for process in self.processes))
+        return int(self._is_hopeless)
 
     def keep_subprocess_alive(self) -> None:
         """Replace the dead, and them alone.
@@ -190,6 +216,9 @@ class _Supervisor(Multiprocess):
         uvicorn also kills whoever does not answer within 5 s, which a process that is still starting on
         a busy machine cannot; and while it waits for the answer, no signal is heard.
         """
+        if self._say_ready is not None and any(process.is_ready(READY_SECONDS) for process in self.processes):
+            self._say_ready()
+            self._say_ready = None
         for place, process in enumerate(self.processes):
             if process.process.is_alive():
                 continue
@@ -199,8 +228,9 @@ class _Supervisor(Multiprocess):
                 time.sleep(SIGNAL_SECONDS)
             if self.should_exit.is_set() or _IS_END & {*self.signal_queue}:
                 return
-            if process.exitcode == STARTUP_FAILURE:
+            if process.exitcode == STARTUP_FAILURE or self._say_ready is not None:
                 _log.error("process %s could not start: its successor could not either", process.pid)
+                self._is_hopeless = True
                 self.should_exit.set()
                 return
             _log.error("process %s died (%s) and is replaced", process.pid, process.exitcode)
