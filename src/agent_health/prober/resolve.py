@@ -52,6 +52,7 @@ class NoAddress:
 Found = tuple[Address, ...]
 """At least one."""
 _UNKNOWN_NAME: Final = NoAddress("it does not exist, or has no address")
+_GIVEN_UP: Final = NoAddress("could not be looked up in the time that was left", is_given_up=True)
 
 
 class Resolver:
@@ -136,9 +137,10 @@ class Resolver:
             async with asyncio.timeout_at(deadline_s):
                 is_found_elsewhere = await self._is_found_elsewhere(began_at_s)
         except TimeoutError:
-            is_found_elsewhere = False
+            # uvloop may say so a millisecond early.
+            return _GIVEN_UP
         if self._loop.time() >= deadline_s:
-            return NoAddress("could not be looked up in the time that was left", is_given_up=True)
+            return _GIVEN_UP
         return NoAddress(answer.unclear) if is_found_elsewhere else self._own_fault(answer)
 
     def _own_fault(self, answer: NameAnswer) -> NoAddress:
