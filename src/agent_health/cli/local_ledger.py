@@ -4,6 +4,7 @@ A crawl without a registry is its own: the database beside it is a registry's, a
 this process. Whoever opens it with `agent-health serve` sees the agents as they were judged.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -39,6 +40,10 @@ class LocalLedger:
     def __init__(self, database: Database, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._registry = LocalRegistry(database, Role.PROBER)
         self._monotonic_s = monotonic_s
+        self._asked: list[tuple[int, int | None]] = []
+        """Shards that are to be read, and after which version."""
+        self._reading: asyncio.Task[list[TargetPage]] | None = None
+        """Who will read them at the next turn of the event loop."""
 
     async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
         """Say that this worker lives, and take its share of the shards. LedgerAway."""
@@ -54,20 +59,22 @@ class LocalLedger:
         ]
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or what changed there. LedgerAway."""
+        """Return a shard's targets, or what changed there. LedgerAway.
 
-        def deed(transaction: Transaction) -> TargetPage:
-            until = targets.last_version(transaction)
-            rows = targets.feed(
-                transaction, shard, after=after_version, until=until, place=None, limit=MAX_SHARD_TARGETS
-            )
-            return TargetPage(
-                entries=[_entry(row) for row in rows if not row.is_gone],
-                gone=[row.subject_id for row in rows if row.is_gone],
-                version=until,
-            )
+        All that is asked for in one turn of the event loop is read in one transaction, which costs more than
+        the rows of one shard.
+        """
+        if self._reading is None:
+            self._asked = []
+            self._reading = asyncio.create_task(self._read_shards())
+        place, reading = len(self._asked), self._reading
+        self._asked.append((shard, after_version))
+        pages = await asyncio.shield(reading)
+        return pages[place]
 
-        return await self._read(deed)
+    async def _read_shards(self) -> list[TargetPage]:
+        asked, self._reading = self._asked, None
+        return await self._read(lambda transaction: [_page(transaction, *one) for one in asked])
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
         """Return which of these shards have changed after the version known of each. LedgerAway."""
@@ -128,6 +135,18 @@ class LocalLedger:
             return await self._registry.read(deed)
         except AgentHealthError as error:
             raise LedgerAway(str(error)) from error
+
+
+def _page(transaction: Transaction, shard: int, after_version: int | None) -> TargetPage:
+    until = targets.last_version(transaction)
+    rows = targets.feed(
+        transaction, shard, after=after_version, until=until, place=None, limit=MAX_SHARD_TARGETS
+    )
+    return TargetPage(
+        entries=[_entry(row) for row in rows if not row.is_gone],
+        gone=[row.subject_id for row in rows if row.is_gone],
+        version=until,
+    )
 
 
 def _entry(row: FeedRow) -> TargetEntry:
