@@ -78,6 +78,13 @@ def first_line(running: "subprocess.Popen[str]") -> str:
     return line
 
 
+def address(server: "subprocess.Popen[str]") -> str:
+    """Return where a registry is: it says so last, once it answers."""
+    while "registry at" not in (line := first_line(server)):
+        pass
+    return line.rpartition(" ")[2]
+
+
 def say(text: str) -> None:
     """Tell what has happened, and when."""
     print(f"{time.monotonic() - BEGAN_S:6.1f} s  {text}", flush=True)
@@ -222,7 +229,7 @@ def main() -> int:
         )
         environment["AGENT_HEALTH_KEY"] = made.stdout.strip()
         server = stack.enter_context(process([*COMMAND, "serve", "--port", "0"], environment))
-        environment["AGENT_HEALTH_REGISTRY"] = first_line(server).rpartition(" ")[2]
+        environment["AGENT_HEALTH_REGISTRY"] = address(server)
         script = str(HERE / "sample_agents.py")
         agents = {
             kind: stack.enter_context(process([sys.executable, script, kind], environment))

@@ -61,6 +61,13 @@ def first_line(running: "subprocess.Popen[str]") -> str:
     return line
 
 
+def address(server: "subprocess.Popen[str]") -> str:
+    """Return where a registry is: it says so last, once it answers."""
+    while "registry at" not in (line := first_line(server)):
+        pass
+    return line.rpartition(" ")[2]
+
+
 def key_file(directory: str, agent_id: str) -> Path:
     """Return where an agent keeps its own key."""
     return Path(directory, f"{agent_id}.key")
@@ -155,7 +162,7 @@ def main() -> int:
         )
         key = made.stdout.strip()
         server = stack.enter_context(process([*COMMAND, "serve", "--port", "0"], database))
-        url = first_line(server).rpartition(" ")[2]
+        url = address(server)
         environment = {"AGENT_HEALTH_REGISTRY": url, "AGENT_HEALTH_KEY": key}
         script = str(HERE / "registered_agent.py")
         agents = {
