@@ -269,7 +269,8 @@ class AgentSummary(BaseModel):
     status: Status
     health: HealthStatus
     monitoring: Monitoring
-    last_heartbeat_at: Time
+    last_heartbeat_at: Time | None = None
+    """Of who is to beat, its registration at first; absent where it is watched by probes alone."""
     endpoint: str | None = None
     card_url: str | None = None
 
@@ -277,7 +278,8 @@ class AgentSummary(BaseModel):
 class Said(BaseModel):
     """What an agent says of itself: its last heartbeat."""
 
-    last_heartbeat_at: Time
+    last_heartbeat_at: Time | None = None
+    """As in a listing."""
     current_load: int
     tasks_in_progress: list[str]
 

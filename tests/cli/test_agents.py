@@ -84,6 +84,21 @@ def test_a_record_tells_all_that_is_known(registry: RegistryServer, capsys: Capt
     assert json_of(capsys, "show", "a")["etag"] == '"1"'
 
 
+def test_who_is_watched_by_probes_alone_shows_no_heartbeat(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    card = "https://agent.example/card"
+    shown_by(capsys, "register", "beats")
+    shown_by(capsys, "register", "probed", "--card-url", card, "--monitoring", "probe")
+    for option, word in (("", "heartbeat   last 20"), ("--json", "last_heartbeat_at")):
+        options = [option] if option else []
+        assert word in shown_by(capsys, "show", "beats", *options)
+        assert word not in shown_by(capsys, "show", "probed", *options)
+    beats, probed = shown_by(capsys, "list").splitlines()[1:]
+    assert beats.split()[-1].startswith("20")
+    assert probed.split() == ["probed", "active", "unknown", "0/?", card]
+
+
 def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
     registry: RegistryServer, capsys: Captured, tmp_path: Path
 ) -> None:

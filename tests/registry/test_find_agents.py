@@ -161,6 +161,17 @@ async def test_what_it_says_stands_beside_what_follows(api: RegistryApi) -> None
     assert record["is_unreachable"] is False
 
 
+async def test_who_is_watched_by_probes_alone_shows_no_heartbeat(api: RegistryApi) -> None:
+    for monitoring in ("heartbeat", "probe", "both"):
+        record = await api.register(monitoring, monitoring=monitoring, card_url="https://agent.example/card")
+        assert ("last_heartbeat_at" in record) is (monitoring != "probe")
+    listing = (await api.ask("GET", AGENTS)).json()["agents"]
+    assert [agent["agent_id"] for agent in listing if "last_heartbeat_at" in agent] == ["heartbeat", "both"]
+    record = await api.record("probe")
+    assert "last_heartbeat_at" not in record
+    assert "last_heartbeat_at" not in record["said"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [

@@ -54,6 +54,14 @@ async def test_a_registration_leaves_out_null_and_what_we_do_not_know(api: Regis
     assert await api.lifecycle("one") == [("registering", "active", "registered")]
 
 
+async def test_who_never_beats_has_null_where_the_sdk_looks_for_its_heartbeat(api: RegistryApi) -> None:
+    body = {"agent_id": "one", "monitoring": "probe", "card_url": "https://agent.example/card"}
+    answer = await api.ask("POST", f"{AGENTS}/register", body)
+    assert answer.json()["last_heartbeat_at"] is None
+    (shown,) = (await api.ask("GET", AGENTS)).json()
+    assert shown["last_heartbeat_at"] is None
+
+
 async def test_a_heartbeat_without_a_time_shows_no_drift(api: RegistryApi) -> None:
     key = await registered(api)
     api.clock.advance(95)

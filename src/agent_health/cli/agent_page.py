@@ -46,7 +46,7 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
     )
     yield from (Line(label, text) for label, text in facts if text)
     config = agent.heartbeat_config
-    if agent.monitoring != "probe":
+    if agent.last_heartbeat_at is not None:
         last = time_text(agent.last_heartbeat_at)
         yield Line("heartbeat", f"last {last}, every {config.interval_seconds:g} s")
     yield Line(

@@ -131,8 +131,7 @@ def _row(agent: "AgentSummary") -> tuple[str, ...]:
         agent.health,
         load_text(agent),
         agent.role_id or "",
-        # Who is watched by probes alone does not beat.
-        "" if agent.monitoring == "probe" else time_text(agent.last_heartbeat_at),
+        "" if agent.last_heartbeat_at is None else time_text(agent.last_heartbeat_at),
         agent.name or agent.card_url or "",
     )
 

@@ -60,7 +60,7 @@ def record(agent: StoredAgent, verdict: Verdict | None = None) -> AgentRecord:
         maintenance_until=_time(agent.maintenance_until_s),
         override=_override(agent),
         said=Said(
-            last_heartbeat_at=moment(agent.last_heartbeat_at_s),
+            last_heartbeat_at=_heartbeat_at(agent),
             current_load=agent.current_load,
             tasks_in_progress=tasks_of(agent),
         ),
@@ -125,10 +125,15 @@ def _summary_members(agent: StoredAgent) -> dict[str, Any]:
         "status": Status(agent.status),
         "health": HealthStatus(agent.health),
         "monitoring": Monitoring(agent.monitoring),
-        "last_heartbeat_at": moment(agent.last_heartbeat_at_s),
+        "last_heartbeat_at": _heartbeat_at(agent),
         "endpoint": agent.endpoint,
         "card_url": agent.card_url,
     }
+
+
+def _heartbeat_at(agent: StoredAgent) -> datetime | None:
+    """Return when an agent beat last; None where probes alone watch: what is stored is its registration."""
+    return None if agent.monitoring == Monitoring.PROBE else moment(agent.last_heartbeat_at_s)
 
 
 def _override(agent: StoredAgent) -> OverrideShown | None:

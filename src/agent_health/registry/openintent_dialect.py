@@ -220,7 +220,8 @@ def _agent_shown(agent: AgentSummary) -> dict[str, Any]:
             "max_concurrent_tasks": capacity.max_concurrent_tasks,
             "current_load": capacity.current_load,
         },
-        "last_heartbeat_at": _naive(agent.last_heartbeat_at),
+        # The SDK has it in every record, null for who never beat.
+        "last_heartbeat_at": None if agent.last_heartbeat_at is None else _naive(agent.last_heartbeat_at),
     }
 
 
