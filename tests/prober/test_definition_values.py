@@ -128,7 +128,11 @@ def test_whatever_gives_a_name_gives_one_that_may_be_written_too(text: str) -> N
     ("kind", "good", "bad"),
     [
         (Host, [".example.org", "example.org", "127.0.0.1", "::1"], ["", ".", "a b", "*.example"]),
-        (AskedPath, ["/", "/ping", "/a/b?c=d"], ["", "ping", "//a b", "/{x}", "/\n", "/#x"]),
+        (
+            AskedPath,
+            ["/", "/ping", "/a/b?c=d", "/a//b", "/x?to=//b/../c", "/...", "/.well-known/x"],
+            ["", "ping", "?a", "/a b", "/{x}", "/x#y", "/\\x", "/\n", "/x\n", "/\x00", "/\x7f", "/\u2028"],
+        ),
         (RegistryUrl, ["http://127.0.0.1:8440", "https://a.example"], ["a", "ftp://x", "http://a:b@c"]),
         (NetworkName, ["127.0.0.0/8", "fd00::/8", "10.1.2.3"], ["10.0.0.1/8", "0.0.0.0/0", "localhost"]),
         (PhaseSeconds, [0.05, 120, 5], [0, -1, 121, True, "5", float("nan"), float("inf")]),
@@ -139,6 +143,24 @@ def test_whatever_gives_a_name_gives_one_that_may_be_written_too(text: str) -> N
 def test_a_value_is_taken_or_refused(kind: Any, good: list[object], bad: list[object]) -> None:
     assert [value for value in good if not takes(kind, value)] == []
     assert [value for value in bad if takes(kind, value)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("//x", "names a host"),
+        ("//", "names a host"),
+        ("///x", "names a host"),
+        ("/a/../b", r"without \. and \.\."),
+        ("/..", r"without \. and \.\."),
+        ("/./a", r"without \. and \.\."),
+        ("/a/%2e%2E/b", r"without \. and \.\."),
+        ("/a/.?b", r"without \. and \.\."),
+    ],
+)
+def test_a_path_that_leads_elsewhere_than_it_says_is_refused_with_the_reason(path: str, why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        TypeAdapter(AskedPath).validate_python(path)
 
 
 def test_a_target_is_spelled_as_everywhere_else() -> None:

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
@@ -111,6 +112,16 @@ def _beside_the_definition(value: Path, info: ValidationInfo) -> Path:
     return value if directory is None else directory / value
 
 
+def _take_path(value: str) -> str:
+    """Refuse what would be asked of another host, and what others read as another path than it says."""
+    path = value.partition("?")[0]
+    if path.startswith("//"):
+        raise PydanticCustomError("other_host", "expected a path with one slash before it: // names a host")
+    if any(unquote(segment) in {".", ".."} for segment in path.split("/")):
+        raise PydanticCustomError("dot_segment", "expected a path without . and .. as parts: write it out")
+    return value
+
+
 def take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
     """Leave out what stood there already; the order stays."""
     return tuple(dict.fromkeys(values))
@@ -119,7 +130,8 @@ def take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Contact = Annotated[str, Field(max_length=200, pattern=CONTACT_PATTERN)]
 Format = Annotated[str, Field(pattern=FORMAT_PATTERN)]
-AskedPath = Annotated[str, Field(max_length=512, pattern=ASKED_PATH_PATTERN)]
+AskedPath = Annotated[str, Field(max_length=512, pattern=ASKED_PATH_PATTERN), AfterValidator(_take_path)]
+"""A path on the target's own origin; with a query, if it is to have one, and without a fragment."""
 Host = Annotated[str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN)]
 Target = Annotated[str, AfterValidator(_take_target)]
 """A URL or a domain, in the spelling of `read_target`."""
