@@ -68,6 +68,7 @@ def test_the_reference_shows_every_setting_with_its_default() -> None:
 
 def test_paths_lead_from_the_directory_of_the_definition(tmp_path: Path) -> None:
     file = tmp_path / "one.yml"
+    (tmp_path / "out.txt").touch()
     file.write_text(
         HEAD + "directories: [{file: lists/a.txt}, {url: a.example, key_file: ../key}]\n"
         "opt_out: {files: [out.txt]}\nevidence: {directory: kept}\nresults: {jsonl: /var/results.jsonl}\n"
@@ -140,6 +141,10 @@ networks: {allow: [10.0.0.1/8]}
         ("name: a\n\tb: c\n", "line 2: expected YAML: "),
         (HEAD + "targets: [agent.example]\nmore: 1\n", "line 4: /more: no such key; expected one of name,"),
         (HEAD + "targets: agent.example\n", "line 3: /targets: expected a list"),
+        (
+            HEAD + "targets: [a.example]\nask:\n  paths: [/a, //b]\n",
+            "line 5: /ask/paths/1: expected a path with",
+        ),
         (HEAD + "targets: [7]\n", "line 3: /targets/0: expected a valid string"),
         (
             HEAD + "targets: [a.example]\nresults: {jsonl: ''}\n",
@@ -160,6 +165,25 @@ def test_a_file_that_is_not_there_is_no_definition(tmp_path: Path) -> None:
         read_definition_file(tmp_path / "absent.yml")
     with pytest.raises(InvalidSetting, match="directory"):
         read_definition_file(tmp_path)
+
+
+def test_lists_of_opt_outs_that_are_not_there_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "one.yml"
+    (tmp_path / "out.txt").touch()
+    (tmp_path / "more").mkdir()
+    file.write_text(
+        HEAD + "targets: [a.example]\nopt_out:\n  files:\n    - out.txt\n    - none.txt\n    - more\n"
+    )
+    with pytest.raises(InvalidDefinition) as caught:
+        read_definition_file(file)
+    assert caught.value.file == str(file)
+    assert [str(fault) for fault in caught.value.faults] == [
+        (
+            f"line 7: /opt_out/files/1: expected a file that can be read: {tmp_path}/none.txt "
+            "(No such file or directory)"
+        ),
+        f"line 8: /opt_out/files/2: expected a file that can be read: {tmp_path}/more (Is a directory)",
+    ]
 
 
 def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path) -> None:

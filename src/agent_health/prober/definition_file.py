@@ -1,11 +1,12 @@
 """How is a probe definition read from its file, and what is wrong with it, on which line?"""
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from agent_health.errors import InvalidDefinition, InvalidSetting
+from agent_health.errors import FileFault, InvalidDefinition, InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.definition_values import FORMS
 from agent_health.yaml_document import MAX_FILE_BYTES, YamlDocument
@@ -14,7 +15,8 @@ from agent_health.yaml_document import MAX_FILE_BYTES, YamlDocument
 def read_definition_file(file: Path) -> ProbeDefinition:
     """Read a definition; the paths in it lead from the directory in which it stands.
 
-    InvalidDefinition says all that is wrong, and where; InvalidSetting, that there is no such file.
+    InvalidDefinition says all that is wrong, and where, a list of opt-outs that is not there included;
+    InvalidSetting, that there is no such file.
     """
     try:
         with file.open("rb") as opened:
@@ -22,14 +24,33 @@ def read_definition_file(file: Path) -> ProbeDefinition:
     except OSError as error:
         raise InvalidSetting("definition", str(file), f"a readable file ({error.strerror})") from None
     # Half a character is refused on its line.
-    return read_definition(raw.decode("utf-8-sig", "surrogateescape"), file=file)
+    text = raw.decode("utf-8-sig", "surrogateescape")
+    document, definition = _read(text, file)
+    if faults := [*_opt_out_faults(document, definition)]:
+        raise InvalidDefinition(faults, file=str(file))
+    return definition
 
 
 def read_definition(text: str, *, file: Path) -> ProbeDefinition:
     """Read the text of a definition that stands, or would stand, in `file`; InvalidDefinition."""
+    return _read(text, file)[1]
+
+
+def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
     refuse = partial(InvalidDefinition, file=str(file))
     document = YamlDocument(text, expected="expected a mapping with the key name", refuse=refuse)
     try:
-        return ProbeDefinition.model_validate(document.whole(), context={"directory": file.parent})
+        read = ProbeDefinition.model_validate(document.whole(), context={"directory": file.parent})
     except ValidationError as error:
         raise document.misread(error, ProbeDefinition, forms=FORMS) from None
+    return document, read
+
+
+def _opt_out_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
+    """Return which lists of those who opted out cannot be opened: nobody is asked before they are known."""
+    for place, name in enumerate(definition.opt_out.files):
+        try:
+            name.open("rb").close()
+        except OSError as error:
+            expected = f"expected a file that can be read: {name} ({error.strerror})"
+            yield from document.refused(("opt_out", "files", place), expected).faults
