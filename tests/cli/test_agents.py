@@ -1,5 +1,6 @@
 """Which agents are there, and what becomes of them? Asked on the command line."""
 
+import asyncio
 import json
 import stat
 import threading
@@ -14,6 +15,8 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from agent_health.access import Role
 from agent_health.cli import main
 from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
+from agent_health.client import RegistryClient
+from agent_health.target import target_id
 
 EVIL = "\x1b]0;owned\x07\u202e\x7f\n"
 Captured = pytest.CaptureFixture[str]
@@ -114,6 +117,52 @@ def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
     # A refusal leaves no empty file behind.
     shown_by(capsys, "register", "c", "--write-key", str(tmp_path / "e.key"), ends=1)
     assert not (tmp_path / "e.key").exists()
+
+
+def listed(registry: RegistryServer, *urls: str) -> None:
+    async def fill() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            await client.directories.put("a-list", urls)
+
+    asyncio.run(fill())
+
+
+def test_an_agent_is_shown_by_the_url_at_which_it_is_probed(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    card = "https://agent.example/card"
+    shown_by(capsys, "register", "billing-1", "--card-url", card, "--monitoring", "probe")
+    assert json_of(capsys, "show", "HTTPS://agent.example:443/card")["agent_id"] == "billing-1"
+    assert json_of(capsys, "show", "agent.example/card")["agent_id"] == "billing-1"
+    # The same host says nothing, and who sends heartbeats alone is not looked at anywhere.
+    shown_by(capsys, "register", "billing-2", "--card-url", f"{card}/2")
+    for url in ("https://agent.example/", f"{card}/2"):
+        assert f"nobody is probed at {url}" in shown_by(capsys, "show", url, ends=1)
+    assert "'nobody'" in shown_by(capsys, "show", "nobody", ends=1)
+    assert "only http and https" in shown_by(capsys, "show", "ftp://agent.example", ends=3)
+
+
+def test_whom_a_url_does_not_single_out_is_named_by_its_id(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    url = "https://agent.example/card"
+    listed(registry, url)
+    assert "has shown no sign of life yet" in shown_by(capsys, "show", url, ends=1)
+    shown_by(capsys, "register", "billing-1", "--card-url", url, "--monitoring", "probe")
+    told = shown_by(capsys, "show", url, ends=3)
+    assert f"by its id: {target_id(url)}, billing-1;" in told
+    # Who is probed no more does not stand in the way.
+    shown_by(capsys, "deregister", "billing-1")
+    assert "has shown no sign of life yet" in shown_by(capsys, "show", url, ends=1)
+
+
+@pytest.mark.parametrize(
+    "command", ["drain", "deregister", "command {} drain", "maintenance {} --for 1h --reason disk"]
+)
+def test_who_is_changed_is_named_by_its_id(command: str, capsys: Captured) -> None:
+    url = "https://agent.example"
+    arguments = [word.format(url) for word in (command if "{}" in command else f"{command} {{}}").split()]
+    assert "expected an agent's id, not a URL" in shown_by(capsys, *arguments, ends=3)
 
 
 def test_an_agent_is_drained_commanded_and_taken_off(registry: RegistryServer, capsys: Captured) -> None:

@@ -106,6 +106,16 @@ def test_whom_nobody_knows_nobody_looks_at(
     assert complaint.count("\n") == 1
 
 
+def test_who_registered_itself_is_known_by_its_url_too(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "https://agent.example/card"
+    assert main(["agents", "register", "billing-1", "--card-url", url, "--monitoring", "probe"]) == 0
+    capsys.readouterr()
+    assert main(["recheck", url, "--wait", "0", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["target_id"] == "billing-1"
+
+
 def test_a_registry_is_asked_where_no_database_is_named(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@
     census.py           what share of a list is alive?
     recheck.py          how is this agent now, by the eyes of whoever watches it?
     directories.py      which directories are probed, and what became of a list that has shrunk?
+    known_as.py         who is meant by this id or URL?
     agents.py           which agents are there, and what becomes of them?
     agent_page.py       how is an agent's record shown to people?
     maintenance.py      when may nothing take an agent down?

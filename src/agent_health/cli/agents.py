@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_health.cli.agent_page import load_text, page, time_text
+from agent_health.cli.known_as import check_id, done_for, is_url
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import Line, has_colours, write_page
@@ -138,7 +139,9 @@ def _row(agent: "AgentSummary") -> tuple[str, ...]:
 
 @agents.command("show")
 def show_agent(
-    agent_id: AgentIdArgument,
+    agent: Annotated[
+        str, typer.Argument(metavar="AGENT_ID|URL", help="Of the agent; the URL is where it is probed.")
+    ],
     *,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
@@ -150,6 +153,7 @@ def show_agent(
     \b
     Examples:
       agent-health agents show billing-1
+      agent-health agents show https://agent.example
       agent-health agents show billing-1 --json | jq -r .status
 
     \b
@@ -157,12 +161,28 @@ def show_agent(
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     shown = ask(
-        lambda client: client.agents.get(agent_id),
+        lambda client: _shown(client, agent),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
     )
     _write_record(shown, as_json=as_json)
+
+
+async def _shown(client: "RegistryClient", given: str) -> "AgentRecord":
+    from agent_health.client.registry_errors import NotFound  # noqa: PLC0415 - loaded by now
+    from agent_health.errors import TargetNotFound  # noqa: PLC0415
+
+    try:
+        return await done_for(client.agents.get, client.targets, given)
+    except TargetNotFound:
+        told = f"nobody is probed at {given}; who only sends heartbeats is known by its id alone"
+        raise NotFound(told) from None
+    except NotFound:
+        if not is_url(given):
+            raise
+        told = f"{given} is probed, and has shown no sign of life yet: `agent-health recheck` looks again"
+        raise NotFound(told) from None
 
 
 @agents.command("register")
@@ -275,6 +295,7 @@ def drain_agent(
     Exit codes:
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    check_id(agent_id)
     shown = ask(
         lambda client: client.agents.drain(agent_id, drain_timeout_seconds=drain_timeout),
         registry=registry,
@@ -303,6 +324,7 @@ def deregister_agent(
     Exit codes:
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    check_id(agent_id)
     ask(
         lambda client: client.agents.deregister(agent_id),
         registry=registry,
@@ -342,6 +364,7 @@ def send_command(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if command != "drain":
         raise InvalidSetting("COMMAND", command, "drain")
+    check_id(agent_id)
     sent = ask(
         lambda client: client.agents.send_command(
             agent_id,

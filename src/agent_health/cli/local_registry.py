@@ -10,12 +10,12 @@ from agent_health.cli.server_database import check_exists
 from agent_health.directory_record import DirectoryRecord, ImportEnd, ImportPage, ImportRecord
 from agent_health.errors import AgentHealthError
 from agent_health.registry.import_directory import apply_import, confirm_directory, list_directories, put_page
-from agent_health.registry.list_targets import show_target
+from agent_health.registry.list_targets import TargetListing, list_targets, show_target
 from agent_health.registry.operations import NO_HEADERS, Call, Deed
 from agent_health.registry.recheck_target import recheck_target
 from agent_health.storage import schema
 from agent_health.storage.database import Database, Transaction, open_database
-from agent_health.target_record import RecheckRecord, TargetRecord
+from agent_health.target_record import RecheckRecord, TargetList, TargetRecord
 
 KEY_ID: Final = "local"
 """By which leases and events of this machine are known; there is no such key: nobody has to show one."""
@@ -104,10 +104,17 @@ class LocalTargets:
     def __init__(self, registry: LocalRegistry) -> None:
         self._registry = registry
 
+    async def list(self, *, limit: int, cursor: str | None, host: str, include_gone: bool) -> TargetList:
+        """Return one page of a host's targets, as a registry does. AgentHealthError."""
+        query = TargetListing(limit=limit, cursor=cursor, host=host, include_gone=include_gone)
+        found = await self._registry.do(list_targets, query=query, is_write=False)
+        assert isinstance(found, TargetList)  # noqa: S101 - it is what the deed answers
+        return found
+
     async def get(self, target_id: str) -> TargetRecord:
         """Return one target. AgentHealthError."""
         found = await self._registry.do(show_target, path={"target_id": target_id}, is_write=False)
-        assert isinstance(found, TargetRecord)  # noqa: S101 - it is what the deed answers
+        assert isinstance(found, TargetRecord)  # noqa: S101 - see above
         return found
 
     async def recheck(self, target_id: str) -> RecheckRecord:

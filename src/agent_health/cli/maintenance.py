@@ -7,6 +7,7 @@ import typer
 
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.duration import read_duration
+from agent_health.cli.known_as import check_id
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import Line, listed, write_page
@@ -49,6 +50,8 @@ def maintenance(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if (agent_id is None) == (role is None):
         raise InvalidSetting("AGENT_ID", agent_id, "either an agent or --role")
+    if agent_id is not None:
+        check_id(agent_id)
     if ended == (duration is not None):
         raise InvalidSetting("--for", duration, "either --for or --end")
     if not ended and not reason:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from agent_health.cli.directories import LocalDatabase
+from agent_health.cli.known_as import ListsTargets, done_for
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import printable
-from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from agent_health.target_record import RecheckRecord, TargetRecord
@@ -19,7 +19,7 @@ LOOK_SECONDS = 1.0
 EXIT_NO_RESULT = 2
 
 
-class _Targets(Protocol):
+class _Targets(ListsTargets, Protocol):
     """Who knows targets: a registry's client, or the database of a crawl."""
 
     async def get(self, target_id: str) -> "TargetRecord": ...
@@ -59,17 +59,16 @@ def recheck(
     \b
     The JSON is that of GET /api/v1/targets/{target_id}.
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    ids = _ids(target)
     if database is not None:
         from agent_health.access import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
         from agent_health.cli.local_registry import LocalTargets, run_locally  # noqa: PLC0415
 
         found, is_new = run_locally(
-            database, Role.COORDINATOR, lambda local: _looked(LocalTargets(local), ids, target, wait_seconds)
+            database, Role.COORDINATOR, lambda local: _looked(LocalTargets(local), target, wait_seconds)
         )
     else:
         found, is_new = ask(
-            lambda client: _looked(client.targets, ids, target, wait_seconds),
+            lambda client: _looked(client.targets, target, wait_seconds),
             registry=registry,
             key_file=key_file,
             allow_plain_http=allow_plain_http,
@@ -87,29 +86,14 @@ def recheck(
     return EXIT_NO_RESULT
 
 
-def _ids(target: str) -> list[str]:
-    """Return the ids that a target may have: an agent's own, or that of a URL."""
-    from agent_health.target import read_target, target_id  # noqa: PLC0415 - asked for by few commands
-    from agent_health.target_address import Refused  # noqa: PLC0415
-
-    url = read_target(target)
-    if isinstance(url, Refused):
-        if "://" in target:
-            raise InvalidSetting("URL", target, f"an agent's URL ({url.reason})")
-        return [target]
-    return [target_id(url)] if "://" in target else [target, target_id(url)]
-
-
-async def _looked(
-    targets: _Targets, ids: list[str], given: str, wait_seconds: float
-) -> "tuple[TargetRecord, bool]":
+async def _looked(targets: _Targets, given: str, wait_seconds: float) -> "tuple[TargetRecord, bool]":
     """Ask for a look, and wait for it; return what is known then, and whether it is new.
 
-    TargetNotFound if nobody is known by any of the ids.
+    TargetNotFound or NotFound if nobody is known by what was given.
     """
     import asyncio  # noqa: PLC0415 - loaded by now
 
-    asked = await _asked(targets, ids, given)
+    asked = await done_for(targets.recheck, targets, given)
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + wait_seconds
     while True:
@@ -118,18 +102,6 @@ async def _looked(
         if is_new or loop.time() >= give_up_s:
             return found, is_new
         await asyncio.sleep(min(LOOK_SECONDS, max(0.0, give_up_s - loop.time())))
-
-
-async def _asked(targets: _Targets, ids: list[str], given: str) -> "RecheckRecord":
-    from agent_health.client.registry_errors import NotFound  # noqa: PLC0415 - loaded by now
-    from agent_health.errors import TargetNotFound  # noqa: PLC0415
-
-    for target_id in ids:
-        try:
-            return await targets.recheck(target_id)
-        except (NotFound, TargetNotFound):
-            continue
-    raise TargetNotFound(given)
 
 
 def _write(found: "TargetRecord") -> None:
