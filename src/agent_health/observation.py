@@ -5,7 +5,7 @@ answer (transport), does the agent say or show that it works (readiness, message
 is what a prober sends to the registry; what many of them add up to stands in `observed`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Self
@@ -249,8 +249,8 @@ class Observation(_Wire):
         if self.is_sign_of_life:
             is_ok = any(layer.result is ResultClass.OK for layer in asked)
             return ResultClass.OK if is_ok else ResultClass.GATED
-        measured = [layer for layer in asked if layer.is_measured]
-        return next((layer.result for layer in measured or asked), ResultClass.NOT_MEASURED)
+        last = decisive(asked)
+        return ResultClass.NOT_MEASURED if last is None else last.result
 
     def doubted(self, why: str, *, is_about_time: bool = False) -> "Observation":
         """Return it as a prober tells it that does not trust its own eyes: what failed was not measured.
@@ -270,6 +270,11 @@ class Observation(_Wire):
     def _asked(self) -> Iterator[LayerResult]:
         layers = (self.discovery, self.transport, self.readiness, self.message)
         return (layer for layer in layers if layer is not None)
+
+
+def decisive(asked: Sequence[LayerResult]) -> LayerResult | None:
+    """Return the layer that says how a probe without a sign of life ended; None if none was asked."""
+    return next((layer for layer in asked if layer.is_measured), asked[0] if asked else None)
 
 
 def _is(layer: LayerResult | None, result: ResultClass) -> bool:

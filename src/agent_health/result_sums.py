@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from itertools import accumulate
-from typing import Final
+from typing import Final, Protocol
 
 from agent_health.errors import InvalidSetting
-from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.observation import LayerResult, ResultClass
 
 BUCKETS_PER_OCTAVE: Final = 4
 LAST_BUCKET: Final = 72
@@ -30,6 +30,26 @@ class Layer(StrEnum):
     TRANSPORT = "transport"
     READINESS = "readiness"
     MESSAGE = "message"
+
+
+class Layered(Protocol):
+    """What was seen layer by layer, None where it was not asked: an observation, or what is kept of one."""
+
+    @property
+    def discovery(self) -> LayerResult | None:
+        """The card."""
+
+    @property
+    def transport(self) -> LayerResult | None:
+        """The interface that it names."""
+
+    @property
+    def readiness(self) -> LayerResult | None:
+        """The health document."""
+
+    @property
+    def message(self) -> LayerResult | None:
+        """A real message."""
 
 
 def bucket_of(latency_ms: float | None) -> int:
@@ -61,7 +81,7 @@ def percentile_ms(counts: Mapping[int, int], percentile: float) -> float | None:
     return next(middle_ms(bucket) for (bucket, _), last in zip(answered, ranks, strict=True) if rank <= last)
 
 
-def layers_of(observation: Observation) -> Iterator[tuple[Layer, LayerResult]]:
+def layers_of(observation: Layered) -> Iterator[tuple[Layer, LayerResult]]:
     """Return the layers that a probe asked, in the order in which it asks them."""
     if observation.discovery is not None:
         yield Layer.DISCOVERY, observation.discovery

@@ -24,6 +24,8 @@ class TargetSummary(BaseModel):
     result_since: Time | None = None
     observed_at: Time | None = None
     """When the last probe ended, whatever it told; by the prober's clock."""
+    why: str | None = None
+    """What the probe saw that `result` is of, in one line: by what it lives, or what was there instead."""
     gone_at: Time | None = None
     """Since when it is not probed any more."""
     gone_reason: str | None = None

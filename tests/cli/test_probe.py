@@ -42,11 +42,18 @@ async def test_an_agent_is_shown_layer_by_layer(capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     assert ended == 0
     assert lines[0] == f"{url}/"
-    assert lines[1] == "alive: answers as an agent does"
+    assert lines[1].startswith("alive: a card, a health document; its interface: refused (")
     rows = {line.split()[0]: line.split() for line in lines[3:] if line}
     assert rows["card"][1:3] == ["ok", "200"]
     assert rows["health"][1:3] == ["ok", "200"]
     assert rows["says"][1].startswith("degraded")
+
+
+async def test_who_only_serves_a_card_is_said_to_do_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    replies = {CARD_PATH: as_json(card(url=f"http://127.0.0.1:{closed_port()}/"))}
+    ended, _ = await run(replies)
+    assert ended == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("alive: a card only; its interface: refused (")
 
 
 async def test_nobody_there_is_not_alive(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ async def test_whoever_watches_it_looks_at_once(tmp_path: Path, capsys: pytest.C
         assert await recheck(server.url, "--database", database) == 0
         shown = capsys.readouterr().out
         assert CARD_PATH in server.paths
-        assert shown.startswith(f"{server.url}/\nalive: answers as an agent does\n")
+        assert shown.startswith(f"{server.url}/\nalive: a card, a health document; its interface: ")
         assert "The registry calls it active, its health healthy." in shown
         # Asked again within the minute, it says so.
         assert await recheck(server.url, "--database", database) == 1

@@ -82,6 +82,29 @@ async def test_all_pages_together_are_the_list(api: RegistryApi) -> None:
     assert sorted(found) == sorted([*URLS[:4], SAME_HOST])
 
 
+@pytest.mark.usefixtures("directory")
+async def test_it_is_told_in_one_line_what_was_seen(api: RegistryApi, clock: WoundClock) -> None:
+    closed = {"result": "refused", "reason": "closed"}
+    await report(api, clock, URLS[1], discovery=closed)
+    await report(api, clock, SAME_HOST, discovery={"result": "ok"}, transport=closed)
+    found = (await api.ask("GET", PATH, key=Role.READER)).json()["targets"]
+    assert {target["url"]: target.get("why") for target in found} == {
+        URLS[0]: "a card, an interface that answers",
+        URLS[1]: "closed",
+        URLS[2]: None,
+        URLS[3]: None,
+        SAME_HOST: "a card only; its interface: refused (closed)",
+    }
+
+
+@pytest.mark.usefixtures("directory")
+async def test_how_many_there_are_is_counted_with_the_first_page(api: RegistryApi, clock: WoundClock) -> None:
+    first = (await api.ask("GET", f"{PATH}?limit=2", key=Role.READER)).json()
+    await put(api, "dir", "three", [*URLS, "https://agent-9.example/"])
+    later = (await api.ask("GET", f"{PATH}?limit=2&cursor={first['cursor']}", key=Role.READER)).json()
+    assert (first["total"], later["total"]) == (5, 5)
+
+
 async def test_all_that_is_known_of_a_target_is_shown(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "b", "one", URLS[:1])
     await put(api, "a", "one", URLS[:1])

@@ -32,9 +32,11 @@ def write_seen(
     """Write what a probe of one target came to, layer by layer, and what follows from it."""
     from agent_health.prober.census import GROUPS  # noqa: PLC0415 - loaded by now
     from agent_health.prober.census_tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
+    from agent_health.result_sums import layers_of  # noqa: PLC0415
+    from agent_health.sight import signs_of_life  # noqa: PLC0415
 
     group = GROUPS[result]
-    told = f"{GROUP_WORDS[group]}: {RESULT_WORDS[result]}"
+    told = f"{GROUP_WORDS[group]}: {signs_of_life([*layers_of(seen)]) or RESULT_WORDS[result]}"
     colours = has_colours(stream)
     write_page(stream, [Line("", subject), Line("", told, GROUP_COLOURS[group])], colours=colours)
     layers = [

@@ -21,7 +21,7 @@ GROUP_WORDS: Final = {
     Group.NEVER_MEASURED: "never measured",
 }
 RESULT_WORDS: Final = {
-    ResultClass.OK: "answers as an agent does",
+    ResultClass.OK: "a card, an interface or a health document as an agent has it",
     ResultClass.GATED: "somebody is there, and asks for credentials or money first",
     ResultClass.NOT_AN_AGENT: "a page for people, nothing there, or JSON of another kind",
     ResultClass.INVALID_DOCUMENT: "a card or document that breaks its rules",

@@ -47,8 +47,9 @@ def _report(census: Census) -> Iterator[str]:
 
 
 LIMITS: Final = (
-    "Alive is who answers, be it to ask for credentials. Whether an answer is useful is not asked here, and "
-    "what is behind a firewall is not seen. Unknown and never measured are not down."
+    "Alive is who shows a card, an interface that answers or a health document, or asks for credentials; "
+    "a card alone does not show that anybody works behind it. Whether an answer is useful is not asked here, "
+    "and what is behind a firewall is not seen. Unknown and never measured are not down."
 )
 
 

@@ -12,10 +12,12 @@ from agent_health.directory_record import DIRECTORY_PATTERN
 from agent_health.document import HealthStatus
 from agent_health.errors import DirectoryNotFound, TargetNotFound
 from agent_health.lifecycle import Status
-from agent_health.observation import ResultClass
+from agent_health.observation import LayerResult, ResultClass
 from agent_health.probe_memory import ProbeMemory
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from agent_health.result_sums import Layer
+from agent_health.sight import sight
 from agent_health.storage import directories, result_history, target_search
 from agent_health.storage.database import Transaction
 from agent_health.storage.result_history import ResultChange
@@ -62,13 +64,16 @@ def list_targets(transaction: Transaction, call: Call) -> Reply:
         host=query.host,
         include_gone=query.include_gone,
     )
-    after = 0 if query.cursor is None else numbers_in(query.cursor, _LISTED, 1)[0]
+    # Counted for the first page: counting a million for each of their pages would take longer than listing.
+    after, total = (0, None) if query.cursor is None else numbers_in(query.cursor, _LISTED, 2)
+    if total is None:
+        total = target_search.count(transaction, wanted)
     found = target_search.listing(transaction, wanted, after=after, limit=query.limit + 1)
     page = found[: query.limit]
     answer = TargetList(
         targets=[TargetSummary(**_summary(row)) for row in page],
-        total=target_search.count(transaction, wanted),
-        cursor=cursor_at(_LISTED, page[-1].id) if len(found) > len(page) else None,
+        total=total,
+        cursor=cursor_at(_LISTED, page[-1].id, total) if len(found) > len(page) else None,
     )
     return Reply(content=answer)
 
@@ -115,9 +120,24 @@ def _summary(row: Row[Any]) -> dict[str, Any]:
         "target_id": row.subject_id,
         "url": row.url,
         "result": row.result,
+        "why": None if row.seen is None else _why(row.seen),
         "gone_reason": row.gone_reason,
         **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},
     }
+
+
+def _why(stored: str) -> str | None:
+    members = from_json(stored)
+    # As it was stored it was checked; checking it again would take most of a page's time.
+    layers = [
+        (
+            layer,
+            LayerResult.model_construct(result=ResultClass(said["result"]), reason=said.get("reason", "")),
+        )
+        for layer in Layer
+        if (said := members.get(layer.value)) is not None
+    ]
+    return sight(layers) or None
 
 
 def _seen(stored: str) -> TargetSeen:

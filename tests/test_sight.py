@@ -1,0 +1,61 @@
+"""What did a probe see of a target, in one line for people?"""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_health.observation import LayerResult, Observation
+from agent_health.observation import ResultClass as R
+from agent_health.result_sums import Layer, layers_of
+from agent_health.sight import sight, signs_of_life
+
+ASKED = [Layer.DISCOVERY, Layer.TRANSPORT, Layer.READINESS, Layer.MESSAGE]
+
+
+def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
+    said = {name: result if isinstance(result, tuple) else (result, "") for name, result in results.items()}
+    return [
+        (Layer(name), LayerResult(result=result, reason=reason)) for name, (result, reason) in said.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        (layers(), ""),
+        (layers(discovery=R.OK), "a card only: its interface was not asked"),
+        (
+            layers(discovery=R.OK, transport=(R.TIMEOUT, "no answer within 10 s"), readiness=R.NOT_AN_AGENT),
+            "a card only; its interface: timeout (no answer within 10 s)",
+        ),
+        (layers(discovery=R.OK, transport=R.OK), "a card, an interface that answers"),
+        (
+            layers(discovery=R.OK, transport=R.GATED, readiness=R.OK),
+            "a card, an interface that asks for credentials or money, a health document",
+        ),
+        (layers(transport=R.OK, readiness=(R.REFUSED, "closed")), "an interface that answers"),
+        (layers(discovery=R.REFUSED, readiness=R.OK), "a health document"),
+        (layers(discovery=R.OK, message=R.OK), "a card, an answer to a message"),
+        (layers(discovery=(R.GATED, "HTTP 401")), "HTTP 401"),
+        (layers(discovery=R.REFUSED), ""),
+        (layers(discovery=(R.NOT_MEASURED, "we are ill"), readiness=(R.DNS_FAILURE, "no name")), "no name"),
+        (layers(discovery=(R.NOT_MEASURED, "we are ill")), "we are ill"),
+    ],
+)
+def test_it_is_said_what_was_seen(seen: list[tuple[Layer, LayerResult]], told: str) -> None:
+    assert sight(seen) == told
+
+
+@given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)))
+def test_signs_are_told_of_the_living_alone_and_of_all_of_them(results: dict[Layer, R]) -> None:
+    seen = {layer.value: LayerResult(result=result) for layer, result in results.items()}
+    observation = Observation.model_construct(
+        observed_at=datetime(2026, 1, 1, tzinfo=UTC),
+        discovery=seen.get("discovery"),
+        transport=seen.get("transport"),
+        readiness=seen.get("readiness"),
+        message=seen.get("message"),
+    )
+    assert bool(signs_of_life([*layers_of(observation)])) == observation.is_sign_of_life
