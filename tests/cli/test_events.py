@@ -241,6 +241,15 @@ def test_no_database_is_made_where_none_was(capsys: Captured, tmp_path: Path) ->
         ),
         ({"resource": "task:1", "fencing_token": 3}, "task:1: fencing_token 3 by x"),
         ({"turn": "held", "exits": 30}, "turn held; exits 30 by x"),
+        (
+            {"holder": "h", "shards": [{"shard": n, "fencing_token": 1} for n in (9, 3, 1, 2)]},
+            "holder h; shards 1-3, 9 by x",
+        ),
+        # What a later version, or somebody else, may say.
+        ({"shards": [{"shard": "one"}]}, 'shards [{"shard":"one"}] by x'),
+        ({"is_held": True, "until": None}, "is_held true; until null by x"),
+        ({"agent_id": 7, "places": [[1, 2], []]}, "7: places [[1,2],[]] by x"),
+        ({"agent_id": "a", "settings": {"on": True, "name": "ö"}}, 'a: settings {"on":true,"name":"ö"} by x'),
     ],
 )
 def test_each_event_is_told_on_one_line(payload: dict[str, Any], text: str) -> None:

@@ -1,5 +1,6 @@
 """What has happened, and what is happening? Asked on the command line."""
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -262,8 +263,33 @@ def told(event: "LoggedEvent") -> str:
 def _members(payload: Mapping[str, Any]) -> str:
     subject = payload.get("agent_id") or payload.get("resource")
     named = [
-        f"{name} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        f"{name} {_shards(value) if name == 'shards' else _text(value)}"
         for name, value in payload.items()
         if name not in {"agent_id", "resource"} and value not in ([], {})
     ]
-    return ": ".join(filter(None, (subject, "; ".join(named))))
+    return ": ".join(filter(None, (subject and _text(subject), "; ".join(named))))
+
+
+def _text(value: object) -> str:
+    """Return text as it is, what is in a plain list behind one another, and all else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
+        return ", ".join(map(_text, value))
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _shards(leases: object) -> str:
+    """Return the numbers of shards whose leases are told, such as `0-7, 9`: their tokens are for --json."""
+    match leases:
+        case [*several] if all(isinstance(one, dict) and type(one.get("shard")) is int for one in several):
+            numbers = sorted({one["shard"] for one in several})
+        case _:
+            return _text(leases)
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
