@@ -279,15 +279,15 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _shards(leases: object) -> str:
+def _shards(leases: Any) -> str:
     """Return the numbers of shards whose leases are told, such as `0-7, 9`: their tokens are for --json."""
-    match leases:
-        case [*several] if all(isinstance(one, dict) and type(one.get("shard")) is int for one in several):
-            numbers = sorted({one["shard"] for one in several})
-        case _:
-            return _text(leases)
+    told = leases if isinstance(leases, list) else []
+    found = [one.get("shard") for one in told if isinstance(one, dict)]
+    numbers = {number for number in found if type(number) is int}
+    if not told or len(numbers) < len(told):
+        return _text(leases)
     runs: list[list[int]] = []
-    for number in numbers:
+    for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
