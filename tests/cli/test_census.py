@@ -63,9 +63,16 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
         "report/census.json",
         "report/census.csv",
         "report/census.html",
+        "report/targets.csv",
         "2 of 6 measured targets are alive (33.3 %), 1 of them behind a gate.",
     ]
-    assert all((tmp_path / line).read_text() for line in told[:4])
+    assert all((tmp_path / line).read_text() for line in told[:5])
+    written = (tmp_path / "report/targets.csv").read_bytes().decode()
+    rows = list(csv.reader(io.StringIO(written, newline="")))
+    assert [len(rows), sorted(row[1] for row in rows[1:])] == [
+        7,
+        ["gated", "http_error", "http_error", "not_an_agent", "ok", "refused"],
+    ]
 
 
 async def test_a_definition_is_counted_as_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,13 @@ async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
         # The same database again, and who was seen is seen anew.
         options = ("--database", "sqlite:///mixed.db", "--report", "report")
         assert await crawl("mixed.yml", "--once", *options) == 0
-        assert files(tmp_path / "report") == {"census.md", "census.json", "census.csv", "census.html"}
+        assert files(tmp_path / "report") == {
+            "census.md",
+            "census.json",
+            "census.csv",
+            "census.html",
+            "targets.csv",
+        }
         told = capsys.readouterr().err
         assert "agents.txt: unchanged, 6 targets" in told
         assert "6 of 6 probed" in told

@@ -21,6 +21,7 @@ from agent_health.cli.migrate import migrate
 from agent_health.cli.probe import probe
 from agent_health.cli.recheck import recheck
 from agent_health.cli.serve import serve
+from agent_health.cli.targets import targets
 from agent_health.cli.terminal import printable
 from agent_health.cli.validate import validate
 from agent_health.errors import AgentHealthError, InvalidFile, InvalidSetting
@@ -112,6 +113,7 @@ _application.command(context_settings=_CONTEXT)(probe)
 _application.command(context_settings=_CONTEXT)(crawl)
 _application.command(context_settings=_CONTEXT)(census)
 _application.command(context_settings=_CONTEXT)(recheck)
+_application.add_typer(targets, context_settings=_CONTEXT)
 _application.add_typer(directories, context_settings=_CONTEXT)
 agents.command()(maintenance)
 _application.add_typer(agents, context_settings=_CONTEXT)

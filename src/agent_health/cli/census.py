@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 FORMATS: Final = ("md", "json", "csv", "html")
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
+T = TypeVar("T")
+
 
 def census(
     source: Annotated[
@@ -40,7 +42,9 @@ def census(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="DIRECTORY", help="Write census.md, .json, .csv and .html there instead."
+            "--output",
+            metavar="DIRECTORY",
+            help="Write census.md, .json, .csv, .html and targets.csv there instead.",
         ),
     ] = None,
     no_crawl: Annotated[bool, typer.Option("--no-crawl", help="Probe nobody: tell what is known.")] = False,
@@ -104,7 +108,7 @@ def census(
         raise InvalidSetting("--registry", registry, "none: a database is named")
     if source is None or known is not None:
         place = known or _registry(registry, key_file, allow_plain_http=allow_plain_http)
-        _write(_taken(place, None), form, output)
+        _write(_taken(place, None), place, form, output)
         return 0
     code = 0
     definition = _definition(source, contact, allow_network or [])
@@ -113,7 +117,7 @@ def census(
         code = ended(run_crawl(definition, place, is_once=True, processes=workers), is_once=True)
         if code == EXIT_FAILED:
             return code
-    _write(_taken(place, definition.name), form, output)
+    _write(_taken(place, definition.name), place, form, output)
     return code
 
 
@@ -173,23 +177,34 @@ def _taken(place: "str | RegistryPlace", name: str | None) -> "Census":
     return taken.model_copy(update={"name": title})
 
 
-async def _asked(
-    place: "RegistryPlace", question: "Callable[[RegistryClient], Awaitable[Census]]"
-) -> "Census":
+async def _asked(place: "RegistryPlace", question: "Callable[[RegistryClient], Awaitable[T]]") -> T:
     from agent_health.cli.crawl_process import registry_client  # noqa: PLC0415 - loaded by now
 
     async with registry_client(place) as client:
         return await question(client)
 
 
-def _write(taken: "Census", form: str, output: Path | None) -> None:
-    """Print the report, or write it into files and say which."""
-    from agent_health.cli.census_report import FORMS, write_report  # noqa: PLC0415 - loaded by now
+def _write(taken: "Census", place: "str | RegistryPlace", form: str, output: Path | None) -> None:
+    """Print the report, or write it and all targets into files and say which."""
+    from agent_health.cli.census_report import FORMS  # noqa: PLC0415 - loaded by now
     from agent_health.prober.census_tables import headline  # noqa: PLC0415
 
     if output is None:
         sys.stdout.write(FORMS[form](taken))
         return
-    for file in write_report(taken, output):
+    for file in _written(taken, place, output):
         sys.stdout.write(printable(str(file)) + "\n")
     sys.stdout.write(headline(taken) + "\n")
+
+
+def _written(taken: "Census", place: "str | RegistryPlace", output: Path) -> list[Path]:
+    """Write the report, and return its files."""
+    import asyncio  # noqa: PLC0415 - loaded by now
+
+    from agent_health.access import Role  # noqa: PLC0415
+    from agent_health.cli.census_report import write_report  # noqa: PLC0415
+    from agent_health.cli.local_registry import LocalTargets, run_locally  # noqa: PLC0415
+
+    if isinstance(place, str):
+        return run_locally(place, Role.READER, lambda local: write_report(taken, LocalTargets(local), output))
+    return asyncio.run(_asked(place, lambda client: write_report(taken, client.targets, output)))

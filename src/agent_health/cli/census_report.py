@@ -1,11 +1,15 @@
-"""How does a census get into files, and in which forms?"""
+"""How do a census and its targets get into files, and in which forms?"""
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TextIO
 
+from agent_health.cli.targets_csv import write_targets
+from agent_health.client.registry_targets import PagedTargets, all_pages
 from agent_health.errors import InvalidSetting
 from agent_health.prober.census import Census
 from agent_health.prober.census_page import as_html
@@ -16,6 +20,7 @@ FORMS: Final[Mapping[str, Callable[[Census], str]]] = MappingProxyType(
 )
 """By the suffix of their files."""
 FILE_NAME: Final = "census"
+TARGETS_NAME: Final = "targets.csv"
 
 
 def check_directory(directory: Path, option: str) -> None:
@@ -28,19 +33,31 @@ def check_directory(directory: Path, option: str) -> None:
         raise InvalidSetting(option, str(directory), "a directory that may be written")
 
 
-def write_report(taken: Census, directory: Path) -> Iterator[Path]:
-    """Write a census in all its forms, and tell each file; OSError.
+async def write_report(taken: Census, targets: PagedTargets, directory: Path) -> list[Path]:
+    """Write a census in all its forms, and all targets beside it; return the files. OSError.
 
     A file appears whole, in place of the one before: whoever serves them may do so all the time.
+    RegistryError or AgentHealthError if `targets` cannot be asked.
     """
+    files = []
     for suffix, write in FORMS.items():
-        file = directory / f"{FILE_NAME}.{suffix}"
-        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-        try:
-            # newline: the CSV has line ends of its own.
-            with unfinished.open("w", encoding="utf-8", newline="") as opened:
-                opened.write(write(taken))
-            unfinished.replace(file)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        yield file
+        files.append(directory / f"{FILE_NAME}.{suffix}")
+        with _replacing(files[-1]) as opened:
+            opened.write(await asyncio.to_thread(write, taken))
+    files.append(directory / TARGETS_NAME)
+    with _replacing(files[-1]) as opened:
+        await write_targets(opened, all_pages(targets))
+    return files
+
+
+@contextmanager
+def _replacing(file: Path) -> Iterator[TextIO]:
+    """Open what takes a file's place at the end of the block, unless that ends in an error."""
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        # newline: CSV has line ends of its own.
+        with unfinished.open("w", encoding="utf-8", newline="") as opened:
+            yield opened
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from agent_health.cli.census_report import write_report
 from agent_health.cli.crawl_process import registry_client
 from agent_health.cli.crawl_share import RegistryPlace, Share, worker_name
 from agent_health.cli.directory_import import TakesLists
-from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
+from agent_health.cli.local_registry import LocalDirectories, LocalRegistry, LocalTargets
 from agent_health.cli.server_database import sqlite_file
 from agent_health.client import RegistryClient
 from agent_health.errors import InvalidSetting
@@ -165,7 +165,8 @@ class LocalHome:
         directory = self._report
         if directory is not None:
             taken = await self.database.read(partial(census_of, name=None))
-            await asyncio.to_thread(lambda: [*write_report(taken, directory)])
+            targets = LocalTargets(LocalRegistry(self.database, Role.READER))
+            await write_report(taken, targets, directory)
 
     async def clear(self) -> None:
         """Give back what a crawl that was killed holds, so that nobody waits for its leases to run out."""
@@ -236,7 +237,7 @@ class RegistryHome:
         directory = self._report
         if directory is not None:
             taken = await census_at(self._client, None)
-            await asyncio.to_thread(lambda: [*write_report(taken, directory)])
+            await write_report(taken, self._client.targets, directory)
 
 
 def _run(run: CensusRun, *, is_resumed: bool) -> Run:

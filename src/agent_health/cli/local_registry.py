@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Unpack
 
 from agent_health.access import Principal, Role
 from agent_health.cli.server_database import check_exists
+from agent_health.client.registry_targets import TargetQuery
 from agent_health.directory_record import DirectoryRecord, ImportEnd, ImportPage, ImportRecord
 from agent_health.errors import AgentHealthError
 from agent_health.registry.import_directory import apply_import, confirm_directory, list_directories, put_page
@@ -104,9 +105,11 @@ class LocalTargets:
     def __init__(self, registry: LocalRegistry) -> None:
         self._registry = registry
 
-    async def list(self, *, limit: int, cursor: str | None, host: str, include_gone: bool) -> TargetList:
-        """Return one page of a host's targets, as a registry does. AgentHealthError."""
-        query = TargetListing(limit=limit, cursor=cursor, host=host, include_gone=include_gone)
+    async def list(
+        self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
+    ) -> TargetList:
+        """Return one page, at most 1000, as a registry does. AgentHealthError."""
+        query = TargetListing.model_validate({"limit": limit, "cursor": cursor, **wanted})
         found = await self._registry.do(list_targets, query=query, is_write=False)
         assert isinstance(found, TargetList)  # noqa: S101 - it is what the deed answers
         return found

@@ -1,7 +1,7 @@
 """What can be asked of a registry about targets, and which of them are to be looked at now?"""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TypedDict, Unpack
+from typing import Protocol, TypedDict, Unpack
 
 from agent_health.client.registry_connection import Question, RegistryConnection, path_of, query_of
 from agent_health.client.registry_errors import InvalidAnswer
@@ -9,7 +9,7 @@ from agent_health.observation import ResultClass
 from agent_health.target_record import RecheckRecord, TargetList, TargetRecord, TargetSummary
 
 MAX_PAGES = 100_000
-"""That `each` turns: a registry that never ends is not followed for ever."""
+"""That `all_pages` turns: a registry that never ends is not followed for ever."""
 
 
 class TargetQuery(TypedDict, total=False):
@@ -20,6 +20,30 @@ class TargetQuery(TypedDict, total=False):
     directory: str
     host: str
     include_gone: bool
+
+
+class PagedTargets(Protocol):
+    """Who tells of targets page by page: a registry, or a database of one's own."""
+
+    async def list(
+        self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
+    ) -> TargetList:
+        """Return one page; `cursor` is that of the page before, with the same query."""
+        ...
+
+
+async def all_pages(
+    targets: PagedTargets, *, page: int = 1000, **wanted: Unpack[TargetQuery]
+) -> AsyncIterator[TargetList]:
+    """Yield the pages of all targets that match, `page` on each; the total is that of the first."""
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        found = await targets.list(limit=page, cursor=cursor, **wanted)
+        yield found
+        cursor = found.cursor
+        if cursor is None:
+            return
+    raise InvalidAnswer("the list of targets does not end")
 
 
 class RegistryTargets:
@@ -46,15 +70,9 @@ class RegistryTargets:
 
     async def each(self, *, page: int = 1000, **wanted: Unpack[TargetQuery]) -> AsyncIterator[TargetSummary]:
         """Yield all targets that match, `page` at a time."""
-        cursor: str | None = None
-        for _ in range(MAX_PAGES):
-            found = await self.list(limit=page, cursor=cursor, **wanted)
+        async for found in all_pages(self, page=page, **wanted):
             for target in found.targets:
                 yield target
-            cursor = found.cursor
-            if cursor is None:
-                return
-        raise InvalidAnswer("the list of targets does not end")
 
     async def get(self, target_id: str) -> TargetRecord:
         """Return one target; NotFound if nothing of this id was ever probed."""

@@ -85,7 +85,7 @@ def as_csv(census: Census) -> str:
     written = io.StringIO()
     writer = csv.writer(written)
     writer.writerow(CSV_HEADS)
-    writer.writerows((part, _cell(name), what, _value(value)) for part, name, what, value in _facts(census))
+    writer.writerows((part, cell(name), what, _value(value)) for part, name, what, value in _facts(census))
     return written.getvalue()
 
 
@@ -135,8 +135,8 @@ def _of_groups(part: str, name: str, groups: Groups, alive_ratio: float | None) 
     yield part, name, "alive_ratio", alive_ratio
 
 
-def _cell(text: str) -> str:
-    """Return text that no spreadsheet computes."""
+def cell(text: str) -> str:
+    """Return text for CSV that no spreadsheet computes."""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

@@ -1,0 +1,180 @@
+"""Which targets are there, and what came of their probes? Asked on the command line."""
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from agent_health.cli.agent_page import time_text
+from agent_health.cli.directories import LocalDatabase
+from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from agent_health.cli.table import write_json, write_table
+from agent_health.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from agent_health.client.registry_targets import PagedTargets, TargetQuery
+    from agent_health.target_record import TargetList, TargetSummary
+
+NEVER_MEASURED: Final = "never_measured"
+"""Stands where a result class stands, of those of whom there is none."""
+MAX_PAGE: Final = 1_000
+"""The most that is told at once."""
+MAX_IN_TABLE: Final = 100_000
+"""Its columns are as wide as what they hold: all of it is in memory."""
+USUAL_IN_TABLE: Final = 100
+
+targets = typer.Typer(
+    name="targets",
+    help="Which targets are there, and what came of their probes?",
+    rich_markup_mode=None,
+    no_args_is_help=False,
+)
+
+
+@targets.command("list")
+def list_targets(
+    *,
+    result: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--result",
+            metavar="CLASS",
+            help=f"Those that ended so, such as timeout, or {NEVER_MEASURED}; may be repeated.",
+        ),
+    ] = None,
+    directory: Annotated[
+        str | None, typer.Option("--directory", metavar="NAME", help="Those that this directory lists.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            metavar="N",
+            help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON or CSV.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead.")] = False,
+    database: LocalDatabase = None,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    allow_plain_http: PlainHttp = False,
+) -> None:
+    """List targets with their last result: since when, when they were last probed, and what was seen.
+
+    \b
+    Examples:
+      agent-health targets list --database sqlite:///urls.db --result timeout --result refused
+      agent-health targets list --database sqlite:///urls.db --csv > targets.csv
+      agent-health targets list --directory agents.txt --json | jq -r .targets[].url
+
+    \b
+    Result classes:
+      ok gated not_an_agent invalid_document stale_document refused timeout dns_failure tls_failure
+      http_error too_large redirect_refused rate_limited blocked_address never_measured
+
+    \b
+    Exit codes:
+      0 done   1 refused by the registry   2 no usable answer   3 wrong usage
+
+    \b
+    Keys of --json:
+      targets   as the registry lists them   total   how many match
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if as_json and as_csv:
+        raise InvalidSetting("--csv", "given", "one of --json and --csv")
+    wanted = _wanted(result or [], directory)
+    most = limit if as_json or as_csv else min(limit or USUAL_IN_TABLE, MAX_IN_TABLE)
+
+    async def written(source: "PagedTargets") -> None:
+        pages = _pages(source, most, wanted)
+        if as_csv:
+            from agent_health.cli.targets_csv import write_targets  # noqa: PLC0415 - pydantic takes 60 ms
+
+            await write_targets(sys.stdout, pages)
+        elif as_json:
+            await _write_json(pages)
+        else:
+            await _write_table(pages)
+
+    if database is None:
+        ask(
+            lambda client: written(client.targets),
+            registry=registry,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
+        return
+    from agent_health.access import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
+    from agent_health.cli.local_registry import LocalTargets, run_locally  # noqa: PLC0415
+
+    run_locally(database, Role.READER, lambda local: written(LocalTargets(local)))
+
+
+def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
+    """Return what is asked for; InvalidSetting for a class that is none."""
+    from agent_health.client.registry_targets import TargetQuery  # noqa: PLC0415 - pydantic takes 60 ms
+    from agent_health.observation import ResultClass  # noqa: PLC0415
+
+    classes = [*ResultClass, NEVER_MEASURED]
+    for name in results:
+        if name not in classes:
+            raise InvalidSetting("--result", name, f"one of {', '.join(classes)}")
+    wanted = TargetQuery(
+        result=tuple(ResultClass(name) for name in results if name != NEVER_MEASURED),
+        never_measured=NEVER_MEASURED in results,
+    )
+    if directory is not None:
+        wanted["directory"] = directory
+    return wanted
+
+
+async def _pages(
+    source: "PagedTargets", most: int | None, wanted: "TargetQuery"
+) -> AsyncIterator["TargetList"]:
+    """Yield so many pages as it takes, the last one cut."""
+    from agent_health.client.registry_targets import all_pages  # noqa: PLC0415 - see _wanted
+
+    left = most
+    async for page in all_pages(source, page=min(most or MAX_PAGE, MAX_PAGE), **wanted):
+        yield page if left is None else page.model_copy(update={"targets": page.targets[:left]})
+        if left is not None and (left := left - len(page.targets)) <= 0:
+            return
+
+
+async def _write_json(pages: AsyncIterator["TargetList"]) -> None:
+    """Write one object, each target on a line of its own as it comes."""
+    total, separator = 0, "\n"
+    sys.stdout.write('{"targets": [')
+    async for page in pages:
+        total = total or page.total
+        for target in page.targets:
+            sys.stdout.write(separator)
+            write_json(sys.stdout, target.model_dump(mode="json", exclude_none=True), indent=None)
+            separator = ","
+    sys.stdout.write(f'], "total": {total}}}\n')
+
+
+async def _write_table(pages: AsyncIterator["TargetList"]) -> None:
+    total, found = 0, []
+    async for page in pages:
+        total = total or page.total
+        found += page.targets
+    if not found:
+        sys.stdout.write("no target matches\n")
+        return
+    write_table(sys.stdout, ("URL", "RESULT", "SINCE", "PROBED", "WHY"), map(_row, found))
+    if total > len(found):
+        sys.stdout.write(f"{len(found):,} of {total:,} (see --limit)\n")
+
+
+def _row(target: "TargetSummary") -> tuple[str, ...]:
+    return (
+        target.url,
+        NEVER_MEASURED if target.result is None else target.result,
+        "-" if target.result_since is None else time_text(target.result_since),
+        "-" if target.observed_at is None else time_text(target.observed_at),
+        target.why or "",
+    )

@@ -1,0 +1,137 @@
+"""Which targets are there, and what came of their probes? Asked on the command line."""
+
+import asyncio
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
+
+from agent_health.cli import main, targets
+from agent_health.cli.crawl_home import open_local_home
+from agent_health.cli.local_ledger import LocalLedger
+from agent_health.client import RegistryClient
+from agent_health.directory_record import ImportPage
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.ledger import ProbeReport, ShardBatch
+from agent_health.target import host_of, shard_of, target_id
+
+URLS = [f"https://a{number}.example/" for number in range(5)]
+SEEN = {
+    URLS[0]: LayerResult(result=ResultClass.OK),
+    URLS[1]: LayerResult(result=ResultClass.REFUSED, reason="=1+1 closed"),
+    URLS[2]: LayerResult(result=ResultClass.TIMEOUT, reason="no answer within 5 s"),
+}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """The URL of a crawl's database: of five targets in one directory three were probed."""
+    url = f"sqlite:///{tmp_path}/crawl.db"
+
+    async def filled() -> None:
+        async with open_local_home(url) as home:
+            await home.lists.put_page("a-list", "first", 1, ImportPage(urls=URLS))
+            while (await home.lists.apply("a-list", "first", pages=1)).is_under_way:
+                pass
+            ledger = LocalLedger(home.database)
+            claims = {claim.shard: claim for claim in await ledger.claim("worker-1", 60.0, {})}
+            now = datetime.now(UTC)
+            for target, card in SEEN.items():
+                report = ProbeReport(
+                    subject_id=target_id(target),
+                    observation=Observation(target_url=target, observed_at=now, discovery=card),
+                    memory=ProbeMemory(),
+                )
+                await ledger.report([ShardBatch(claim=claims[shard_of(host_of(target))], reports=[report])])
+
+    asyncio.run(filled())
+    return url
+
+
+def run(*arguments: str) -> int:
+    return main(["targets", "list", *arguments])
+
+
+def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--database", database) == 0
+    heads, *rows = capsys.readouterr().out.splitlines()
+    assert heads.split() == ["URL", "RESULT", "SINCE", "PROBED", "WHY"]
+    found = {row.split()[0]: row.split(maxsplit=4)[1:] for row in rows}
+    assert set(found) == set(URLS)
+    assert found[URLS[0]][0] == "ok"
+    assert found[URLS[0]][3] == "a card only: its interface was not asked"
+    assert found[URLS[2]][3] == "no answer within 5 s"
+    assert found[URLS[3]][:3] == ["never_measured", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--result", "timeout"], URLS[2:3]),
+        (["--result", "timeout", "--result", "refused"], URLS[1:3]),
+        (["--result", "never_measured"], URLS[3:]),
+        (["--result", "never_measured", "--result", "ok"], [URLS[0], *URLS[3:]]),
+        (["--directory", "a-list"], URLS),
+    ],
+)
+def test_the_list_is_narrowed_as_asked(
+    options: list[str], found: list[str], database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--database", database, "--json", *options) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert sorted(target["url"] for target in shown["targets"]) == found
+    assert shown["total"] == len(found)
+
+
+def test_all_pages_are_turned_and_no_cell_is_a_formula(
+    database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "MAX_PAGE", 2)
+    assert run("--database", database, "--csv") == 0
+    heads, *rows = csv.reader(io.StringIO(capsys.readouterr().out, newline=""))
+    assert heads == ["url", "result", "result_since", "observed_at", "why"]
+    found = {row[0]: row[1:] for row in rows}
+    assert (len(rows), set(found)) == (5, set(URLS))
+    results = ["ok", "refused", "timeout", "never_measured", "never_measured"]
+    assert [found[url][0] for url in URLS] == results
+    assert found[URLS[1]][3] == "'=1+1 closed"
+    assert found[URLS[3]][1:] == ["", "", ""]
+    assert run("--database", database, "--json", "--limit", "3") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (len(shown["targets"]), shown["total"]) == (3, 5)
+    assert run("--database", database, "--limit", "3") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "3 of 5 (see --limit)"
+    assert run("--database", database, "--result", "gated") == 0
+    assert capsys.readouterr().out == "no target matches\n"
+
+
+def test_a_registry_is_asked_where_no_database_is_named(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fill() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            await client.directories.put("a-list", URLS)
+
+    asyncio.run(fill())
+    assert run("--registry", registry.url, "--csv") == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))
+    assert sorted(row[0] for row in rows[1:]) == URLS
+    assert run("--directory", "none") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(["--result", "dead"], "--result"), (["--json", "--csv"], "--csv"), (["--limit", "0"], "--limit")],
+)
+def test_wrong_usage_is_told_on_one_line(
+    options: list[str], told: str, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--database", database, *options) == 3
+    complaint = capsys.readouterr().err
+    assert told in complaint
+    assert complaint.count("\n") == 1
