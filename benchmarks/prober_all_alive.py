@@ -40,6 +40,7 @@ from benchmarks.target_fleet import (
 )
 
 from agent_health.cli.crawl_home import LocalHome, open_local_home
+from agent_health.cli.crawl_process import run_loop
 from agent_health.cli.directory_import import DirectoryImporter
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.prober_assembly import open_prober
@@ -231,7 +232,8 @@ def contestants(
     def ours(numbers: Sequence[int], *, is_known: bool) -> tuple[float, float]:
         with tempfile.TemporaryDirectory(dir=directory) as name:
             database = f"sqlite:///{name}/bench.db"
-            return uvloop.run(probe(running, urls(numbers), database, is_known=is_known))
+            # As the command line runs it.
+            return run_loop(probe(running, urls(numbers), database, is_known=is_known))
 
     found = {
         BARE: Contestant(bare),
@@ -310,7 +312,7 @@ def on_cores_of_their_own(running: RunningFleet) -> Iterator[None]:
 
 
 def main() -> None:
-    targets, rounds = (500, 1) if is_quick(__doc__) else (10_000, 3)
+    targets, rounds = (500, 1) if is_quick(__doc__) else (5_000, 3)
     if BLACKBOX is None:
         print("blackbox_exporter is absent (apt-get install prometheus-blackbox-exporter)")
     with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as name, contextlib.ExitStack() as stack:
