@@ -5,6 +5,8 @@
     body.py          keeps as much of a body as may be looked into
     endpoint.py      answers /.well-known/agent-health
     recorder.py      counts; makes and publishes the document; usable without ASGI
+    interaction.py   times one interaction of an agent without ASGI
+    windows.py       keeps counts in files, or in memory
     window_files.py  shares the windows of several worker processes, and keeps them over restarts
     board.py         shares the published document
     private_file.py  opens files that only we may read

@@ -1,8 +1,10 @@
 """The prober: looks at agents from outside, safely and politely, and says what it saw.
 
-    definition      which targets, what is asked, how often, with which limits?     (probes/*.yml)
+    definition, definition_file, definition_values
+                    which targets, what is asked, how often, with which limits?     (probes/*.yml)
     directories/    which targets does a directory list?
-    ledger          where do targets come from, and where do results go?
+    ledger, registry_ledger, away
+                    where do targets come from, where do results go, and what if nobody answers there?
     worker          claim shards, probe their targets when they are due, report
     claims, target_feed, shards
                     which shards are ours, and who lies in them?
@@ -12,7 +14,8 @@
                     what is reported, when, and what if it cannot be?
     self_check, self_watch
                     is it them, or is it us who cannot see?
-    jobs            what is done every so often beside all that?
+    jobs, progress, clock
+                    what is done every so often beside all that, how far is it, what time is it?
     probe           card, interface, document of one target: one observation
     visit           how long, and how often, is one target asked within a probe?
     welcome, opt_out, robots
@@ -24,9 +27,11 @@
                     how is a connection made, used and kept?
     resolve, dns_channel
                     which addresses has a name, and whose fault is it if none is found?
-    evidence        how are the bytes behind a finding kept?
+    evidence, evidence_room
+                    how are the bytes behind a finding kept, and how much room do they take?
     results_file    how do observations get into a file?
-    census          what share of a directory is alive?
+    census, census_tables, census_text, census_page, census_plots
+                    what share of a directory is alive, and how is that shown?
 
 It knows no database: anything with `claim` and `report` gives it work.
 """
