@@ -103,6 +103,30 @@ async def test_a_registry_is_counted_as_a_database_is(
     assert capsys.readouterr().out.startswith("# Census: mixed\n\n3 of 6 measured targets are alive")
 
 
+def test_another_list_of_the_same_name_does_not_take_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "list.txt").write_text(f"http://127.0.0.1:9/{name}\n")
+    assert main(["census", "a/list.txt"]) == 0
+    for more in ((), ("--no-crawl",)):
+        capsys.readouterr()
+        assert main(["census", "b/list.txt", *more]) == 3
+        complaint = capsys.readouterr().err.splitlines()[-1]
+        assert f"{tmp_path}/a/list.txt" in complaint
+        assert "b/list.txt" in complaint
+        assert "--database" in complaint
+        assert "sqlite:///list.db" in complaint
+    # Spelled otherwise it is the list that was counted; nothing was begun meanwhile and left open.
+    assert main(["census", str(tmp_path / "b/../a/list.txt"), "--format", "json"]) == 0
+    counted = json.loads(capsys.readouterr().out)
+    assert (counted["listed"], [run["ended_at"] is None for run in counted["runs"]]) == (1, [False, False])
+    (tmp_path / "a/list.txt").rename(tmp_path / "b/list.txt")
+    assert main(["census", "b/list.txt", "--moved"]) == 0
+    assert main(["census", "b/list.txt", "--no-crawl"]) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

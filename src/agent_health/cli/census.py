@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from agent_health.cli.crawl import EXIT_FAILED, Workers, ended, place_of, run_crawl
+from agent_health.cli.crawl import EXIT_FAILED, Moved, Workers, ended, place_of, run_crawl
 from agent_health.cli.registry_access import KeyFile, PlainHttp, read_key
 from agent_health.cli.server_database import run_deed, sqlite_file
 from agent_health.cli.terminal import printable
 from agent_health.errors import InvalidSetting
+from agent_health.target_address import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -75,6 +76,7 @@ def census(
     ] = None,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
+    moved: Moved = False,
 ) -> int:
     """Probe every agent of a list once, and tell what share of it is alive.
 
@@ -114,9 +116,12 @@ def census(
     definition = _definition(source, contact, allow_network or [])
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
     if not no_crawl:
-        code = ended(run_crawl(definition, place, is_once=True, processes=workers), is_once=True)
+        crawled = run_crawl(definition, place, is_once=True, processes=workers, has_moved=moved)
+        code = ended(crawled, is_once=True)
         if code == EXIT_FAILED:
             return code
+    elif isinstance(place, str) and not moved:
+        _refuse_other_lists(definition, place)
     _write(_taken(place, definition.name), place, form, output)
     return code
 
@@ -153,8 +158,21 @@ def _definition(source: str, contact: str | None, networks: list[str]) -> "Probe
             raise InvalidSetting(option, "given", "nothing: the definition says it")
         return read_definition_file(Path(source))
     if "://" not in source and not Path(source).exists():
-        raise InvalidSetting("LIST", source, "a file that is there, a URL, or a database")
+        shown = without_password(source)
+        raise InvalidSetting("LIST", shown, "a file that is there, a URL, or a database")
     return ProbeDefinition.for_directory(source, contact=contact, networks=networks)
+
+
+def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
+    """Refuse to tell of one list under the name of another. InvalidSetting."""
+    from agent_health.access import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
+    from agent_health.cli.directory_import import refuse_other_lists  # noqa: PLC0415
+    from agent_health.cli.local_registry import LocalDirectories, run_locally  # noqa: PLC0415
+
+    told = f"database {place}"
+    run_locally(
+        place, Role.READER, lambda local: refuse_other_lists(definition, LocalDirectories(local), told)
+    )
 
 
 def _taken(place: "str | RegistryPlace", name: str | None) -> "Census":

@@ -32,6 +32,11 @@ CrawlDatabase = Annotated[
     ),
 ]
 
+Moved = Annotated[
+    bool,
+    typer.Option("--moved", help="A list that the database knows from another place is the same one."),
+]
+
 
 def crawl(
     definition: Annotated[
@@ -57,6 +62,7 @@ def crawl(
     ] = None,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
+    moved: Moved = False,
 ) -> int:
     """Probe all that a definition names: for ever, each at its own time, or once.
 
@@ -89,7 +95,7 @@ def crawl(
         from agent_health.cli.census_report import check_directory  # noqa: PLC0415 - see above
 
         check_directory(report, "--report")
-    crawled = run_crawl(read, place, is_once=once, processes=workers, report=report)
+    crawled = run_crawl(read, place, is_once=once, processes=workers, report=report, has_moved=moved)
     return ended(crawled, is_once=once)
 
 
@@ -120,10 +126,12 @@ def run_crawl(
     is_once: bool,
     processes: int,
     report: Path | None = None,
+    has_moved: bool = False,
 ) -> "Crawled":
     """Crawl, and show on standard error how far it is; `place` is the URL of a database, or a registry.
 
-    `report` is a directory where a census is written now and then. AgentHealthError if it cannot go on.
+    `report` is a directory where a census is written now and then. `has_moved`: a list that a database knows
+    from elsewhere is the same one. AgentHealthError if it cannot go on.
     """
     # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
@@ -131,6 +139,7 @@ def run_crawl(
     from agent_health.cli.crawl_home import open_local_home, open_registry_home  # noqa: PLC0415
     from agent_health.cli.crawl_process import logging_to, run_loop  # noqa: PLC0415
     from agent_health.cli.crawl_run import Crawl, stopped_by_signals  # noqa: PLC0415
+    from agent_health.cli.directory_import import refuse_other_lists  # noqa: PLC0415
     from agent_health.cli.progress import progress_on  # noqa: PLC0415
 
     async def ran(progress: "Progress") -> "Crawled":
@@ -141,6 +150,8 @@ def run_crawl(
         with stopped_by_signals(stop, progress.say):
             async with opened as home:
                 progress.say(f"{definition.name}: {home.told}")
+                if not home.is_shared and not has_moved:
+                    await refuse_other_lists(definition, home.lists, home.told)
                 crawl = Crawl(definition, home, progress, stop)
                 if is_once:
                     return await crawl.once(processes=processes)

@@ -158,7 +158,9 @@ class Crawl:
                 resolver=resolver,
             ) as fetcher,
         ):
-            yield DirectoryImporter(definition, self._home.lists, fetching_with(fetcher))
+            yield DirectoryImporter(
+                definition, self._home.lists, fetching_with(fetcher), is_shared=self._home.is_shared
+            )
 
     async def _read_directories(self, importer: DirectoryImporter) -> None:
         """Read all that the definition names, and say whom else the home knows."""

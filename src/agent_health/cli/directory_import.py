@@ -4,10 +4,13 @@ It is read whole, those who opted out are left out, and it is handed over in pag
 of what the directory listed before, a part at a time. What did not change is not handed over again.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from agent_health.cli.registry_access import read_key
@@ -77,11 +80,17 @@ class Outcome:
 class DirectoryImporter:
     """Reads the directories of a definition, and hands over what they list."""
 
-    def __init__(self, definition: ProbeDefinition, lists: TakesLists, get: Get) -> None:
-        """Read the lists of those who opted out; InvalidSetting if one cannot be."""
+    def __init__(
+        self, definition: ProbeDefinition, lists: TakesLists, get: Get, *, is_shared: bool = False
+    ) -> None:
+        """Read the lists of those who opted out; InvalidSetting if one cannot be.
+
+        `is_shared`: others read what `lists` has, and are not told where a file lies on this machine.
+        """
         self._definition = definition
         self._lists = lists
         self._get = get
+        self._is_shared = is_shared
         self._opt_outs = opt_outs_of(definition)
         self._prefix = _digest(_opt_out_lines(self._opt_outs))
 
@@ -154,7 +163,7 @@ class DirectoryImporter:
         key = None if source.key_file is None else read_key(source.key_file)
         return Source(
             url=source.url,
-            file=source.file,
+            file=source.file if source.file is None or self._is_shared else _whole_path(source.file),
             format=source.format,
             key=key,
             kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
@@ -190,6 +199,41 @@ class DirectoryImporter:
         if opted_out:
             changes += f", {opted_out:,} opted out"
         return Outcome(directory=name, told=f"{name}: {targets_text(size)}{changes}")
+
+
+async def refuse_other_lists(definition: ProbeDefinition, lists: TakesLists, place: str) -> None:
+    """Refuse to let a list take the place of another one that is only called alike. InvalidSetting.
+
+    Lists are told apart by their names, which files in two directories may share; `place` is where they are
+    kept, for people.
+    """
+    records = {record.name: record for record in await lists.all() if record.size}
+    for source in definition.directories:
+        record = records.get(source.label)
+        last = None if record is None else record.held or record.applied
+        if last is None or last.source is None or _came_from(last.source, source):
+            continue
+        raise InvalidSetting(
+            f"the list {source.label}",
+            source.url or str(source.file),
+            f"{last.source}, whence {place} has it; --database URL keeps another list apart, "
+            "--moved says that it is the same list at a new place",
+        )
+
+
+def _came_from(stored: str, source: DirectorySource) -> bool:
+    if source.file is not None:
+        return _whole_path(Path(stored)) == _whole_path(source.file)
+    url, asked = urlsplit(stored), urlsplit(source.url or "")
+    if asked.path == "/" and not asked.query:
+        # A host alone was asked at several places, and one of them had the list.
+        return (url.scheme, url.netloc) == (asked.scheme, asked.netloc)
+    return url == asked
+
+
+def _whole_path(file: Path) -> Path:
+    """Return a path that means the same from everywhere; a link stays one, whatever it leads to."""
+    return Path(os.path.abspath(file))  # noqa: PTH100 - Path.absolute leaves ..
 
 
 def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
