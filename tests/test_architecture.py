@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,22 @@ def test_the_map_of_a_package_leads_to_every_file(package: Path) -> None:
     named = {file.removesuffix(".py") for head in heads for file in head.split(", ")}
     files = {path.stem for path in package.parent.glob("*.py")} - {"__init__"}
     assert sorted(files - named) == []
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    groups = [
+        project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"].values(),
+        *project["dependency-groups"].values(),
+    ]
+    required = {re.split(r"[^\w-]", requirement)[0] for group in groups for requirement in group}
+    told = "".join(path.read_text() for path in (REPOSITORY / "docs" / "decisions").glob("*.md")).lower()
+    words = set(re.findall(r"[\w-]+", told))
+    # Types come with what they describe; the A2A SDK is called by its name.
+    plain = {name for name in required if not re.search(r"^types-|-stubs$", name)} - {"agent-health"}
+    spelled = {"a2a-sdk": "sdk"}
+    assert sorted(name for name in plain if spelled.get(name, name) not in words) == []
 
 
 def test_nothing_is_marked_as_unfinished() -> None:
