@@ -20,6 +20,8 @@ from agent_health.target_address import (
     judge_address,
     judge_url,
     read_networks,
+    without_password,
+    without_passwords,
 )
 
 # First and last of every range, written down a second time from the registries of IANA.
@@ -488,3 +490,40 @@ def test_no_text_at_all_breaks_the_judge(text: str) -> None:
             assert judged.host
             assert 1 <= judged.port <= 65_535
             assert judged.address is None or not is_listed(judged.address)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown", "in_a_text"),
+    [
+        ("https://u:s3cret@host/x", "https://...@host/x", "https://u:...@host/x"),
+        ("postgresql://u:s3cret@host/x", "postgresql://...@host/x", "postgresql://u:...@host/x"),
+        ("https://u:s3@cret@host", "https://...@host", "https://u:...@host"),
+        ("https://u:/s3?c#ret@host", "https://...@host", "https://u:...@host"),
+        ("https://:s3cret@host", "https://...@host", "https://:...@host"),
+        ("HTTPS://u:s3cret@[::1]:80/", "HTTPS://...@[::1]:80/", "HTTPS://u:...@[::1]:80/"),
+    ],
+)
+def test_a_password_is_hidden(given: str, shown: str, in_a_text: str) -> None:
+    assert without_password(given) == shown
+    assert without_passwords(f"not {given} nor {given!r}") == f"not {in_a_text} nor {in_a_text!r}"
+
+
+def test_a_token_is_hidden_where_a_url_is_expected_and_a_user_is_told_in_a_text() -> None:
+    assert without_password("https://s3cret@host/x") == "https://...@host/x"
+    assert without_password("u:s3cret@host/x") == "...@host/x"
+    assert without_passwords("expected postgresql://USER@HOST/NAME") == "expected postgresql://USER@HOST/NAME"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://host/@u:p/a", "https://host:80/@u", "host/x@y", "https://[::1]:80/@x", "https://host?a=b@c"],
+)
+def test_where_there_is_no_password_nothing_is_hidden(url: str) -> None:
+    assert without_password(url) == url
+    assert without_passwords(f"{url}, ops@example.org") == f"{url}, ops@example.org"
+
+
+@given(st.text("a:/@?#[ ", max_size=40))
+def test_no_password_comes_through(text: str) -> None:
+    shown = without_passwords(f"https://u:s3cret{text}@host")
+    assert "s3cret" not in shown or " " in text

@@ -130,6 +130,11 @@ _AUTHORITY: Final = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[0
 _LABEL: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 # No top-level domain is a number, so a host that ends in one is meant as an IPv4 address.
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
+# Up to the last @ before a path; or, if a colon without a port stands there, up to the last one of all: then
+# a password holds a slash as it is.
+_TO_HOST: Final = r"(?:[^/?#\s]*@|(?![0-9]+(?:[/?#\s]|$))\S*@)"
+_USER: Final = re.compile(rf"(?:[^/?#\s]*@|[^/?#\s:@\[]+:{_TO_HOST})")
+_USER_AND_PASSWORD: Final = re.compile(rf"(?<=://)([^/?#\s:@\[]*):{_TO_HOST}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +213,21 @@ def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | Refused:
         return host
     address = None if isinstance(host, str) else host
     return TargetUrl(scheme, str(host), port, address)
+
+
+def without_password(url: str) -> str:
+    """Return what was given as an http URL, perhaps without its scheme; `...` stands for user and password.
+
+    A user's name alone is hidden too: it may be a token.
+    """
+    start = url.find("://") + 3 if "://" in url else 0
+    user = _USER.match(url, start)
+    return url if user is None else f"{url[:start]}...@{url[user.end() :]}"
+
+
+def without_passwords(text: str) -> str:
+    """Return a text in which `...` stands for the password of any URL."""
+    return _USER_AND_PASSWORD.sub(r"\1:...@", text) if "@" in text else text
 
 
 def read_networks(texts: Iterable[str], name: str = "networks") -> tuple[Network, ...]:

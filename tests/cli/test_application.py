@@ -179,3 +179,50 @@ def test_a_file_that_is_wrong_is_told_line_by_line(
         "line 1",
         "line 3",
     ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["probe", "{}"],
+        ["check", "{}"],
+        ["recheck", "{}"],
+        ["census", "{}/list.txt"],
+        ["agents", "show", "{}"],
+        ["agents", "drain", "{}"],
+        ["agents", "list", "--registry", "{}"],
+        ["directories", "confirm", "a", "too-much", "{}"],
+    ],
+)
+@pytest.mark.parametrize("user", ["u:s3cret", "u:p/s3cret", ":s3cret"])
+def test_a_password_in_a_url_is_not_repeated(
+    user: str,
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_" + "a" * 43)
+    monkeypatch.setenv("AGENT_HEALTH_REGISTRY", "http://127.0.0.1:1")
+    assert main([argument.format(f"https://{user}@127.0.0.1:1") for argument in arguments]) == 3
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "s3cret" not in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_a_password_in_a_definition_is_not_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "probe.yml"
+    file.write_text(
+        "name: a\n"
+        "targets: ['https://u:s3cret@agent.example', 'u:s3cret@agent.example']\n"
+        "directories: [{url: 'https://s3cret@agent.example'}, 'https://u:s3cret@agent.example']\n"
+        "results: {registry: 'https://u:s3cret@agent.example'}\n"
+    )
+    assert main(["crawl", str(file), "--once"]) == 3
+    told = capsys.readouterr().err
+    assert "/targets/1" in told
+    assert "s3cret" not in told

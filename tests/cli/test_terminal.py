@@ -41,6 +41,11 @@ def test_nothing_that_steers_a_terminal_comes_through(harm: str) -> None:
     assert printable(f"a{harm}b") == f"a\ufffd{harm[1:]}b"
 
 
+@pytest.mark.parametrize("before", ["", "x" * (MAX_LINE_CHARS - 15)])
+def test_a_password_is_shown_to_nobody(before: str) -> None:
+    assert "s3cr" not in printable(f"{before} https://u:s3cret@agent.example")
+
+
 @pytest.mark.parametrize("text", ["", "plain", "Zürich 東京 🙂", "a b"])
 def test_what_can_be_read_stays_as_it_is(text: str) -> None:
     assert printable(text) == text

@@ -47,12 +47,13 @@ async def done_for(deed: Callable[[str], Awaitable[T]], targets: ListsTargets, g
     from agent_health.client.registry_errors import NotFound  # noqa: PLC0415 - pydantic takes 60 ms
     from agent_health.errors import TargetNotFound  # noqa: PLC0415
     from agent_health.target import read_target  # noqa: PLC0415
-    from agent_health.target_address import Refused  # noqa: PLC0415
+    from agent_health.target_address import Refused, without_password  # noqa: PLC0415
 
     url = read_target(given)
     if is_url(given):
         if isinstance(url, Refused):
-            raise InvalidSetting("URL", given, f"an agent's URL ({url.reason})")
+            shown = without_password(given)
+            raise InvalidSetting("URL", shown, f"an agent's URL ({url.reason})")
         known = await _ids_at(url, targets)
         if not known:
             raise TargetNotFound(given)

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TextIO
 
+from agent_health.target_address import without_passwords
+
 MAX_LINE_CHARS = 500
 """Of a peer's text on one line."""
+MAX_READ_CHARS = 4096
+"""Of a text, to make a line of."""
 MAX_LISTED = 20
 """Of findings of one kind; `--json` shows them all."""
 LABEL_CHARS = 12
@@ -37,8 +41,9 @@ def printable(text: str) -> str:
     """Return text that moves no cursor, rings no bell and reverses no line.
 
     Control characters, bidirectional overrides, invisible characters, line breaks and half surrogate
-    pairs become U+FFFD, and a long text is cut.
+    pairs become U+FFFD, a password in a URL becomes `...`, and a long text is cut.
     """
+    text = without_passwords(text[:MAX_READ_CHARS])
     shown = "".join(character if character.isprintable() else "\ufffd" for character in text[:MAX_LINE_CHARS])
     return shown + "…" if len(text) > MAX_LINE_CHARS else shown
 

@@ -49,7 +49,7 @@ from agent_health.prober.definition_values import (
     take_unique,
 )
 from agent_health.target import host_of, read_target
-from agent_health.target_address import MAX_NETWORKS, Network, Refused, read_networks
+from agent_health.target_address import MAX_NETWORKS, Network, Refused, read_networks, without_password
 
 PRODUCT: Final = "agent-health-prober"
 """What we call ourselves: in the User-Agent, and where a robots.txt names us."""
@@ -383,7 +383,7 @@ class ProbeDefinition(_Settings):
         for url in urls:
             target = read_target(url)
             if isinstance(target, Refused):
-                raise InvalidSetting("URL", url, f"an agent's URL ({target.reason})")
+                raise InvalidSetting("URL", without_password(url), f"an agent's URL ({target.reason})")
             targets.append(target)
         read_networks(networks, "network")
         timeouts = {} if total_seconds is None else {"total_seconds": total_seconds}
@@ -409,6 +409,8 @@ class ProbeDefinition(_Settings):
         definition may not say.
         """
         is_url = "://" in source
+        if is_url and isinstance(target := read_target(source), Refused):
+            raise InvalidSetting("LIST", without_password(source), f"where a list is ({target.reason})")
         read_networks(networks, "network")
         try:
             directory = DirectorySource(

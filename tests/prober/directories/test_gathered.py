@@ -120,6 +120,14 @@ def test_examples_and_names_are_cut_and_can_be_printed() -> None:
     assert name.isprintable()
 
 
+def test_examples_show_no_password() -> None:
+    found = gather("https://u:s3@a.example", "https://t0ken@b.example", Skipped("c://u:p@c", "no_url"))
+    assert found.left_out == {
+        "invalid_url": LeftOut(2, ("https://...@a.example", "https://...@b.example")),
+        "no_url": LeftOut(1, ("c://...@c",)),
+    }
+
+
 @pytest.mark.parametrize(
     "url", ["http://localhost:5008/sse", "http://127.0.0.1/", "https://[::1]:80/", "http://0.0.0.0:1/"]
 )

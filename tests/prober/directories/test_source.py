@@ -62,6 +62,12 @@ def test_what_can_be_no_directory_is_refused(url: str | None, file: Path | None)
 # ── the key ──
 
 
+def test_what_is_refused_shows_no_password() -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        Source(url="https://u:s3cret@directory.example/")
+    assert str(refused.value).endswith("got 'https://...@directory.example/'")
+
+
 def test_the_key_goes_to_its_own_origin_alone() -> None:
     source = Source(url=f"{ORIGIN}/list", key="secret")
     assert source.wanted(f"{ORIGIN}/other?x=1").key == "secret"

@@ -23,7 +23,7 @@ from agent_health.prober.directories.page import (
     SkipReason,
 )
 from agent_health.target import read_target
-from agent_health.target_address import MAX_URL_CHARACTERS
+from agent_health.target_address import MAX_URL_CHARACTERS, without_password
 
 MAX_EXAMPLES: Final = 5
 """Of what was left out for one reason."""
@@ -156,7 +156,11 @@ def _why(text: str) -> SkipReason:
 def _one_more(left_out: LeftOut, what: str) -> LeftOut:
     if len(left_out.examples) == MAX_EXAMPLES or not what:
         return replace(left_out, count=left_out.count + 1)
-    return LeftOut(left_out.count + 1, (*left_out.examples, _printable(what, MAX_EXAMPLE_CHARS)))
+    return LeftOut(left_out.count + 1, (*left_out.examples, _example(what)))
+
+
+def _example(what: str) -> str:
+    return _printable(without_password(what[:MAX_URL_CHARACTERS]), MAX_EXAMPLE_CHARS)
 
 
 def _name(name: str | None) -> str | None:

@@ -16,7 +16,7 @@ from agent_health.prober.directories.formats import AUTO, WELL_KNOWN
 from agent_health.prober.directories.gathered import PROBED_KINDS
 from agent_health.prober.directories.page import MAX_ENTRIES, Format, Kind
 from agent_health.target import host_of, read_target
-from agent_health.target_address import Refused
+from agent_health.target_address import Refused, without_password
 
 MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
 """Of one document, after decompression: a list of MAX_ENTRIES URLs of 64 characters."""
@@ -132,7 +132,8 @@ class Source:
         if self.url is not None:
             url = read_target(self.url)
             if isinstance(url, Refused):
-                raise InvalidSetting("url", self.url, f"where a directory is ({url.reason})")
+                shown = without_password(self.url)
+                raise InvalidSetting("url", shown, f"where a directory is ({url.reason})")
             object.__setattr__(self, "url", url)
         if self.key is not None:
             check_key(self.key)
