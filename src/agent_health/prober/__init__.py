@@ -3,8 +3,8 @@
     definition, definition_file, definition_values
                     which targets, what is asked, how often, with which limits?     (probes/*.yml)
     directories/    which targets does a directory list?
-    ledger, registry_ledger, away
-                    where do targets come from, where do results go, and what if nobody answers there?
+    ledger, registry_ledger
+                    where do targets come from, and where do results go?
     worker          claim shards, probe their targets when they are due, report
     claims, target_feed, shards
                     which shards are ours, and who lies in them?

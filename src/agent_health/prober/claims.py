@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from agent_health.away import Away
 from agent_health.lease import TTL_SECONDS
-from agent_health.prober.away import Away
 from agent_health.prober.ledger import Ledger, LedgerAway, ShardClaim
 from agent_health.prober.shards import Holdings, Shard
 from agent_health.shard_share import fair_share

@@ -11,7 +11,7 @@ from contextlib import suppress
 from math import inf
 from typing import Final
 
-from agent_health.prober.away import Away
+from agent_health.away import Away
 from agent_health.prober.clock import Clock
 from agent_health.prober.ledger import Ledger, LedgerAway, ShardBatch
 from agent_health.prober.outbox import Outbox, Result

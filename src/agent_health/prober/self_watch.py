@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from agent_health.prober.away import Away
+from agent_health.away import Away
 from agent_health.prober.clock import Clock
 from agent_health.prober.ledger import Ledger, LedgerAway
 from agent_health.prober.self_check import (

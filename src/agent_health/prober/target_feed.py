@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from agent_health.prober.away import Away
+from agent_health.away import Away
 from agent_health.prober.ledger import Ledger, LedgerAway, TargetPage
 from agent_health.prober.shards import Applied, Holdings, Shard
 

@@ -1,8 +1,8 @@
-"""How long is a ledger left alone that is away?"""
+"""How long is somebody left alone who is away?"""
 
 import pytest
 
-from agent_health.prober.away import MAX_WAIT_SECONDS, Away
+from agent_health.away import MAX_WAIT_SECONDS, Away
 
 
 @pytest.mark.parametrize(("chance", "share"), [(0.0, 0.5), (1.0, 1.0)])
@@ -13,7 +13,7 @@ def test_longer_each_time_and_never_longer_than_half_a_minute(chance: float, sha
     assert set(waits[5:]) == {MAX_WAIT_SECONDS}
 
 
-def test_once_it_answered_it_is_asked_soon_again() -> None:
+def test_once_they_answered_they_are_asked_soon_again() -> None:
     away = Away(lambda: 1.0)
     for _ in range(9):
         away.wait_s()

@@ -1,6 +1,6 @@
-"""How long is a ledger left alone that is away?
+"""How long is somebody left alone who is away?
 
-Longer with each time it is asked in vain, and each worker for a time of its own: those who lost it
+Longer with each time they are asked in vain, and by each asker for a time of its own: those who lost them
 together must not come back together.
 """
 
@@ -9,11 +9,11 @@ from typing import Final
 
 FIRST_WAIT_SECONDS: Final = 1.0
 MAX_WAIT_SECONDS: Final = 30.0
-"""So late is it noticed at worst that the ledger is back."""
+"""So late is it noticed at worst that they are back."""
 
 
 class Away:
-    """The times in a row that a ledger was asked in vain."""
+    """The times in a row that somebody was asked in vain."""
 
     def __init__(self, chance: Callable[[], float]) -> None:
         self.tries = 0
@@ -26,5 +26,5 @@ class Away:
         return wait_s * (0.5 + 0.5 * self._chance())
 
     def over(self) -> None:
-        """Note that it answered."""
+        """Note that they answered."""
         self.tries = 0
