@@ -8,6 +8,7 @@
     census.py           what share of a list is alive?
     recheck.py          how is this agent now, by the eyes of whoever watches it?
     directories.py      which directories are probed, and what became of a list that has shrunk?
+    targets.py          which targets are there, and what came of their probes?
     known_as.py         who is meant by this id or URL?
     agents.py           which agents are there, and what becomes of them?
     agent_page.py       how is an agent's record shown to people?
@@ -25,6 +26,7 @@
     directory_import.py how does what a directory lists become targets?
     census_facts.py     from which counts is a census taken?
     census_report.py    how does a census get into files, and in which forms?
+    targets_csv.py      how is every target listed as CSV?
     local_ledger.py     where do targets come from, and where do results go, without a server?
     local_registry.py   how are a registry's deeds done in this process?
     prober_assembly.py  how is a prober put together from its definition?
