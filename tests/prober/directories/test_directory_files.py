@@ -82,4 +82,4 @@ async def test_servers_on_localhost_and_templates_are_told_of() -> None:
     found = await snapshot("mcp-registry_seed_2025_05_16.json", EVERYTHING)
     assert found.left_out["template_url"].examples == ("https://mcp.amap.com/sse?key=<YOUR_TOKEN>",)
     assert (found.duplicates, found.findings[0].name) == (2, "entries_on_localhost")
-    assert found.findings[0].message.startswith("4 lead back")
+    assert found.findings[0].message.startswith("4 on this machine itself")

@@ -42,6 +42,10 @@ _LOCAL: Final = tuple(
     for host, ends in (("localhost", "/:"), ("127.", ("",)), ("[::1]", "/:"), ("0.0.0.0", "/:"))  # noqa: S104
     for end in ends
 )
+_ON_LOCALHOST: Final = (
+    "on this machine itself (localhost), which is not contacted unless networks.allow of the definition, or "
+    "--allow-network, names it: 127.0.0.0/8 or ::1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +114,7 @@ class Gathered:
         """What is odd about the whole."""
         findings = []
         if self._local.count:
-            message = (
-                f"{self._local.count} lead back to whoever reads them: {', '.join(self._local.examples)}"
-            )
+            message = f"{self._local.count} {_ON_LOCALHOST}: {', '.join(self._local.examples)}"
             findings.append(Finding("entries_on_localhost", "", message))
         if not self._found and self.items:
             findings.append(Finding("nothing_to_probe", "", f"none of {self.items} items is a target"))
