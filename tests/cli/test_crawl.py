@@ -13,7 +13,7 @@ from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import KEYS, RegistryServer
 
 from agent_health.access import Role
-from agent_health.cli import main
+from agent_health.cli import crawl_run, main
 from agent_health.cli.crawl import ended
 from agent_health.cli.crawl_home import open_local_home
 from agent_health.cli.crawl_run import Crawl, Crawled, stopped_by_signals
@@ -172,6 +172,21 @@ async def test_an_agent_that_falls_silent_is_seen_by_a_crawl_that_goes_on(tmp_pa
     assert crawled.probed >= 8
     assert shown.state.total is None
     assert "6 targets" in shown.state.note
+
+
+async def test_a_long_list_is_not_read_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crawl_run, "SHOW_SECONDS", 0.001)
+    (tmp_path / "agents.txt").write_text(
+        "".join(f"http://127.0.0.1:1/{number}\n" for number in range(20_000))
+    )
+    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    stop, shown = asyncio.Event(), Shown()
+    async with open_local_home("sqlite:///mixed.db") as home:
+        crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
+        await shown.until(lambda _: bool(shown.steps))
+        stop.set()
+        await crawling
+    assert (shown.steps[0].directory, shown.steps[0].doing) == ("agents.txt", "lines read")
 
 
 async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from agent_health.access import Role
 from agent_health.cli import directory_import as module
 from agent_health.cli.directory_import import DirectoryImporter, Outcome, opt_outs_of, refuse_other_lists
 from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
+from agent_health.cli.progress import step_text
 from agent_health.directory_record import ImportPage
 from agent_health.errors import InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
@@ -101,6 +102,36 @@ async def test_a_list_is_known_by_its_place_too(
     else:
         with pytest.raises(InvalidSetting, match="whence here has it"):
             await refuse_other_lists(definition, lists, "here")
+
+
+async def test_it_can_be_seen_how_far_a_list_is(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PAGE_URLS", 2)
+    write_list(tmp_path, "a.example", "b.example", "c.example")
+    reading = importer(database, a_list)
+    steps: list[str] = []
+
+    def watch(deed: str) -> None:
+        asked = getattr(LocalDirectories, deed)
+
+        async def watched(*arguments: Any, **named: Any) -> Any:
+            steps.append("" if reading.step is None else step_text(reading.step))
+            return await asked(*arguments, **named)
+
+        monkeypatch.setattr(LocalDirectories, deed, watched)
+
+    watch("put_page")
+    watch("apply")
+    await reading.import_directory(a_list.directories[0])
+    assert steps[:3] == [
+        "agents.txt: 0 lines read",
+        "agents.txt: 2 of 3 handed over",
+        "agents.txt: 3 of 3 handed over",
+    ]
+    assert steps[3:], "it takes more than one part"
+    assert all(step.endswith(" of 3 new targets stored") for step in steps[3:])
+    assert reading.step is None
 
 
 async def test_where_a_file_lies_is_nobody_elses_concern(

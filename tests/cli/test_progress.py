@@ -9,6 +9,7 @@ from agent_health.cli.progress import (
     RATE_WINDOW_SECONDS,
     CrawlState,
     DrawnProgress,
+    ImportStep,
     PlainProgress,
     Rate,
     counts_text,
@@ -89,6 +90,23 @@ def test_a_log_gets_a_line_now_and_then_and_one_at_the_end() -> None:
         progress.say("a directory changed")
     lines = stream.getvalue().splitlines()
     assert [line.split(" ")[0] for line in lines] == ["10", "20", "a", "22"]
+
+
+def test_a_long_list_is_told_of_before_anybody_is_probed() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with PlainProgress(stream, clock) as progress:
+        for second in range(int(LINE_EVERY_SECONDS) * 2 + 3):
+            clock.now_s = float(second)
+            progress.show_import(ImportStep("a\x1b.txt", "lines read", second * 10_000))
+    assert stream.getvalue() == "a\ufffd.txt: 100,000 lines read\na\ufffd.txt: 200,000 lines read\n"
+    drawn = Terminal()
+    with DrawnProgress("census", drawn, clock) as progress:
+        progress.show_import(ImportStep("a.txt", "lines read", 30_000))
+        assert "━" not in drawn.getvalue()
+        progress.show_import(ImportStep("a.txt", "new targets stored", 500, 2000))
+    assert "a.txt: 30,000 lines read" in drawn.getvalue()
+    assert "a.txt: 500 of 2,000 new targets stored" in drawn.getvalue()
+    assert "━" in drawn.getvalue()
 
 
 def test_the_last_line_tells_how_long_all_of_it_took() -> None:

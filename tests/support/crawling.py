@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from agent_health.cli.progress import CrawlState
+from agent_health.cli.progress import CrawlState, ImportStep
 
 PATIENCE_SECONDS = 20.0
 
@@ -16,6 +16,7 @@ class Shown:
     def __init__(self) -> None:
         self.state = CrawlState(probed=0, total=None)
         self.lines: list[str] = []
+        self.steps: list[ImportStep] = []
         self._news = asyncio.Event()
 
     def __enter__(self) -> Self:
@@ -28,6 +29,10 @@ class Shown:
 
     def show(self, state: CrawlState) -> None:
         self.state = state
+        self._news.set()
+
+    def show_import(self, step: ImportStep) -> None:
+        self.steps.append(step)
         self._news.set()
 
     def say(self, text: str) -> None:

@@ -86,7 +86,11 @@ class Crawl:
         """Read the directories, and probe; `since_s` is when a pass began, None if it never ends."""
         async with self._importer() as importer:
             reading = asyncio.create_task(self._read_directories(importer))
-            await self._unless_stopped(reading)
+            showing = asyncio.create_task(self._show_import(importer))
+            try:
+                await self._unless_stopped(reading)
+            finally:
+                await _end([showing])
             standings = Standings(None if since_s is None else await self._home.unprobed(since_s))
             beside = [self._home.tend(), self._show(standings)]
             if since_s is None:
@@ -138,6 +142,12 @@ class Crawl:
         while True:
             self._progress.show(standings.state)
             await asyncio.sleep(SHOW_SECONDS)
+
+    async def _show_import(self, importer: DirectoryImporter) -> None:
+        while True:
+            await asyncio.sleep(SHOW_SECONDS)
+            if importer.step is not None:
+                self._progress.show_import(importer.step)
 
     async def _count_left(self, standings: Standings, since_s: float) -> None:
         """Keep the number of targets to that which is left for us: others take their part of them."""

@@ -7,12 +7,14 @@ of what the directory listed before, a part at a time. What did not change is no
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from agent_health.cli.progress import ImportStep
 from agent_health.cli.registry_access import read_key
 from agent_health.cli.terminal import printable
 from agent_health.client.registry_errors import Conflict
@@ -91,6 +93,8 @@ class DirectoryImporter:
         self._lists = lists
         self._get = get
         self._is_shared = is_shared
+        self.step: ImportStep | None = None
+        """How far it is with the directory that is being read; None between two of them."""
         self._opt_outs = opt_outs_of(definition)
         self._prefix = _digest(_opt_out_lines(self._opt_outs))
 
@@ -115,7 +119,10 @@ class DirectoryImporter:
         if not targets:
             return None
         version = f"{self._prefix} {_digest(targets)}"
-        return await self._hand_over(self._inline, targets, version, source=None, allow_shrink=True)
+        try:
+            return await self._hand_over(self._inline, targets, version, source=None, allow_shrink=True)
+        finally:
+            self.step = None
 
     async def import_directory(self, source: DirectorySource) -> Outcome:
         """Read one directory and hand over what it lists; what goes wrong is told."""
@@ -129,6 +136,8 @@ class DirectoryImporter:
         except AgentHealthError as error:
             told = f"{source.label}: not stored: {error}"
             return Outcome(directory=source.label, told=told, has_failed=True)
+        finally:
+            self.step = None
 
     async def _import_directory(self, source: DirectorySource) -> Outcome:
         name = source.label
@@ -138,7 +147,9 @@ class DirectoryImporter:
         if record is not None and (last := record.held or record.applied) is not None:
             known = _without_prefix(last.etag, self._prefix)
         others = sum(records[other].size for other in self.names if other != name and other in records)
-        read = await read_directory(self._source(source, others), self._get, known=known)
+        tell = partial(self._at, name, "lines read")
+        tell(0)
+        read = await read_directory(self._source(source, others), self._get, known=known, tell=tell)
         if isinstance(read, NotRead):
             size = 0 if record is None else record.size
             kept = f"; the {targets_text(size)} that it listed before stay" if size else ""
@@ -170,6 +181,9 @@ class DirectoryImporter:
             max_entries=max(1, self._definition.limits.max_targets - others),
         )
 
+    def _at(self, directory: str, doing: str, done: int, total: int | None = None) -> None:
+        self.step = ImportStep(directory, doing, done, total)
+
     async def _record(self, name: str) -> DirectoryRecord | None:
         return next((record for record in await self._lists.all() if record.name == name), None)
 
@@ -188,8 +202,11 @@ class DirectoryImporter:
         for place, page in enumerate(pages, 1):
             body = ImportPage(urls=page, source=source, etag=version, allow_shrink=allow_shrink)
             await self._lists.put_page(name, import_id, place, body)
+            self._at(name, "handed over", min(place * MAX_PAGE_URLS, len(wanted)), len(wanted))
         done = await self._lists.apply(name, import_id, pages=len(pages))
         while done.is_under_way:
+            # Of those that were listed before nobody counts how many have been passed.
+            self._at(name, "new targets stored", done.added, None if done.size_before else len(wanted))
             done = await self._lists.apply(name, import_id, pages=len(pages))
         if done.state is ImportState.HELD:
             return _held(name, done)

@@ -39,6 +39,18 @@ class CrawlState:
     """What else has to be known now: that the registry is away, say."""
 
 
+@dataclass(frozen=True, slots=True)
+class ImportStep:
+    """How far it is to make targets of what a directory lists."""
+
+    directory: str
+    doing: str
+    """What is done to how many, such as `lines read`."""
+    done: int
+    total: int | None = None
+    """None: nobody knows."""
+
+
 class Rate:
     """How many per second, over the last RATE_WINDOW_SECONDS."""
 
@@ -96,6 +108,14 @@ def pace_text(state: CrawlState, rate: float | None) -> str:
     return f"{told}, {duration_text(math.ceil(left_s))} left" if left_s else told
 
 
+def step_text(step: ImportStep) -> str:
+    """Tell on one line how far a directory is."""
+    from agent_health.prober.census_tables import number  # noqa: PLC0415 - see counts_text
+
+    done = number(step.done) if step.total is None else f"{number(step.done)} of {number(step.total)}"
+    return f"{step.directory}: {done} {step.doing}"
+
+
 def line_of(state: CrawlState, rate: float | None) -> str:
     """Tell on one line how far it is."""
     told = f"{pace_text(state, rate)}: {counts_text(state.results)}"
@@ -132,6 +152,9 @@ class Progress(Protocol):
     def show(self, state: CrawlState) -> None:
         """Show this; to be called about once or twice a second."""
 
+    def show_import(self, step: ImportStep) -> None:
+        """Show this, before there is anybody to probe."""
+
     def say(self, text: str) -> None:
         """Say something that stays."""
 
@@ -163,6 +186,13 @@ class PlainProgress:
         if now_s - self._said_at_s >= LINE_EVERY_SECONDS:
             self._said_at_s = now_s
             self.say(line_of(state, self._rate.per_second))
+
+    def show_import(self, step: ImportStep) -> None:
+        """Say it if the last line is old enough."""
+        now_s = self._clock()
+        if now_s - self._said_at_s >= LINE_EVERY_SECONDS:
+            self._said_at_s = now_s
+            self.say(step_text(step))
 
     def say(self, text: str) -> None:
         """Write a line; a crawl goes on though nobody reads what it says."""
@@ -202,19 +232,26 @@ class DrawnProgress:
 
     def show(self, state: CrawlState) -> None:
         """Draw it anew."""
-        from rich.console import Group  # noqa: PLC0415 - loaded by now
-        from rich.text import Text  # noqa: PLC0415
-
         self._rate.add(self._clock(), state.probed)
         self._last = state
         lines = [pace_text(state, self._rate.per_second), counts_text(state.results), state.note]
-        below = Text(printable_lines(lines), no_wrap=True, overflow="ellipsis")
-        self._bar.update(self._task, completed=state.probed, total=state.total)
-        self._live.update(Group(self._bar, below) if state.total is not None else below, refresh=True)
+        self._draw(lines, state.probed, state.total)
+
+    def show_import(self, step: ImportStep) -> None:
+        """Draw it anew."""
+        self._draw([step_text(step)], step.done, step.total)
 
     def say(self, text: str) -> None:
         """Write a line above the bar."""
         self._console.print(printable(text), soft_wrap=True)
+
+    def _draw(self, lines: Iterable[str], done: int, total: int | None) -> None:
+        from rich.console import Group  # noqa: PLC0415 - loaded by now
+        from rich.text import Text  # noqa: PLC0415
+
+        below = Text(printable_lines(lines), no_wrap=True, overflow="ellipsis")
+        self._bar.update(self._task, completed=done, total=total)
+        self._live.update(Group(self._bar, below) if total is not None else below, refresh=True)
 
 
 def printable_lines(lines: Iterable[str]) -> str:

@@ -48,6 +48,15 @@ async def fetcher() -> AsyncIterator[Fetcher]:
         yield fetcher
 
 
+async def test_it_is_told_how_many_entries_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TELL_EVERY", 2)
+    file = tmp_path / "list.txt"
+    file.write_text("".join(f"a{number}.example\n" for number in range(5)))
+    heard: list[int] = []
+    assert isinstance(await read_directory(Source(file=file), tell=heard.append), Snapshot)
+    assert heard == [2, 4]
+
+
 class Reader:
     """Reads directories of one server with clocks that only move while it waits."""
 

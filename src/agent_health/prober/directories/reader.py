@@ -8,7 +8,7 @@ catalog that another one names, and that is definitely not there, is left out, a
 import asyncio
 import stat
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -17,7 +17,7 @@ from agent_health.errors import InvalidSetting
 from agent_health.observation import ResultClass
 from agent_health.prober.directories.formats import AUTO, BrokenPlugIn, format_called, format_of, told
 from agent_health.prober.directories.gathered import Gathered, TooMany
-from agent_health.prober.directories.page import Document, Format, NotReadable
+from agent_health.prober.directories.page import Document, Entry, Format, NotReadable
 from agent_health.prober.directories.snapshot import (
     Fault,
     NotRead,
@@ -41,6 +41,8 @@ MAX_WAIT_S: Final = 120.0
 """Who asks to be left alone for longer is read another time."""
 THREAD_BYTES: Final = 65_536
 """What has more takes longer than some milliseconds, and is taken apart beside the event loop."""
+TELL_EVERY: Final = 10_000
+"""Entries between two times that it is told how many were read."""
 
 _NONE: Final = "no directory that we can read"
 T = TypeVar("T")
@@ -61,16 +63,18 @@ async def read_directory(
     known: str | None = None,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     now_s: Callable[[], float] = time.monotonic,
+    tell: Callable[[int], None] | None = None,
 ) -> Snapshot | Unchanged | NotRead:
     """Read a directory to its end.
 
+    `tell` hears now and then how many entries were read, from whichever thread reads them.
     `known` is the version of the last snapshot. Without `get` only a file is read, and not what it names.
     InvalidSetting for a format that nobody knows, and for a URL without `get`.
     """
     place = source.url or str(source.file)
     try:
         chosen = None if source.format == AUTO else format_called(source.format)
-        return await _Reading(source, chosen, get, known, sleep=sleep, now_s=now_s).run()
+        return await _Reading(source, chosen, get, known, sleep=sleep, now_s=now_s, tell=tell).run()
     except _NoReading as stopped:
         return stopped.outcome
     except BrokenPlugIn as error:
@@ -96,6 +100,7 @@ class _Reading:
         *,
         sleep: Callable[[float], Awaitable[object]],
         now_s: Callable[[], float],
+        tell: Callable[[int], None] | None,
     ) -> None:
         self._source = source
         self._format = chosen
@@ -103,6 +108,9 @@ class _Reading:
         self._known = known
         self._sleep = sleep
         self._now_s = now_s
+        self._tell = tell
+        self._entries = 0
+        """Read so far, of all documents."""
         self._ends_at_s = now_s() + MAX_READING_S
         self._bytes = 0
         self._place = str(source.file)
@@ -174,8 +182,16 @@ class _Reading:
         assert self._format is not None  # noqa: S101 - chosen with the first document
         if self._walk.take(document, depth):
             page = self._format.read(document)
-            self._gathered.add(page.entries, document.url)
+            entries = page.entries if self._tell is None else self._told(page.entries, self._tell)
+            self._gathered.add(entries, document.url)
             self._walk.follow(document, page, depth)
+
+    def _told(self, entries: Iterable[Entry], tell: Callable[[int], None]) -> Iterator[Entry]:
+        for entry in entries:
+            self._entries += 1
+            if self._entries % TELL_EVERY == 0:
+                tell(self._entries)
+            yield entry
 
     async def _is_recognised(self, document: Document) -> bool:
         """Whether a format is chosen, or chooses itself by this document."""
