@@ -12,12 +12,16 @@ from tests.support.hostile_server import CARD_PATH, HostileServer
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
+from agent_health.access import Role
 from agent_health.cli import main
 from agent_health.cli.crawl_home import open_local_home
 from agent_health.cli.crawl_run import Crawl
+from agent_health.cli.local_registry import LocalRegistry
 from agent_health.client import RegistryClient
 from agent_health.directory_record import ImportPage
 from agent_health.prober.definition_file import read_definition
+from agent_health.registry.claim_shards import claim_shards
+from agent_health.shard_record import ShardClaimRequest
 from agent_health.target import target_id
 
 SELDOM = DEFINITION.replace("interval_seconds: 1,", "interval_seconds: 86400,")
@@ -64,6 +68,12 @@ async def test_whoever_watches_it_looks_at_once(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is waited for who might come."""
+    monkeypatch.setattr("agent_health.cli.recheck.JOIN_SECONDS", 0.0)
+
+
+@pytest.fixture
 def unwatched(tmp_path: Path) -> str:
     """A database whose one target nobody watches."""
     url = f"sqlite:///{tmp_path}/crawl.db"
@@ -78,13 +88,27 @@ def unwatched(tmp_path: Path) -> str:
 
 
 def test_where_nobody_watches_what_was_known_is_told_as_such(
-    unwatched: str, capsys: pytest.CaptureFixture[str]
+    unwatched: str, impatient: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A domain may be an agent's id too.
-    assert main(["recheck", "agent.example", "--database", unwatched, "--wait", "0"]) == 2
+    assert main(["recheck", "agent.example", "--database", unwatched, "--wait", "600"]) == 2
     shown = capsys.readouterr()
     assert shown.out == "https://agent.example/\nnever measured\n"
-    assert "nobody has looked within 0 s" in shown.err
+    assert "no crawl works on this database now" in shown.err
+    assert f"agent-health crawl PROBE.yml --database {unwatched}\n" in shown.err
+
+
+def test_who_has_not_looked_in_time_is_told_as_such(
+    unwatched: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def join() -> None:
+        async with open_local_home(unwatched) as home:
+            asked = ShardClaimRequest(worker="worker-1", held={})
+            await LocalRegistry(home.database, Role.PROBER).do(claim_shards, body=asked)
+
+    asyncio.run(join())
+    assert main(["recheck", "agent.example", "--database", unwatched, "--wait", "0"]) == 2
+    assert "nobody has looked within 0 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -116,15 +140,25 @@ def test_who_registered_itself_is_known_by_its_url_too(
     assert json.loads(capsys.readouterr().out)["target_id"] == "billing-1"
 
 
+def test_an_agent_may_ask_for_itself_and_cannot_know_who_probes(
+    registry: RegistryServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    url, key = "https://agent.example/card", str(tmp_path / "key")
+    register = ["agents", "register", "billing-1", "--card-url", url, "--monitoring", "probe"]
+    assert main([*register, "--write-key", key]) == 0
+    assert main(["recheck", "billing-1", "--wait", "0", "--key-file", key]) == 2
+    assert "nobody has looked within 0 s" in capsys.readouterr().err
+
+
 def test_a_registry_is_asked_where_no_database_is_named(
-    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+    registry: RegistryServer, impatient: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def fill() -> None:
         async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
             await client.directories.put("a-list", ["https://agent.example/"])
 
     asyncio.run(fill())
-    assert main(["recheck", "https://agent.example", "--wait", "0"]) == 2
-    assert "the registry's probers" in capsys.readouterr().err
+    assert main(["recheck", "https://agent.example", "--wait", "600"]) == 2
+    assert "nobody probes for this registry now" in capsys.readouterr().err
     assert main(["recheck", "https://agent.example", "--wait", "0"]) == 1
     assert main(["recheck", "https://unknown.example"]) == 1

@@ -10,10 +10,12 @@ from agent_health.cli.server_database import check_exists
 from agent_health.client.registry_targets import TargetQuery
 from agent_health.directory_record import DirectoryRecord, ImportEnd, ImportPage, ImportRecord
 from agent_health.errors import AgentHealthError
+from agent_health.registry.claim_shards import ShardChanges, show_shards
 from agent_health.registry.import_directory import apply_import, confirm_directory, list_directories, put_page
 from agent_health.registry.list_targets import TargetListing, list_targets, show_target
 from agent_health.registry.operations import NO_HEADERS, Call, Deed
 from agent_health.registry.recheck_target import recheck_target
+from agent_health.shard_record import ShardsShown
 from agent_health.storage import schema
 from agent_health.storage.database import Database, Transaction, open_database
 from agent_health.target_record import RecheckRecord, TargetList, TargetRecord
@@ -125,6 +127,12 @@ class LocalTargets:
         asked = await self._registry.do(recheck_target, path={"target_id": target_id})
         assert isinstance(asked, RecheckRecord)  # noqa: S101 - see above
         return asked
+
+    async def has_prober(self) -> bool:
+        """Whether anybody probes what this database holds. AgentHealthError."""
+        shown = await self._registry.do(show_shards, query=ShardChanges(), is_write=False)
+        assert isinstance(shown, ShardsShown)  # noqa: S101 - see above
+        return bool(shown.probers)
 
 
 def _record(content: object) -> ImportRecord:

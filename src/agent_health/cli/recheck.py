@@ -1,6 +1,9 @@
 """How is this agent now, by the eyes of whoever watches it? Asked on the command line."""
 
 import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
@@ -12,11 +15,27 @@ from agent_health.cli.table import write_json
 from agent_health.cli.terminal import printable
 
 if TYPE_CHECKING:
+    from agent_health.cli.local_registry import LocalRegistry
+    from agent_health.client import RegistryClient
     from agent_health.target_record import RecheckRecord, TargetRecord
 
 LOOK_SECONDS = 1.0
 """How often the result is looked for."""
+JOIN_SECONDS = 3.0
+"""How long nobody is there to look before that is told: a crawl that begins is not there yet."""
 EXIT_NO_RESULT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What came of having asked for a look."""
+
+    target: "TargetRecord"
+    """As it is known now."""
+    is_new: bool
+    """Whether it was looked at meanwhile."""
+    has_prober: bool
+    """Whether anybody is there who could."""
 
 
 class _Targets(ListsTargets, Protocol):
@@ -42,8 +61,9 @@ def recheck(
 ) -> int:
     """Have an agent probed now, whatever its cadence says, and show what was seen.
 
-    The prober that watches it looks within seconds; at most once a minute. Nobody is probed from here: for
-    an agent that nobody watches there is `agent-health probe`.
+    The prober that watches it looks within seconds; at most once a minute. Nobody is probed from here: where
+    no prober is at work, it says so after some seconds. For an agent that nobody watches there is
+    `agent-health probe`.
 
     \b
     Examples:
@@ -63,31 +83,37 @@ def recheck(
         from agent_health.access import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
         from agent_health.cli.local_registry import LocalTargets, run_locally  # noqa: PLC0415
 
-        found, is_new = run_locally(
-            database, Role.COORDINATOR, lambda local: _looked(LocalTargets(local), target, wait_seconds)
-        )
+        async def looked(local: "LocalRegistry") -> "Looked":
+            targets = LocalTargets(local)
+            return await _looked(targets, targets.has_prober, target, wait_seconds)
+
+        seen = run_locally(database, Role.COORDINATOR, looked)
     else:
-        found, is_new = ask(
-            lambda client: _looked(client.targets, target, wait_seconds),
+        seen = ask(
+            lambda client: _looked(client.targets, partial(_has_prober, client), target, wait_seconds),
             registry=registry,
             key_file=key_file,
             allow_plain_http=allow_plain_http,
         )
     if as_json:
-        write_json(sys.stdout, found.model_dump(mode="json", exclude_none=True))
+        write_json(sys.stdout, seen.target.model_dump(mode="json", exclude_none=True))
     else:
-        _write(found)
-    if is_new:
+        _write(seen.target)
+    if seen.is_new:
         return 0
-    whose = "the crawl of this database" if database is not None else "the registry's probers"
-    sys.stderr.write(
-        f"nobody has looked within {wait_seconds:g} s: do {whose} run? That is what was known before.\n"
-    )
+    where = f"--registry {registry}" if database is None else f"--database {database}"
+    why = f"nobody has looked within {wait_seconds:g} s"
+    if not seen.has_prober:
+        work = "nobody probes for this registry" if database is None else "no crawl works on this database"
+        why = f"{work} now; as soon as one does, it looks: agent-health crawl PROBE.yml {where}"
+    sys.stderr.write(f"{printable(why)}\nThat is what was known before.\n")
     return EXIT_NO_RESULT
 
 
-async def _looked(targets: _Targets, given: str, wait_seconds: float) -> "tuple[TargetRecord, bool]":
-    """Ask for a look, and wait for it; return what is known then, and whether it is new.
+async def _looked(
+    targets: _Targets, has_prober: Callable[[], Awaitable[bool]], given: str, wait_seconds: float
+) -> Looked:
+    """Ask for a look, and wait for it, but not where nobody is there who could look.
 
     TargetNotFound or NotFound if nobody is known by what was given.
     """
@@ -95,13 +121,30 @@ async def _looked(targets: _Targets, given: str, wait_seconds: float) -> "tuple[
 
     asked = await done_for(targets.recheck, targets, given)
     loop = asyncio.get_running_loop()
-    give_up_s = loop.time() + wait_seconds
+    last_there_s = loop.time()
+    give_up_s = last_there_s + wait_seconds
     while True:
+        # In this order: who leaves as soon as it has looked has left its result.
+        is_probed = await has_prober()
         found = await targets.get(asked.target_id)
         is_new = found.observed_at != asked.observed_at
-        if is_new or loop.time() >= give_up_s:
-            return found, is_new
-        await asyncio.sleep(min(LOOK_SECONDS, max(0.0, give_up_s - loop.time())))
+        now_s = loop.time()
+        if is_probed:
+            last_there_s = now_s
+        if is_new or now_s >= min(give_up_s, last_there_s + JOIN_SECONDS):
+            return Looked(found, is_new, is_probed)
+        await asyncio.sleep(min(LOOK_SECONDS, give_up_s - now_s))
+
+
+async def _has_prober(client: "RegistryClient") -> bool:
+    """Whether anybody probes for a registry, as far as the key's owner may know."""
+    from agent_health.client.registry_errors import NotPermitted  # noqa: PLC0415 - loaded by now
+
+    try:
+        return bool((await client.shards.show()).probers)
+    except NotPermitted:
+        # An agent's own key tells of the agent alone.
+        return True
 
 
 def _write(found: "TargetRecord") -> None:
