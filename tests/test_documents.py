@@ -1,0 +1,87 @@
+"""Can what the documents tell people to type be typed?"""
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from agent_health.cli import application
+from agent_health.prober.definition_file import read_definition_file
+
+REPOSITORY = Path(__file__).parents[1]
+DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+DEFINITIONS = sorted((REPOSITORY / "probes").glob("*.yml"))
+# Where a line is typed: in a block of shell, after a prompt, in backticks, in the comment of a definition.
+TYPED = re.compile(
+    r"^(?:\$ |#  +|)((?:AGENT_HEALTH_KEY=\S+ )?agent-health .+)$|`(agent-health [^`]+)`", re.MULTILINE
+)
+# What the server says of itself.
+SAID = "agent-health registry at"
+COMMANDS: Any = typer.main.get_command(application._application)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def typed(document: Path) -> list[list[str]]:
+    """The words of each command, without a comment at its end."""
+    lines = (block or inline for block, inline in TYPED.findall(document.read_text()))
+    commands = [shlex.split(line, comments=True) for line in lines if not line.startswith(SAID)]
+    return [words[words.index("agent-health") + 1 :] for words in commands]
+
+
+def fault_in(words: list[str]) -> str | None:
+    """What of a command is not there: itself, its subcommand or an option."""
+    command = COMMANDS
+    while getattr(command, "commands", None) and words and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            return words[0]
+        command, words = command.commands[words[0]], words[1:]
+    options = [(*parameter.opts, *parameter.secondary_opts) for parameter in command.params]
+    known = {option for names in options for option in names}
+    known |= {"--help", "-h"}
+    given = [word.partition("=")[0] for word in words if word.startswith("-")]
+    return next((option for option in given if option not in known), None)
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *DEFINITIONS], ids=name)
+def test_every_command_and_option_exists(document: Path) -> None:
+    assert [words for words in typed(document) if fault_in(words) is not None] == []
+
+
+def test_commands_are_found_where_people_are_told_to_type_them() -> None:
+    assert len(typed(REPOSITORY / "README.md")) >= 15
+    assert len(typed(REPOSITORY / "docs" / "prober.md")) >= 12
+    assert fault_in(["crawl", "census.yml", "--twice"]) == "--twice"
+    assert fault_in(["keys", "lend"]) == "lend"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_place_of_the_api_exists(document: Path) -> None:
+    paths = json.loads((REPOSITORY / "schemas" / "openapi.json").read_text())["paths"]
+    named = re.findall(r"/api/v1/[\w/{}-]+", document.read_text())
+    shapes = {re.sub(r"\{\w+\}", "{}", path) for path in paths}
+    assert [path for path in named if re.sub(r"\{\w+\}", "{}", path.rstrip("/")) not in shapes] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_every_piece_of_python_is_python(document: Path) -> None:
+    for number, block in enumerate(blocks(document, "python")):
+        compile(block, f"{name(document)}, block {number}", "exec")
+
+
+def test_the_definition_that_is_shown_is_one(tmp_path: Path) -> None:
+    (shown,) = blocks(REPOSITORY / "docs" / "prober.md", "yaml")
+    (tmp_path / "census.yml").write_text(shown)
+    (tmp_path / "opted-out.txt").write_text("opted-out.example\n")
+    definition = read_definition_file(tmp_path / "census.yml")
+    assert definition.user_agent in shown.replace("mailto:...", definition.contact)
