@@ -537,6 +537,60 @@ class TooMany(AgentHealthError):
         self.most = most
 
 
+class TaskNotFound(AgentHealthError):
+    """No task has this id."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"no task has the id {task_id[:80]!r}")
+        self.task_id = task_id[:80]
+
+
+class InvalidTaskTransition(AgentHealthError):
+    """A task that is `status` has no way on `signal`; a finished one has none at all."""
+
+    def __init__(self, status: str, signal: str) -> None:
+        super().__init__(f"a task that is {status} cannot take the signal {signal}")
+        self.status = status
+        self.signal = signal
+
+
+class BudgetExceeded(AgentHealthError):
+    """It cannot be paid for: `asked` is more than the `left` of the envelope. It cost nothing."""
+
+    def __init__(self, asked: Mapping[str, Any], left: Mapping[str, Any]) -> None:
+        super().__init__(
+            f"asked for {asked['tokens']} tokens and {asked['usd']} USD; the envelope has "
+            f"{left['tokens']} tokens and {left['usd']} USD left"
+        )
+        self.asked_tokens, self.asked_usd = asked["tokens"], asked["usd"]
+        self.left_tokens, self.left_usd = left["tokens"], left["usd"]
+
+
+class CallNotFound(AgentHealthError):
+    """This run has reserved nothing under this id."""
+
+    def __init__(self, call_id: str) -> None:
+        super().__init__(f"nothing is reserved for a call {call_id[:80]!r} of this run")
+        self.call_id = call_id[:80]
+
+
+class CallOver(AgentHealthError):
+    """The call was settled or released before, and otherwise."""
+
+    def __init__(self, call_id: str, state: str) -> None:
+        super().__init__(f"the call {call_id!r} is {state} already")
+        self.call_id = call_id
+        self.state = state
+
+
+class KeyReused(AgentHealthError):
+    """A write of this run had the same idempotency key and said something else."""
+
+    def __init__(self, idempotency_key: str) -> None:
+        super().__init__(f"the idempotency_key {idempotency_key!r} was used for another write of this run")
+        self.idempotency_key = idempotency_key
+
+
 class CrawlStopped(AgentHealthError):
     """A process of a crawl dies again and again."""
 

@@ -1,0 +1,314 @@
+"""What is asked for about tasks, and how is a task shown? (lease protocol; protocol 6.7, 6.8)
+
+The bodies that the registry takes and the records that it gives.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError, to_json
+
+from agent_health.agent_record import NAME_PATTERN, AgentId, Body, Capability, Name, RoleId
+from agent_health.budget import BudgetRecord, Spend
+from agent_health.document import MAX_DEPTH, Time
+from agent_health.lease import TTL_SECONDS
+from agent_health.lease_record import LeaseRecord, Token, TtlSeconds
+from agent_health.progress_report import ProgressReport
+from agent_health.task import (
+    BACKOFF_SECONDS,
+    MAX_ATTEMPTS,
+    MAX_BACKOFF_SECONDS,
+    MOST_ATTEMPTS,
+    ExitReason,
+    TaskStatus,
+)
+
+MAX_OBJECT_BYTES = 65_536
+"""Of a task's input, and of its output, as JSON."""
+MAX_NEEDS = 16
+"""Capabilities that a task may ask for."""
+MAX_WAIT_SECONDS = 30
+"""How long a claim may wait for work."""
+MAX_COMMENT_CHARACTERS = 2_000
+
+TASK_ID_PATTERN = r"^task_[0-9a-hjkmnp-tv-z]{26}$"
+RUN_ID_PATTERN = r"^run_[0-9a-hjkmnp-tv-z]{26}$"
+
+
+def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
+        if not level:
+            break
+    else:
+        raise PydanticCustomError("too_deep", "nested deeper than {most} levels", {"most": MAX_DEPTH})
+    if len(to_json(value)) > MAX_OBJECT_BYTES:
+        raise PydanticCustomError("too_large", "expected at most {most} bytes", {"most": MAX_OBJECT_BYTES})
+    return value
+
+
+def _inside(value: Any) -> list[Any]:
+    return [*value.values()] if isinstance(value, dict) else [*value]
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_take_small_object)]
+Needs = Annotated[list[Capability], Field(max_length=MAX_NEEDS)]
+Comment = Annotated[str, StringConstraints(min_length=1, max_length=MAX_COMMENT_CHARACTERS)]
+RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
+IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
+"""Chosen by the writer, another one for each write of a run: a retried write gets the first answer."""
+CallId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+"""Chosen by whoever makes the call, another one for each call of a run."""
+Attempts = Annotated[int, Field(ge=1, le=MOST_ATTEMPTS, strict=True)]
+BackoffSeconds = Annotated[float, Field(ge=0, le=MAX_BACKOFF_SECONDS, allow_inf_nan=False, strict=True)]
+
+
+class TaskRequest(Body):
+    """The body of `POST /api/v1/tasks`: what is to be done, and by whom. An agent has to fit all it says."""
+
+    title: Name
+    input: JsonObject = Field(default_factory=dict)
+    """What the work needs; handed to each holder as it is."""
+    agent_id: AgentId | None = None
+    """Only this agent may have it."""
+    role_id: RoleId | None = None
+    """Only agents of this pool may have it."""
+    capabilities: Needs = Field(default_factory=list)
+    """Only agents that declare all of these may have it."""
+    lease_seconds: TtlSeconds = TTL_SECONDS
+    """How long a holder has it without renewing, unless its claim says otherwise."""
+    max_attempts: Attempts = MAX_ATTEMPTS
+    backoff_seconds: BackoffSeconds = BACKOFF_SECONDS
+    budget: Spend = Spend()
+    """What its metered calls may cost; nothing unless it is said."""
+
+
+class TaskClaim(Body):
+    """The body of `POST /api/v1/tasks/claim`."""
+
+    role_id: RoleId | None = None
+    """Only tasks of this pool, which is the agent's own."""
+    capabilities: Needs | None = None
+    """Only tasks that ask for nothing beyond these, which the agent has declared."""
+    wait_seconds: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False, strict=True)] = 0
+    """How long to wait for a task if there is none."""
+    ttl_seconds: TtlSeconds | None = None
+    """Of the lease; absent: as the task says."""
+
+
+class RunWrite(Body):
+    """What every write in the name of a run shows."""
+
+    run_id: RunId
+    fencing_token: Token
+
+
+class FencedWrite(RunWrite):
+    """A write in the name of a run that may be retried."""
+
+    idempotency_key: IdempotencyKey
+
+
+class ProgressWrite(FencedWrite):
+    """The body of `POST …/progress`."""
+
+    report: ProgressReport
+
+
+class CompletionWrite(FencedWrite):
+    """The body of `POST …/complete`: the work is done, says its agent."""
+
+    output: JsonObject = Field(default_factory=dict)
+    report: ProgressReport | None = None
+
+
+class HelpWrite(FencedWrite):
+    """The body of `POST …/help`: a human has to take over."""
+
+    reason: Comment
+    report: ProgressReport | None = None
+
+
+class DelegationWrite(FencedWrite):
+    """The body of `POST …/delegate`: a child, whose budget is carved out of the task's own."""
+
+    task: TaskRequest
+
+
+class RunRelease(FencedWrite):
+    """The body of `POST …/release`: the run is over without a result."""
+
+    exit_reason: Literal[ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.KILLED, ExitReason.AUTH]
+    exit_code: Annotated[int, Field(ge=-255, le=255, strict=True)] | None = None
+    """Of the agent's process; negative: the signal that ended it."""
+
+
+class CallReservation(RunWrite):
+    """The body of `POST …/calls`: what a call may cost at most."""
+
+    call_id: CallId
+    tool: Name
+    most: Spend
+
+
+class CallSettlement(RunWrite):
+    """The body of `POST …/calls/{call_id}/settle`."""
+
+    cost: Spend
+    """What it did cost."""
+
+
+class TaskReview(Body):
+    """The body of `POST …/review`. An agent reviews the children of a task that it holds, and shows so."""
+
+    verdict: Literal["accept", "reject"]
+    comment: Comment | None = None
+    fix: TaskRequest | None = None
+    """With `reject`: the new task; absent: the same task once more."""
+    run_id: RunId | None = None
+    """Of the parent, where an agent reviews; like `fencing_token`."""
+    fencing_token: Token | None = None
+
+
+class HandoffResolution(Body):
+    """The body of `POST …/resolve`: how a task goes on that was handed to people."""
+
+    resolution: Literal["requeue", "done"]
+    comment: Comment | None = None
+    output: JsonObject | None = None
+    """With `done`: the result."""
+
+
+class TaskCancellation(Body):
+    """The body of `POST …/cancel`."""
+
+    reason: Name | None = None
+
+
+class BudgetTopUp(Body):
+    """The body of `POST …/budget`."""
+
+    add: Spend
+
+
+class RunRecord(BaseModel):
+    """One run of a task."""
+
+    run_id: str
+    number: int
+    """From 1."""
+    holder: str | None = None
+    """Absent once the agent is erased."""
+    fencing_token: int
+    began_at: Time
+    ended_at: Time | None = None
+    exit_reason: ExitReason | None = None
+    exit_code: int | None = None
+
+
+class ReportRecord(BaseModel):
+    """One progress report in its place."""
+
+    number: int
+    """From 1, over all runs."""
+    run_id: str
+    reported_at: Time
+    report: dict[str, Any]
+    """A ProgressReport."""
+
+
+class TaskSummary(BaseModel):
+    """One task in a listing."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task_id: str
+    title: str
+    status: TaskStatus
+    status_since: Time
+    explanation: str | None = None
+    """Why it has this status, where somebody said so."""
+    agent_id: str | None = None
+    role_id: str | None = None
+    capabilities: list[str]
+    holder: str | None = None
+    """Who has it now."""
+    attempts: int
+    """Runs since people last put it into the queue."""
+    not_before: Time | None = None
+    """While it is queued: when it may be claimed, if not yet."""
+    no_progress_seconds: float | None = None
+    """While it is held: since its run last reported, or began. Told, never acted upon."""
+    parent_id: str | None = None
+    fix_of: str | None = None
+    """The task whose review has rejected the work."""
+    created_by: str
+    created_at: Time
+
+
+class TaskRecord(TaskSummary):
+    """All that is known of a task."""
+
+    input: dict[str, Any]
+    output: dict[str, Any] | None = None
+    lease_seconds: float
+    max_attempts: int
+    backoff_seconds: float
+    budget: BudgetRecord
+    latest_report: ReportRecord | None = None
+    runs: list[RunRecord]
+    """The latest, newest first."""
+    children: list[TaskSummary]
+    """The latest, newest first."""
+
+
+class TaskList(BaseModel):
+    """The answer to `GET /api/v1/tasks`."""
+
+    tasks: list[TaskSummary]
+    total: int
+    cursor: str | None = None
+    """Where the next page begins; absent on the last one."""
+
+
+class ReportList(BaseModel):
+    """The answer to `GET …/progress`, newest first."""
+
+    reports: list[ReportRecord]
+    cursor: str | None = None
+
+
+class TaskGrant(BaseModel):
+    """A task that was granted to whoever claimed."""
+
+    task: TaskSummary
+    input: dict[str, Any]
+    run_id: str
+    lease: LeaseRecord
+    """Its `fencing_token` goes with every write; renewed like any other lease."""
+    budget: BudgetRecord
+    latest_report: ReportRecord | None = None
+    """What an earlier holder wrote last: go on from there."""
+
+
+class TaskWritten(BaseModel):
+    """The answer to a write in the name of a run; the same again for the same `idempotency_key`."""
+
+    task_id: str
+    run_id: str
+    status: TaskStatus
+    report: int | None = None
+    """The number of the report that came with it."""
+    child_id: str | None = None
+    """The task that was delegated."""
+
+
+class CallRecord(BaseModel):
+    """One metered call, and what is left after it."""
+
+    task_id: str
+    call_id: str
+    state: Literal["reserved", "settled", "released"]
+    available: Spend
+    """What is left of the envelope; in a repeated answer, what is left now."""
