@@ -52,9 +52,9 @@ EXIT_USAGE = 3
 _EXTRAS = {
     "aiohttp": "client", "typer": "client", "yarl": "client",
     "alembic": "registry", "sqlalchemy": "registry", "starlette": "registry", "sse_starlette": "registry",
-    "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry", "yaml": "registry",
+    "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry",
     "publicsuffixlist": "prober", "pycares": "prober", "rich": "prober", "schedule": "prober",
-    "uvloop": "prober",
+    "uvloop": "prober", "yaml": "prober,registry",
     "asyncpg": "postgres",
 }  # fmt: skip
 """Which extra brings a module."""
