@@ -185,6 +185,14 @@ def test_a_total_that_was_not_served_is_told_of() -> None:
     assert finding.message == "says that it has 219 items, and served 200"
 
 
+@pytest.mark.parametrize("user", ["u:s3cret", "s3cret", "s3cret" * 20])
+def test_a_password_in_a_catalogs_url_is_not_repeated(user: str) -> None:
+    walk = Walk()
+    take(walk, page(nested=(f"https://{user}@a.example/b.json",)))
+    (finding,) = walk.findings()
+    assert finding.message == "a catalog that it names has no URL: 'https://...@a.example/b.json'"
+
+
 def test_items_of_nested_catalogs_are_none_of_the_total() -> None:
     walk = Walk()
     take(walk, page(items=2, total=2, nested=("/a.json",)))

@@ -14,12 +14,15 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 from agent_health.finding import Finding
 from agent_health.prober.directories.page import MAX_NESTING_DEPTH, Document, Page
 from agent_health.target import read_target
+from agent_health.target_address import MAX_URL_CHARACTERS, without_password
 
 MAX_DOCUMENTS: Final = 25_000
 """Two million entries at a hundred a page, and a quarter more."""
 MAX_EMPTY_PAGES: Final = 10
 """In a row, while each promises another one."""
 MAX_FINDINGS: Final = 50
+MAX_PLACE_CHARS: Final = 80
+"""Of what is no URL, in a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,8 @@ class Walk:
         for place in page.nested:
             url = read_target(urljoin(base, place)) if base or "://" in place else None
             if not isinstance(url, str):
-                self.note("nested_not_read", f"a catalog that it names has no URL: {place[:80]!a}")
+                shown = without_password(place[:MAX_URL_CHARACTERS])[:MAX_PLACE_CHARS]
+                self.note("nested_not_read", f"a catalog that it names has no URL: {shown!a}")
             elif depth == MAX_NESTING_DEPTH:
                 self.note("nested_not_read", f"nested in more than {MAX_NESTING_DEPTH} catalogs: {url}")
             elif url not in self._named:
