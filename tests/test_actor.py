@@ -1,9 +1,9 @@
 import pytest
 
 from agent_health.actor import OwnActor, is_reserved
-from agent_health.registry.archive_events import ARCHIVIST
 from agent_health.registry.change_status import MONITOR
 from agent_health.registry.deliver_webhooks import COURIER
+from agent_health.registry.erase_archives import ARCHIVIST
 
 
 @pytest.mark.parametrize("name", [*OwnActor, "Monitor", "SERVER", "key:", "key:x", "KEY:x"])

@@ -83,6 +83,8 @@ class EventType(StrEnum):
     EPOCH_RAISED = "epoch.raised"
     LOG_ARCHIVED = "log.archived"
     """A closed prefix left the database; the next event follows on its last hash."""
+    ARCHIVE_ERASED = "archive.erased"
+    """What archived files told of an erased agent is gone too."""
 
 
 _PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
@@ -405,6 +407,14 @@ class LogArchived(Payload):
     """Its name, without a path."""
 
 
+class ArchiveErased(Payload):
+    """The payloads of an erased agent's events gave way to their hashes in all archived files."""
+
+    agent_id: AgentId
+    erased_sequence: Positive
+    """Of the `agent.erased` that this completes: what came before it is gone."""
+
+
 class Erased(Payload):
     """What stands in place of a payload that was erased."""
 
@@ -451,6 +461,7 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.ORIGIN_OPTED_IN:           OriginChanged,
     EventType.EPOCH_RAISED:              EpochRaised,
     EventType.LOG_ARCHIVED:              LogArchived,
+    EventType.ARCHIVE_ERASED:            ArchiveErased,
 })  # fmt: skip
 
 
@@ -463,7 +474,7 @@ class EventDraft(BaseModel):
     actor: Actor
     payload: Payload
     agent_id: Label | None = None
-    """Whose event it is, so that it is found and erased with the agent; not part of the event."""
+    """Whose event it is, so that it is found and erased with the agent; `event_chain.whose` says the same."""
     intent_id: Label | None = None
 
     @model_validator(mode="after")

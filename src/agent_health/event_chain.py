@@ -15,6 +15,7 @@ import rfc8785
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
+from agent_health.actor import is_reserved
 from agent_health.agent_record import moment
 from agent_health.document import MAX_NUMBER, OrAbsent, Time
 from agent_health.errors import BrokenChain, InvalidEvent
@@ -91,6 +92,7 @@ class Event:
 
 
 _MEMBERS = tuple(member.name for member in fields(Event))
+_MEMBERS_OF_WHOM = ("agent_id", "holder", "writer")
 _TIME: TypeAdapter[Any] = TypeAdapter(Time)
 _EVENT = TypeAdapter(Event)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -179,6 +181,13 @@ def verify(events: Iterable[Event], after: Checkpoint = GENESIS) -> Checkpoint:
 def erased(event: Event) -> Event:
     """Return the event with its payload's hash in place of the payload; its own hash stays true."""
     return replace(event, payload={"erased": payload_hash(event.payload)})
+
+
+def whose(event: Event) -> str | None:
+    """Return the agent whose event it is, with whom it is erased; None for nobody's and once erased."""
+    named = (event.payload.get(member) for member in _MEMBERS_OF_WHOM)
+    agent_id = next((name for name in named if isinstance(name, str)), None)
+    return None if agent_id is None or is_reserved(agent_id) else agent_id
 
 
 def read_event(members: object) -> Event:

@@ -194,6 +194,15 @@ def test_a_log_that_is_as_it_was_written_is_told_with_its_checkpoint(
     assert report["checkpoint"] == {"sequence": 4, "hash": last["hash"]}
 
 
+def test_archives_that_still_tell_of_the_erased_are_told(registry: RegistryServer, capsys: Captured) -> None:
+    assert json.loads(verify(capsys, registry.database_url, "--json"))["archive_erasures"] == 0
+    assert "archives" not in verify(capsys, registry.database_url)
+    with closing(sqlite3.connect(registry.directory / "registry.db")) as connection, connection:
+        connection.execute("INSERT INTO archive_erasures VALUES (9, 'agent-1', '[[1,5]]')")
+    assert json.loads(verify(capsys, registry.database_url, "--json"))["archive_erasures"] == 1
+    assert "may still tell of 1 erased agents" in verify(capsys, registry.database_url)
+
+
 @pytest.mark.parametrize(
     ("statement", "word"),
     [

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -21,7 +22,9 @@ from tests.support.lifecycle_model import ALIVE, Agent, Lease, Model
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from agent_health.access import Role
+from agent_health.event_chain import whose
 from agent_health.registry.verify_events import verify_log
+from agent_health.storage import event_log
 from agent_health.storage.database import open_database
 
 NAMES = ("agent-1", "agent-2")
@@ -50,6 +53,8 @@ class ApiMachine(RuleBasedStateMachine):
         self.model = Model(self.clock.at_s)
         self.told = 0
         """The sequence of the last event that was looked at."""
+        self.owned = 0
+        """The same, where it was looked at whose it is."""
         self.last_told: dict[str, tuple[str, int, int]] = {}
         """Where the log's events have led each agent: status, incarnation, version."""
         self.tokens: dict[str, int] = {}
@@ -347,6 +352,13 @@ class ApiMachine(RuleBasedStateMachine):
     def the_log_proves_what_is_stored(self) -> None:
         report = self.run(self.api.database.read(verify_log))
         assert report.is_good, (report.fault, report.differences)
+
+    @invariant()
+    def what_an_event_says_tells_whose_it_is(self) -> None:
+        new = partial(event_log.with_agents, sequence=self.owned, limit=1_000)
+        for event, agent_id in self.run(self.api.database.read(new)):
+            assert whose(event) == agent_id, event
+            self.owned = event.sequence
 
 
 class PostgresqlMachine(ApiMachine):

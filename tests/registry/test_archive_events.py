@@ -13,7 +13,7 @@ from agent_health.registry import archive_events
 from agent_health.registry.archive_events import Archivist, archive, archive_directory
 from agent_health.registry.settings import RegistrySettings
 from agent_health.storage import event_archive, event_log
-from agent_health.storage.event_archive import read_archive
+from agent_health.storage.event_archive import Archived, read_archive
 from agent_health.storage.tables import events
 
 DAY_S = 86_400.0
@@ -24,7 +24,7 @@ def files_in(directory: Path) -> list[Path]:
     return sorted(directory.glob("*events*"))
 
 
-async def archive_everything(api: RegistryApi, directory: Path) -> archive_events.Archived | None:
+async def archive_everything(api: RegistryApi, directory: Path) -> Archived | None:
     return await archive(api.database, directory, api.clock.now_s() + 1)
 
 
@@ -141,7 +141,7 @@ async def test_who_is_killed_while_writing_leaves_no_half_file(
     monkeypatch.setattr(event_archive.ArchiveFile, "finish", full)
     with pytest.raises(OSError, match="no space"):
         await archive_everything(api, tmp_path / "archive")
-    assert [*(tmp_path / "archive").iterdir()] == []
+    assert files_in(tmp_path / "archive") == []
     assert (await report(api)).is_good
 
 

@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 from tests.support.databases import KINDS, WoundClock, bare_url
 from tests.support.directory_api import claim, put, upload
-from tests.support.registry_api import RegistryApi
+from tests.support.registry_api import AGENTS, RegistryApi
 
 from agent_health.agent_record import moment
 from agent_health.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
 from agent_health.event import EventType
-from agent_health.event_chain import verify
+from agent_health.event_chain import Event, verify, whose
+from agent_health.registry.archive_events import archive
 from agent_health.registry.back_up import Restored, back_up, restore
+from agent_health.registry.erase_archives import erase_archives
+from agent_health.registry.verify_events import verify_log
 from agent_health.replay import Replay
-from agent_health.storage import all_rows, event_log, schema
+from agent_health.storage import all_rows, archive_erasures, event_log, schema
+from agent_health.storage.archive_erasures import ArchiveErasure
 from agent_health.storage.database import Database, Transaction, open_database
+from agent_health.storage.event_archive import files_in, read_archive
 
 LEASES = "/api/v1/leases"
 Made = Callable[[str], Awaitable[RegistryApi]]
@@ -103,6 +108,8 @@ async def test_all_comes_back_into_either_kind_of_database(
 ) -> None:
     file = tmp_path / "backup.gz"
     await fill_with_targets(full)
+    erasure = ArchiveErasure(7, "agent-9", ((1, 6),))
+    await full.database.write(lambda transaction: archive_erasures.add(transaction, erasure))
     before = await everything(full.database)
     assert {name for name, rows in before.items() if not rows} <= {
         "commands",
@@ -118,6 +125,36 @@ async def test_all_comes_back_into_either_kind_of_database(
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"leases", "events", "event_log", "registry"}
     assert after["events"][: len(before["events"])] == before["events"]
+
+
+async def test_who_comes_back_with_a_backup_stays_erased_in_archives_and_can_be_erased_anew(
+    full: RegistryApi, tmp_path: Path
+) -> None:
+    file, archives = tmp_path / "backup.gz", tmp_path / "archives"
+
+    async def erase() -> None:
+        answer = await full.ask("DELETE", f"{AGENTS}/agent-1/record")
+        assert answer.status == 200, answer.body
+        await erase_archives(full.database, archives)
+
+    def archived() -> list[Event]:
+        return [event for found in files_in(archives) for event in read_archive(found.path)]
+
+    await archive(full.database, archives, full.clock.now_s() + 1)
+    await full.database.read(lambda transaction: back_up(transaction, file))
+    await erase()
+    await back(full.database, file, is_forced=True)
+    assert "agent-1" not in {whose(event) for event in archived()}
+    assert await full.record("agent-1")
+    full.clock.advance(1)
+    await archive(full.database, archives, full.clock.now_s())
+    assert "agent-1" in {whose(event) for event in archived()}
+    await erase()
+    assert "agent-1" not in {whose(event) for event in archived()}
+    found = await full.database.read(verify_log)
+    assert found.is_good, found
+    assert found.archive_erasures == 0
+    assert verify(archived()) == found.archived
 
 
 async def test_tokens_after_a_restore_are_above_all_before(

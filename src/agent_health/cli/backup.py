@@ -53,7 +53,8 @@ def restore(
     """Put back what a backup holds, into SQLite or PostgreSQL, wherever it came from.
 
     All or nothing: the file is read whole before anything is changed. Every lease is over then, and all
-    new fencing tokens are above all old ones. Nobody dies of the time since the backup.
+    new fencing tokens are above all old ones. Nobody dies of the time since the backup. Agents that were
+    erased since are back: erase them again. Move archives that were written since to another place.
 
     Stop all servers of this database first, and start them again afterwards: what they remember is of
     another past. One that runs all the same ends its event streams.

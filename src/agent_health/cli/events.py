@@ -187,6 +187,7 @@ def verify_events(
       good        whether nothing is wrong
       fault       what broke the chain, or null   differences  between the log and the stored states
       events, erased, agents, leases              how many there are
+      archive_erasures                            erased agents of whom archived files may still tell
       archived, checkpoint                        sequence and hash where the database begins and ends
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     report = _verified(database)
@@ -194,7 +195,8 @@ def verify_events(
         write_json(sys.stdout, {
             "good": report.is_good, "fault": report.fault, "differences": list(report.differences),
             "events": report.events, "erased": report.erased, "agents": report.agents,
-            "leases": report.leases, "archived": asdict(report.archived), "checkpoint": asdict(report.last),
+            "leases": report.leases, "archive_erasures": report.archive_erasures,
+            "archived": asdict(report.archived), "checkpoint": asdict(report.last),
         })  # fmt: skip
     else:
         write_page(sys.stdout, _report(report), colours=has_colours(sys.stdout))
@@ -229,6 +231,8 @@ def _report(report: "LogReport") -> Iterator[Line]:
     yield Line("tell of", f"{report.agents} agents, {report.leases} leased resources")
     if report.archived.sequence:
         yield Line("archived", f"up to {report.archived.sequence} {report.archived.hash}")
+    if report.archive_erasures:
+        yield Line("archives", f"may still tell of {report.archive_erasures} erased agents")
     yield Line("checkpoint", f"{report.last.sequence} {report.last.hash}")
 
 

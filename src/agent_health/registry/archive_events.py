@@ -9,19 +9,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
-from agent_health.actor import OwnActor
 from agent_health.agent_record import moment
 from agent_health.errors import AgentHealthError, BrokenChain
 from agent_health.event import EventDraft, EventType, LogArchived
 from agent_health.event_chain import Checkpoint, Event, link, written_time
+from agent_health.registry.erase_archives import ARCHIVIST, erase_archives
 from agent_health.registry.settings import RegistrySettings
 from agent_health.replay import Replay
-from agent_health.storage import event_log, webhooks
+from agent_health.storage import archive_erasures, event_log, webhooks
 from agent_health.storage.database import Database, Transaction
-from agent_health.storage.event_archive import ArchiveFile, last_of_unfinished
+from agent_health.storage.event_archive import Archived, ArchiveFile, alone_in, last_of_unfinished
 from agent_health.storage.event_log import PAGE, Head
 
 MAX_EVENTS = 50_000
@@ -29,25 +28,17 @@ MAX_EVENTS = 50_000
 MAX_TRIES = 3
 """When others archive or erase the same events."""
 ARCHIVE_SECONDS = 3_600.0
-"""Between two looks whether events have become old enough."""
+"""Between two looks whether events have become old enough, or somebody was erased of whom files tell."""
 DAY_SECONDS = 86_400.0
-ARCHIVIST = OwnActor.ARCHIVIST.value
-"""Who acts when events grow old."""
 
 _log = logging.getLogger("agent_health.registry")
 
 
-@dataclass(frozen=True, slots=True)
-class Archived:
-    """Events that have left the database."""
-
-    first_sequence: int
-    last_sequence: int
-    path: Path
-
-
 class Archivist:
-    """Archives what is older than `event_retention_days`, in one server process or several."""
+    """Archives what is older than `event_retention_days`, and lets archives forget who is erased.
+
+    In one server process or several.
+    """
 
     def __init__(self, database: Database, settings: RegistrySettings) -> None:
         self._database = database
@@ -55,16 +46,34 @@ class Archivist:
         self._directory = archive_directory(database, settings)
 
     async def run(self) -> None:
-        """Look once in an hour until cancelled; without a retention, at nothing."""
-        while self._days is not None:
-            try:
-                now_s = await self._database.read(lambda transaction: transaction.now_s)
-                while await archive(self._database, self._directory, now_s - self._days * DAY_SECONDS):
-                    pass
-            except (AgentHealthError, OSError):
-                # Nothing is lost; a broken log or a full disk is for people to look at.
-                _log.exception("old events could not be archived")
+        """Look once in an hour until cancelled. Without a retention nothing is archived; it may have been."""
+        while True:
+            if self._days is not None:
+                await self._archive(self._days)
+            await self._erase()
             await asyncio.sleep(ARCHIVE_SECONDS)
+
+    async def _archive(self, days: float) -> None:
+        try:
+            now_s = await self._database.read(lambda transaction: transaction.now_s)
+            while await archive(self._database, self._directory, now_s - days * DAY_SECONDS):
+                pass
+        except (AgentHealthError, OSError):
+            # Nothing is lost; a broken log or a full disk is for people to look at.
+            _log.exception("old events could not be archived")
+
+    async def _erase(self) -> None:
+        try:
+            await erase_archives(self._database, self._directory)
+            left = await self._database.read(archive_erasures.count)
+        except (AgentHealthError, OSError):
+            _log.exception("what archives tell of erased agents could not be erased")
+        else:
+            if left:
+                _log.warning(
+                    "%d erased agents may still be told of by archived files that are damaged, in use, "
+                    "or not in %s", left, self._directory.absolute(),
+                )  # fmt: skip
 
 
 def archive_directory(database: Database, settings: RegistrySettings) -> Path:
@@ -76,14 +85,15 @@ def archive_directory(database: Database, settings: RegistrySettings) -> Path:
 
 
 async def archive(database: Database, directory: Path, before_s: float) -> Archived | None:
-    """Archive events created before `before_s`, `MAX_EVENTS` at most; None if there are none.
+    """Archive events created before `before_s`, `MAX_EVENTS` at most.
 
-    BrokenChain or Unreplayable if the log is not as it was written: then it stays where it is. OSError
-    if the file cannot be written.
+    None if there are none, or if another process is at the archive. BrokenChain or Unreplayable if the log
+    is not as it was written: then it stays where it is. OSError if the file cannot be written.
     """
-    for _ in range(MAX_TRIES):
-        with contextlib.suppress(_CameBetween):
-            return await _archive(database, directory, before_s)
+    with alone_in(directory) as is_alone:
+        for _ in range(MAX_TRIES if is_alone else 0):
+            with contextlib.suppress(_CameBetween):
+                return await _archive(database, directory, before_s)
     return None
 
 

@@ -1,7 +1,8 @@
 """How is an agent forgotten? (`DELETE /api/v1/agents/{agent_id}/record`)
 
 Deregistering keeps the record for audit; erasing keeps nothing of it. The log stays whole: each payload
-of the agent's events gives way to its hash. What was archived before is in files, which stay as they are.
+of the agent's events gives way to its hash. What was archived before is in files: whichever server
+process has them does the same there (`erase_archives`), and an event says when no file tells of it.
 """
 
 from pydantic import BaseModel
@@ -16,18 +17,20 @@ from agent_health.registry.find_agents import existing_agent
 from agent_health.registry.judge_agents import Change
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.replay import Replay
-from agent_health.storage import event_log, logged_states, targets
+from agent_health.storage import archive_erasures, event_log, logged_states, targets
+from agent_health.storage.archive_erasures import ArchiveErasure
 from agent_health.storage.database import Transaction
 
 
 class Erasure(BaseModel):
-    """What was erased, and what could not be."""
+    """What was erased, and what will be."""
 
     agent_id: str
     events: int
     """How many payloads gave way to their hash."""
     archived_sequence: int
-    """Events up to here are in archived files, perhaps some of this agent; 0 if there are none."""
+    """Events up to here are in archived files, perhaps some of this agent: they are erased there within an
+    hour, or once the files are back, and then `archive.erased` says so. 0 if there are none."""
 
 
 def erase_agent(transaction: Transaction, call: Call) -> Reply:
@@ -58,6 +61,9 @@ def erase_agent(transaction: Transaction, call: Call) -> Reply:
         replay = Replay.from_json(head.archived_states)
         replay.forget(agent_id)
         event_log.set_archived(transaction, head.archived, replay.to_json())
+    if head.archived.sequence:
+        told = ((1, head.archived.sequence),)
+        archive_erasures.add(transaction, ArchiveErasure(head.last.sequence + 1, agent_id, told))
     payload = AgentErased(agent_id=agent_id, events=events)
     draft = EventDraft(type=EventType.AGENT_ERASED, actor=call.actor, payload=payload, agent_id=agent_id)
     event_log.append(transaction, [draft])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from agent_health.errors import BrokenChain, Unreplayable
 from agent_health.event_chain import Checkpoint, link
 from agent_health.registry.archive_events import replay_from
-from agent_health.storage import event_log, logged_states
+from agent_health.storage import archive_erasures, event_log, logged_states
 from agent_health.storage.database import Transaction
 
 
@@ -16,7 +16,9 @@ class LogReport:
     events: int
     """How many are in the database."""
     erased: int
-    """How many events have lost their payload, archived ones included."""
+    """How many events have lost their payload, in the database or before they were archived."""
+    archive_erasures: int
+    """Of how many erased agents archived files may still tell."""
     agents: int
     """How many the log knows of."""
     leases: int
@@ -60,6 +62,7 @@ def verify_log(transaction: Transaction) -> LogReport:
     return LogReport(
         events=checkpoint.sequence - head.archived.sequence,
         erased=replay.erased_events,
+        archive_erasures=archive_erasures.count(transaction),
         agents=len(replay.agents),
         leases=len(replay.leases),
         archived=head.archived,

@@ -128,6 +128,12 @@ def last_sequence(transaction: Transaction) -> int:
     return transaction.connection.scalar(select(event_log.c.sequence).where(event_log.c.id == 1)) or 0
 
 
+def archived_sequence(transaction: Transaction) -> int:
+    """Return up to where the events have left the database; 0 if none has."""
+    wanted = select(event_log.c.archived_sequence).where(event_log.c.id == 1)
+    return transaction.connection.scalar(wanted) or 0
+
+
 def leads_over(transaction: Transaction, sequence: int, event_hash: str) -> bool:
     """Whether the event at `sequence` has this hash; of what was archived since, it is believed."""
     at_place = transaction.connection.scalar(select(events.c.hash).where(events.c.sequence == sequence))

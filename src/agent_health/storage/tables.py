@@ -171,6 +171,19 @@ event_log = Table(
     Column("archived_states", Text, comment="what a replay knows at the end of what was archived"),
 )
 
+archive_erasures = Table(
+    "archive_erasures",
+    metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False, comment="of its agent.erased"),
+    Column("agent_id", String(128), nullable=False),
+    Column(
+        "remaining",
+        Text,
+        nullable=False,
+        comment="from and to which sequence archives may tell of it, as JSON",
+    ),
+)
+
 keys = Table(
     "keys",
     metadata,
