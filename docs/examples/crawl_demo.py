@@ -12,30 +12,27 @@ as what they are.
 import asyncio
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+from demo_programs import COMMAND, PATIENCE_SECONDS, address, exit_with, first_line, process, say
 
 from agent_health.client import RegistryClient
 from agent_health.target import target_id
 
 HERE = Path(__file__).parent
 DEFINITION = HERE.parents[1] / "probes" / "demo.yml"
-COMMAND = [str(Path(sys.executable).with_name("agent-health"))]
 DATABASE = "registry.db"
 MESSAGES = 20
 """For each agent, so that it has something to say of itself."""
-PATIENCE_SECONDS = 20
-BEGAN_S = time.monotonic()
 EXPECTED = {
     "well": "ok",
     "half": "ok",
@@ -46,48 +43,6 @@ EXPECTED = {
     "no name": "dns_failure",
 }
 """How a probe of each of them has to end."""
-
-
-@contextmanager
-def process(command: list[str], environment: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """Run a program until the end of the block; Ctrl-C is for the demo, which then ends it."""
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, **environment},
-        start_new_session=True,
-    ) as running:
-        try:
-            yield running
-        finally:
-            running.terminate()
-            try:
-                running.wait(PATIENCE_SECONDS)
-            except subprocess.TimeoutExpired:
-                running.kill()
-
-
-def first_line(running: "subprocess.Popen[str]") -> str:
-    """Return what a program says first."""
-    line = running.stdout.readline().strip() if running.stdout else ""
-    if not line:
-        raise SystemExit("a part of the demo did not start")
-    return line
-
-
-def address(server: "subprocess.Popen[str]") -> str:
-    """Return where a registry is: it says so last, once it answers."""
-    while "registry at" not in (line := first_line(server)):
-        pass
-    return line.rpartition(" ")[2]
-
-
-def say(text: str) -> None:
-    """Tell what has happened, and when."""
-    print(f"{time.monotonic() - BEGAN_S:6.1f} s  {text}", flush=True)
 
 
 def run(*arguments: str, environment: Mapping[str, str], directory: str) -> None:
@@ -240,15 +195,5 @@ def main() -> int:
     return 0
 
 
-def end_in_order(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
-    # SIGINT too: a shell that starts us in the background has it ignored.
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, end_in_order)
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    exit_with(main)

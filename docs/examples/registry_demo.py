@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
+
+from demo_programs import COMMAND, PATIENCE_SECONDS, address, exit_with, first_line, process, say
 
 from agent_health.agent_record import AgentRecord
 from agent_health.client import RegistryClient
@@ -26,56 +27,12 @@ from agent_health.lifecycle import Status
 
 HERE = Path(__file__).parent
 STATE = ("monthly-report", "draft")
-PATIENCE_SECONDS = 20
-BEGAN_S = time.monotonic()
-COMMAND = [str(Path(sys.executable).with_name("agent-health"))]
 WORKERS = ("worker-1", "worker-2", "worker-3")
-
-
-@contextmanager
-def process(command: list[str], environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """Run a program until the end of the block; Ctrl-C is for the demo, which then ends it."""
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-        start_new_session=True,
-    ) as running:
-        try:
-            yield running
-        finally:
-            running.terminate()
-            try:
-                running.wait(PATIENCE_SECONDS)
-            except subprocess.TimeoutExpired:
-                running.kill()
-
-
-def first_line(running: "subprocess.Popen[str]") -> str:
-    """Return what a program says first; if it ends before, what it complains of."""
-    line = running.stdout.readline().strip() if running.stdout else ""
-    if not line:
-        raise SystemExit(f"it did not start:\n{running.stderr.read() if running.stderr else ''}")
-    return line
-
-
-def address(server: "subprocess.Popen[str]") -> str:
-    """Return where a registry is: it says so last, once it answers."""
-    while "registry at" not in (line := first_line(server)):
-        pass
-    return line.rpartition(" ")[2]
 
 
 def key_file(directory: str, agent_id: str) -> Path:
     """Return where an agent keeps its own key."""
     return Path(directory, f"{agent_id}.key")
-
-
-def say(text: str) -> None:
-    """Tell what has happened, and when."""
-    print(f"{time.monotonic() - BEGAN_S:6.1f} s  {text}", flush=True)
 
 
 async def until(client: RegistryClient, agent_id: str, status: Status) -> AgentRecord:
@@ -177,15 +134,5 @@ def main() -> int:
         return subprocess.run(verify, env={**os.environ, **database}, check=False).returncode
 
 
-def end_in_order(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
-    # SIGINT too: a shell that starts us in the background has it ignored.
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, end_in_order)
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    exit_with(main)

@@ -1,0 +1,85 @@
+"""How does a demo start its programs, hear from them, and end them all when it ends?"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+COMMAND = [str(Path(sys.executable).with_name("agent-health"))]
+PATIENCE_SECONDS = 20
+BEGAN_S = time.monotonic()
+
+
+@contextmanager
+def process(command: list[str], environment: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """Run a program until the end of the block; Ctrl-C is for the demo, which then ends it."""
+    with (
+        # No pipe: nobody reads it while all goes well, and it would be full.
+        tempfile.TemporaryFile("w+") as complaints,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        ) as running,
+    ):
+        running.stderr = complaints
+        try:
+            yield running
+        finally:
+            running.terminate()
+            try:
+                running.wait(PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                running.kill()
+
+
+def first_line(running: "subprocess.Popen[str]") -> str:
+    """Return what a program says first; if it ends before, what it complains of."""
+    line = running.stdout.readline().strip() if running.stdout else ""
+    if not line:
+        raise SystemExit(f"it did not start:\n{_complaints(running)}")
+    return line
+
+
+def _complaints(running: "subprocess.Popen[str]") -> str:
+    if running.stderr is None:
+        return ""
+    running.stderr.seek(0)
+    return running.stderr.read()
+
+
+def address(server: "subprocess.Popen[str]") -> str:
+    """Return where a registry is: it says so last, once it answers."""
+    while "registry at" not in (line := first_line(server)):
+        pass
+    return line.rpartition(" ")[2]
+
+
+def say(text: str) -> None:
+    """Tell what has happened, and when."""
+    print(f"{time.monotonic() - BEGAN_S:6.1f} s  {text}", flush=True)
+
+
+def exit_with(main: Callable[[], int]) -> NoReturn:
+    """Exit with what a demo returns, once all that it has started is ended, also if somebody ends it."""
+    # SIGINT too: a shell that starts us in the background has it ignored.
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, _end_in_order)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _end_in_order(*_: object) -> None:
+    raise KeyboardInterrupt
