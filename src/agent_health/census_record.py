@@ -68,7 +68,7 @@ class CensusCounts(BaseModel):
     made_at: Time
     since: Time
     until: Time
-    """`probes` are counted by whole hours: all that this period touches."""
+    """`probes` are counted by whole hours, all that this period touches; or those of one run alone."""
     targets: list[TargetCount]
     """Each once."""
     directories: list[DirectoryCount]

@@ -52,6 +52,11 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
     assert counted["directories"][0]["name"] == "agents.txt"
     assert {layer["layer"] for layer in counted["layers"]} >= {"discovery", "readiness"}
     assert counted["layers"][0]["latency"]["count"] > 0
+    # The first time was within the same hour, and is not counted again.
+    assert all(layer["count"] <= 6 for layer in counted["layers"])
+    assert (counted["since"], counted["until"]) == tuple(
+        counted["runs"][1][at] for at in ("began_at", "ended_at")
+    )
     # Nobody is asked for what is known already.
     assert await census("agents.db", "--format", "csv") == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))

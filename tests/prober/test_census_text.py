@@ -21,6 +21,17 @@ def test_markdown_begins_with_what_matters() -> None:
     assert "| never measured |      14 | 14.0 % |" in lines
 
 
+def test_it_is_told_which_time_is_covered_to_the_second() -> None:
+    taken = take_census(facts())
+    assert as_markdown(taken).splitlines()[3] == (
+        "Taken 2026-09-21 14:13:20 UTC, each target by its last probe. "
+        "Layers and latencies are of the probes from 2026-09-21 14:08:20 to 2026-09-21 14:13:20 UTC."
+    )
+    never = take_census(facts(since_s=None, until_s=None))
+    assert as_markdown(never).splitlines()[3].endswith("by its last probe.")
+    assert ["period", "", "since", "2026-09-21T14:08:20+00:00"] in rows_of_csv()
+
+
 def test_columns_of_markdown_stand_under_one_another() -> None:
     lines = as_markdown(take_census(facts())).splitlines()
     tables: list[list[str]] = [[]]

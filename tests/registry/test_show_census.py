@@ -117,12 +117,30 @@ async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi,
     assert (await census(api, "?name=weekly"))["runs"] == [ended]
 
 
+@pytest.mark.usefixtures("measured")
+async def test_probes_of_one_run_are_counted_apart(api: RegistryApi, clock: WoundClock) -> None:
+    begun = await put_run(api, "one")
+    await report(api, clock, URLS[2], {}, discovery={"result": "timeout"})
+    ended = await put_run(api, "one", is_over=True)
+    await report(api, clock, URLS[2], {}, discovery={"result": "timeout"})
+    counts = await census(api, "?run=one")
+    assert [tuple(row.values()) for row in counts["probes"]] == [
+        ("discovery", "timeout", -1, 1),
+        ("overall", "timeout", -1, 1),
+    ]
+    assert (counts["since"], counts["until"]) == (begun["began_at"], ended["ended_at"])
+    assert len(counts["runs"]) == 1
+    refused = await api.ask("GET", f"{PATH}?run=two", key=Role.READER)
+    assert (refused.status, "/run" in refused.body.decode()) == (422, True)
+
+
 @ON_ONE_DATABASE
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
         ("GET", "?since=yesterday", None),
         ("GET", "?until=", None),
+        ("GET", "?run=a%20b", None),
         ("GET", "/hosts?cursor=x", None),
         ("PUT", "/runs/a b", {"name": "x"}),
         ("PUT", "/runs/a", {"name": ""}),

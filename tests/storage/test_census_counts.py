@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
+from sqlalchemy import update
 from tests.support.databases import WoundClock
 
 from agent_health.access import Role
@@ -15,6 +16,8 @@ from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ProbeReport, ShardBatch
 from agent_health.storage import census_counts
 from agent_health.storage.database import Database
+from agent_health.storage.result_history import SECONDS_PER_HOUR, SumRow
+from agent_health.storage.tables import census_runs
 from agent_health.target import host_of, shard_of, target_id
 
 LISTS = {
@@ -37,6 +40,12 @@ async def counted(database: Database, clock: WoundClock) -> Database:
         await lists.put_page(name, "import", 1, ImportPage(urls=urls))
         while (await lists.apply(name, "import", pages=1)).is_under_way:
             pass
+    await probe(database, clock)
+    return database
+
+
+async def probe(database: Database, clock: WoundClock) -> None:
+    """Take in a probe of each target that is ever probed here."""
     ledger = LocalLedger(database)
     claims = {claim.shard: claim for claim in await ledger.claim("worker-1", 60.0, {})}
     now = datetime.fromtimestamp(clock.now_s(), UTC)
@@ -49,7 +58,6 @@ async def counted(database: Database, clock: WoundClock) -> Database:
             memory=ProbeMemory(probed_at_s=clock.now_s(), result=result, protocol_version=version),
         )
         await ledger.report([ShardBatch(claim=claims[shard_of(host_of(url))], reports=[report])])
-    return database
 
 
 async def test_hosts_come_with_their_results_and_the_versions_of_the_living(counted: Database) -> None:
@@ -111,6 +119,49 @@ async def test_a_pass_is_open_until_it_has_ended_and_keeps_how_it_ended(
     (ended,) = await counted.read(lambda tx: census_counts.runs(tx, "census", 10))
     assert ended.ended_at_s == since_s + 30
     assert ended.counts == {"ok": 2, "refused": 1, "gated": 1, None: 1}
+
+
+async def test_two_passes_within_an_hour_have_each_the_sums_of_their_own_probes(
+    counted: Database, clock: WoundClock
+) -> None:
+    probed = [
+        ("discovery", "gated", 18, 1),
+        ("discovery", "ok", 18, 2),
+        ("discovery", "refused", 18, 1),
+        ("overall", "gated", -1, 1),
+        ("overall", "ok", -1, 2),
+        ("overall", "refused", -1, 1),
+    ]
+
+    async def sums(run_id: str) -> list[SumRow] | None:
+        return await counted.read(partial(census_counts.run_sums, run_id=run_id))
+
+    await counted.write(partial(census_counts.begin_run, run_id="one", name="census"))
+    # What was there before is none of its own.
+    assert await sums("one") == []
+    clock.advance(1)
+    await probe(counted, clock)
+    assert await sums("one") == probed
+    await counted.write(partial(census_counts.end_run, run_id="one"))
+    await counted.write(partial(census_counts.begin_run, run_id="two", name="census"))
+    # A pass may go on over the end of its hour.
+    for seconds in (1, SECONDS_PER_HOUR):
+        clock.advance(seconds)
+        await probe(counted, clock)
+    await counted.write(partial(census_counts.end_run, run_id="two"))
+    clock.advance(1)
+    await probe(counted, clock)
+    assert await sums("one") == probed
+    assert await sums("two") == [(*row[:3], 2 * row[3]) for row in probed]
+    assert await sums("three") is None
+
+
+async def test_of_a_pass_of_an_earlier_version_no_sums_are_known(database: Database) -> None:
+    await database.write(partial(census_counts.begin_run, run_id="old", name="census"))
+    await database.write(lambda tx: tx.connection.execute(update(census_runs).values(sums=None)))
+    for _ in range(2):
+        assert await database.read(partial(census_counts.run_sums, run_id="old")) is None
+        await database.write(partial(census_counts.end_run, run_id="old"))
 
 
 async def test_the_latest_passes_come_first(database: Database, clock: WoundClock) -> None:

@@ -1,8 +1,7 @@
 """From which counts is a census taken, and over which time?"""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from agent_health.card_interfaces import GENERATIONS, major_minor
@@ -22,12 +21,13 @@ from agent_health.prober.census import (
     take_census,
 )
 from agent_health.result_sums import NO_LATENCY, Layer, percentile_ms
-from agent_health.storage import census_counts, result_history, targets
+from agent_health.storage import census_counts, targets
 from agent_health.storage.census_counts import StoredRun
 from agent_health.storage.database import Transaction
+from agent_health.storage.result_history import ALL_TARGETS, SECONDS_PER_HOUR, SumRow, hour_of, sums_between
 
 WATCHED_SECONDS: Final = 86_400.0
-"""Over which probes are counted, where there was no single pass over all targets."""
+"""Over which probes are counted, by whole hours, where there was no pass over all targets."""
 
 OTHER_GENERATION: Final = "(another one)"
 
@@ -41,15 +41,15 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
     if name is None:
         latest = census_counts.runs(transaction, None, 1)
         name = latest[0].name if latest else ""
-    runs = [_run(run) for run in census_counts.runs(transaction, name, MAX_RUNS)]
-    since_s, until_s = _period(runs, now_s)
-    sums = result_history.sums_between(
-        transaction,
-        result_history.ALL_TARGETS,
-        result_history.hour_of(since_s),
-        result_history.hour_of(until_s) + 1,
-        layers=[layer for layer in Layer if layer is not Layer.OVERALL],
-    )
+    runs = census_counts.runs(transaction, name, MAX_RUNS)
+    if runs:
+        since_s, until_s = runs[0].began_at_s, runs[0].ended_at_s or now_s
+        sums = census_counts.run_sums(transaction, runs[0].run_id) or []
+    else:
+        hour, until_s = hour_of(now_s - WATCHED_SECONDS), now_s
+        since_s = hour * SECONDS_PER_HOUR
+        sums = sums_between(transaction, ALL_TARGETS, hour, hour_of(now_s) + 1)
+    sums = [row for row in sums if row[0] != Layer.OVERALL]
     has_sums = bool(sums)
     return take_census(
         CensusFacts(
@@ -68,7 +68,7 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
                 HealthStatus(status): count for status, count in census_counts.health(transaction).items()
             },
             gone=dict(targets.count_gone(transaction)),
-            runs=runs,
+            runs=[_run(run) for run in runs],
         )
     )
 
@@ -78,12 +78,10 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
     known = await client.census.counts(name=name)
     if name is None and known.runs:
         name = known.runs[0].name
-        known = await client.census.counts(name=name)
-    runs = [_run_of(run) for run in known.runs]
-    since_s, until_s = _period(runs, known.made_at.timestamp())
-    counts = await client.census.counts(
-        since=datetime.fromtimestamp(since_s, UTC), until=datetime.fromtimestamp(until_s, UTC), name=name
-    )
+    counts = known if not known.runs else await client.census.counts(run=known.runs[0].run_id, name=name)
+    since_s, until_s = counts.since.timestamp(), counts.until.timestamp()
+    if not known.runs:
+        since_s = hour_of(since_s) * SECONDS_PER_HOUR
     sums = [
         (row.layer.value, row.result.value, row.bucket, row.count)
         for row in counts.probes
@@ -101,7 +99,7 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
             latencies=_latencies(sums),
             health=counts.health,
             gone=counts.gone,
-            runs=runs,
+            runs=[_run_of(run) for run in counts.runs],
         )
     )
 
@@ -114,13 +112,6 @@ async def _platforms_at(client: RegistryClient) -> list[HostCount]:
     return [HostCount(*key, count) for key, count in counted.items()]
 
 
-def _period(runs: Sequence[RunFacts], now_s: float) -> tuple[float, float]:
-    """Return the time of the last pass, which comes first; without one, the last day."""
-    if not runs:
-        return now_s - WATCHED_SECONDS, now_s
-    return runs[0].began_at_s, runs[0].ended_at_s or now_s
-
-
 def _hosts(transaction: Transaction) -> Iterator[HostCount]:
     for host, result, version, count in census_counts.hosts(transaction, sorted(ANSWERED)):
         yield HostCount(host, _result(result), _generation(version), count)
@@ -131,7 +122,7 @@ def _generation(version: str | None) -> str | None:
     return None if version is None else GENERATIONS.get(major_minor(version) or "", OTHER_GENERATION)
 
 
-def _layers(sums: Iterable[tuple[str, str, int, int]]) -> Iterator[LayerCount]:
+def _layers(sums: Iterable[SumRow]) -> Iterator[LayerCount]:
     """Return how layers ended, in the order in which a probe asks them."""
     counted: Counter[tuple[str, str]] = Counter()
     for layer, result, _, count in sums:
@@ -141,7 +132,7 @@ def _layers(sums: Iterable[tuple[str, str, int, int]]) -> Iterator[LayerCount]:
         yield LayerCount(layer, ResultClass(result), counted[layer, result])
 
 
-def _latencies(sums: Iterable[tuple[str, str, int, int]]) -> dict[str, Latency]:
+def _latencies(sums: Iterable[SumRow]) -> dict[str, Latency]:
     """Return how long answers took, of each layer that was ever answered."""
     buckets: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for layer, _, bucket, count in sums:

@@ -18,15 +18,21 @@ class RegistryCensus:
         self._connection = connection
 
     async def counts(
-        self, *, since: datetime | None = None, until: datetime | None = None, name: str | None = None
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        run: str | None = None,
+        name: str | None = None,
     ) -> CensusCounts:
         """Return how many targets there are by their last result, and how probes of a period ended.
 
-        `name`: only the runs of one probe definition.
+        `run`: of no period, but of one run, by its id. `name`: only the runs of one probe definition.
         """
         query = query_of(
             since=None if since is None else since.isoformat(),
             until=None if until is None else until.isoformat(),
+            run=run,
             name=name,
         )
         question = Question(method="GET", path=path_of("census"), query=query, may_repeat=True)

@@ -55,10 +55,11 @@ LIMITS: Final = (
 
 def period(census: Census) -> str:
     """Say when the census was taken, and over which time probes are counted."""
-    told = f"Taken {census.made_at:%Y-%m-%d %H:%M} UTC"
+    told = f"Taken {census.made_at:%Y-%m-%d %H:%M:%S} UTC, each target by its last probe."
     if census.since is None or census.until is None:
-        return f"{told}."
-    return f"{told}, from probes between {census.since:%Y-%m-%d %H:%M} and {census.until:%Y-%m-%d %H:%M} UTC."
+        return told
+    period = f"{census.since:%Y-%m-%d %H:%M:%S} to {census.until:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{told} Layers and latencies are of the probes from {period}."
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -89,10 +90,12 @@ def as_csv(census: Census) -> str:
     return written.getvalue()
 
 
-_Fact = tuple[str, str, str, int | float | None]
+_Fact = tuple[str, str, str, int | float | str | None]
 
 
 def _facts(census: Census) -> Iterator[_Fact]:
+    for what, at in (("made_at", census.made_at), ("since", census.since), ("until", census.until)):
+        yield "period", "", what, None if at is None else at.isoformat()
     yield from _of_groups("targets", "", census.groups, census.alive_ratio)
     yield from _of_results(census)
     for part, groups in (("platforms", census.platforms), ("directories", census.directories)):
@@ -140,6 +143,8 @@ def cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def _value(value: float | None) -> str:
-    """Return a number; nothing where nothing is known."""
-    return "" if value is None else str(round(value, 6))
+def _value(value: float | str | None) -> str:
+    """Return a number or a time; nothing where nothing is known."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return str(round(value, 6))

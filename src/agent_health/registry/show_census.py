@@ -1,6 +1,9 @@
 """How many targets are there of each kind, and how did each pass over them end? (`/api/v1/census`)"""
 
 import re
+from typing import Annotated
+
+from pydantic import StringConstraints
 
 from agent_health.access import Action, require
 from agent_health.agent_record import Body, moment
@@ -42,6 +45,9 @@ _LISTED = "census_hosts"
 class CensusQuery(Body):
     """The query of `GET /api/v1/census`."""
 
+    run: Annotated[str, StringConstraints(pattern=RUN_PATTERN)] | None = None
+    """The pass whose probes are counted, and no others; then `since` and `until` are its own."""
+
     since: Time | None = None
     """The period over which probes are counted; absent: a day."""
     until: Time | None = None
@@ -61,9 +67,14 @@ def show_census(transaction: Transaction, call: Call) -> Reply:
     """Return how many targets and probes there are of each kind."""
     require(call.caller, Action.READ_TARGETS)
     query, now_s = call.query_as(CensusQuery), transaction.now_s
-    until_s = now_s if query.until is None else query.until.timestamp()
-    since_s = until_s - PERIOD_SECONDS if query.since is None else query.since.timestamp()
-    sums = result_history.sums_between(transaction, ALL_TARGETS, hour_of(since_s), hour_of(until_s) + 1)
+    if query.run is None:
+        until_s = now_s if query.until is None else query.until.timestamp()
+        since_s = until_s - PERIOD_SECONDS if query.since is None else query.since.timestamp()
+        sums = result_history.sums_between(transaction, ALL_TARGETS, hour_of(since_s), hour_of(until_s) + 1)
+    else:
+        run = _known_run(transaction, query.run)
+        since_s, until_s = run.began_at_s, run.ended_at_s or now_s
+        sums = census_counts.run_sums(transaction, run.run_id) or []
     answer = CensusCounts(
         made_at=moment(now_s),
         since=moment(since_s),
@@ -116,6 +127,13 @@ def put_run(transaction: Transaction, call: Call) -> Reply:
         census_counts.end_run(transaction, run_id)
         run = census_counts.find_run(transaction, run_id) or run
     return Reply(content=_run(run))
+
+
+def _known_run(transaction: Transaction, run_id: str) -> StoredRun:
+    run = census_counts.find_run(transaction, run_id)
+    if run is None:
+        raise InvalidRequest([Finding("unknown_run", "/run", "expected the run_id of a pass that has begun")])
+    return run
 
 
 def _run(run: StoredRun) -> CensusRun:

@@ -12,6 +12,7 @@ from pydantic_core import from_json, to_json
 from sqlalchemy import insert, select, text, update
 
 from agent_health.storage.database import Transaction
+from agent_health.storage.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
 from agent_health.storage.tables import census_runs
 from agent_health.target import SHARDS
 
@@ -109,22 +110,59 @@ def health(transaction: Transaction) -> dict[str, int]:
 def begin_run(transaction: Transaction, run_id: str, name: str) -> StoredRun:
     """Note that a pass over all targets begins now; `name` is that of the probe definition."""
     began_at_s = transaction.now_s
+    before = to_json(_sums_since(transaction, began_at_s)).decode()
     transaction.connection.execute(
-        insert(census_runs).values(run_id=run_id, name=name, began_at_s=began_at_s)
+        insert(census_runs).values(run_id=run_id, name=name, began_at_s=began_at_s, sums=before)
     )
     return StoredRun(run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=None, counts={})
 
 
 def end_run(transaction: Transaction, run_id: str) -> None:
-    """Note that it has ended, and how many targets there are of each result; again, nothing happens."""
+    """Note that it has ended, what its probes came to, and how many targets there are of each result.
+
+    Again, nothing happens.
+    """
     counts = {
         NEVER_MEASURED if result is None else result: count for result, count in results(transaction).items()
     }
+    sums = run_sums(transaction, run_id)
     transaction.connection.execute(
         update(census_runs)
         .where(census_runs.c.run_id == run_id, census_runs.c.ended_at_s.is_(None))
-        .values(ended_at_s=transaction.now_s, counts=to_json(counts).decode())
+        .values(
+            ended_at_s=transaction.now_s,
+            counts=to_json(counts).decode(),
+            sums=None if sums is None else to_json(sums).decode(),
+        )
     )
+
+
+def run_sums(transaction: Transaction, run_id: str) -> list[SumRow] | None:
+    """Return what probes came to that were reported from the beginning of a pass to its end, or until now.
+
+    None: nobody knows, for there is no such pass, or it began before its sums were kept.
+    """
+    row = transaction.connection.execute(
+        select(census_runs.c.began_at_s, census_runs.c.ended_at_s, census_runs.c.sums).where(
+            census_runs.c.run_id == run_id
+        )
+    ).one_or_none()
+    if row is None or row.sums is None:
+        return None
+    stored: list[SumRow] = [tuple(kept) for kept in from_json(row.sums)]
+    if row.ended_at_s is not None:
+        return stored
+    # Sums are kept by the hour: those of its first hour are not all of its own.
+    before = {kept[:3]: kept[3] for kept in stored}
+    known = _sums_since(transaction, row.began_at_s)
+    left = ((*kept[:3], kept[3] - before.get(kept[:3], 0)) for kept in known)
+    return [kept for kept in left if kept[3] > 0]
+
+
+def _sums_since(transaction: Transaction, since_s: float) -> list[SumRow]:
+    """Return the sums of the hour that a moment lies in, and of all that came after it."""
+    until_hour = hour_of(transaction.now_s) + 1
+    return sums_between(transaction, ALL_TARGETS, hour_of(since_s), until_hour)
 
 
 def open_run(transaction: Transaction, name: str, since_s: float) -> StoredRun | None:

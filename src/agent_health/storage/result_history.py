@@ -34,6 +34,9 @@ class ResultChange:
 SumKey = tuple[int, int, str, str, int]
 """Hour since the epoch, directory, layer, result, bucket of the latency."""
 
+SumRow = tuple[str, str, int, int]
+"""Layer, result, bucket of the latency, count."""
+
 _SUMS = ("hour", "directory", "layer", "result", "bucket", "count")
 _ADD_TAIL = """
     ON CONFLICT (hour, directory, layer, result, bucket)
@@ -99,8 +102,8 @@ def add_sums(transaction: Transaction, sums: Mapping[SumKey, int]) -> None:
 
 def sums_between(
     transaction: Transaction, directory: int, since_hour: int, until_hour: int, *, layers: Iterable[str] = ()
-) -> list[tuple[str, str, int, int]]:
-    """Return layer, result, bucket and count over the hours from `since_hour` to before `until_hour`."""
+) -> list[SumRow]:
+    """Return the sums over the hours from `since_hour` to before `until_hour`."""
     wanted = (
         select(result_sums.c.layer, result_sums.c.result, result_sums.c.bucket, func.sum(result_sums.c.count))
         .where(

@@ -355,6 +355,9 @@ census_runs = Table(
     Column("began_at_s", Double, nullable=False),
     Column("ended_at_s", Double),
     Column("counts", Text, comment="targets by result at its end, as JSON"),
+    Column(
+        "sums", Text, comment="of its probes, as JSON; until its end: of those of its first hour before it"
+    ),
     Index(None, "name", "began_at_s"),
 )
 
