@@ -1,0 +1,57 @@
+"""For those who write agents: live in a registry, and leave it in good order.
+
+    decorator.py       how does a class say that it is an agent?
+    runner.py          how does an agent live, from registering to the end?
+    profile.py         what does it say of itself when it registers?
+    own_key.py         by which key does it speak, and where is its own kept?
+    place.py           which place has it in the registry?
+    heartbeat_loop.py  how does it stay known, whatever becomes of either?
+    assignments.py     where does its work come from?
+    work.py            what is it doing now, and how is that stopped?
+    handler.py         how is a method called that may be a coroutine or not?
+    drain.py           how does it leave?
+
+Needs the extra `agent` (aiohttp; PyYAML for workflow files). Decides nothing of its own: when to beat is
+said by `agent_health.heartbeat_rhythm`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_health.agent.assignments import Assignment, AssignmentSource
+    from agent_health.agent.decorator import Agent, on_assignment, on_drain, run_agent
+    from agent_health.agent.drain import Ending
+    from agent_health.agent.profile import AgentProfile
+    from agent_health.agent.runner import AgentRunner
+
+__all__ = [
+    "Agent",
+    "AgentProfile",
+    "AgentRunner",
+    "Assignment",
+    "AssignmentSource",
+    "Ending",
+    "on_assignment",
+    "on_drain",
+    "run_agent",
+]
+
+_PLACES = {
+    "Agent": "decorator",
+    "AgentProfile": "profile",
+    "AgentRunner": "runner",
+    "Assignment": "assignments",
+    "AssignmentSource": "assignments",
+    "Ending": "drain",
+    "on_assignment": "decorator",
+    "on_drain": "decorator",
+    "run_agent": "decorator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported late: who links an app does not load the runner, and who names the package loads neither.
+    if name in _PLACES:
+        return getattr(import_module(f"agent_health.agent.{_PLACES[name]}"), name)
+    raise AttributeError(f"module 'agent_health.agent' has no attribute {name!r}")

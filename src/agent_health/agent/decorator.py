@@ -1,0 +1,185 @@
+"""How does a class say that it is an agent? (RFC-0016 3.4)"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self, TypeVar
+
+from agent_health.agent.drain import Ending
+from agent_health.agent.profile import AgentProfile
+from agent_health.agent.runner import AgentRunner
+from agent_health.agent_record import HeartbeatConfig
+from agent_health.errors import InvalidAgent
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "__agent_health_part__"
+
+
+class _Part(StrEnum):
+    """What a method may be for."""
+
+    ON_ASSIGNMENT = "on_assignment"
+    ON_DRAIN = "on_drain"
+
+
+_ARGUMENTS: Mapping[_Part, int] = MappingProxyType({_Part.ON_ASSIGNMENT: 1, _Part.ON_DRAIN: 0})
+"""Beside `self`."""
+
+
+def on_assignment(method: F) -> F:
+    """Mark the method that does the work: called with each task, in a thread unless it is a coroutine."""
+    return _marked(method, _Part.ON_ASSIGNMENT)
+
+
+def on_drain(method: F) -> F:
+    """Mark the method that is called once when the agent begins to leave."""
+    return _marked(method, _Part.ON_DRAIN)
+
+
+def run_agent(agent: object) -> Ending:
+    """Run an object of a class that is declared with `@Agent` until it is told to end."""
+    import asyncio  # noqa: PLC0415 - whoever only declares does not run
+
+    async def run() -> Ending:
+        return await AgentRunner.of(agent).run()
+
+    return asyncio.run(run())
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What `@Agent` found out about a class."""
+
+    profile: AgentProfile
+    handlers: Mapping[str, str]
+    """Names of methods, by what they are for."""
+    settings: Mapping[str, Any] = field(repr=False)
+    """May hold a key."""
+
+    def runner_settings(self, agent: object) -> dict[str, Any]:
+        """Return what `AgentRunner` takes, for one object of the class."""
+        handlers = {part: getattr(agent, name) for part, name in self.handlers.items()}
+        return {"profile": self.profile, **handlers, **self.settings}
+
+
+class Agent:
+    """Declares a class to be an agent; the class stays what it is.
+
+        @Agent("billing-01", role_id="billing-processor", capabilities=["billing"], capacity=5)
+        class Billing:
+            @on_assignment
+            async def work(self, task): ...
+
+            @on_drain
+            async def leave(self): ...
+
+        run_agent(Billing())
+
+    The arguments are those of `AgentRunner`. InvalidSetting or InvalidAgent, where the class is declared,
+    for what cannot be; whether there is a registry and a key is looked at when it is run.
+    """
+
+    def __init__(
+        self,
+        agent_id: str | None = None,
+        *,
+        role_id: str | None = None,
+        name: str | None = None,
+        capabilities: Sequence[str] = (),
+        capacity: int | None = None,
+        endpoint: str | None = None,
+        card_url: str | None = None,
+        heartbeat: HeartbeatConfig | None = None,
+        drain_timeout_seconds: float | None = None,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+        profile: AgentProfile | None = None,
+        auto_heartbeat: bool = True,
+        registry: str | None = None,
+        key: str | None = None,
+        key_file: str | Path | None = None,
+        allow_plain_http: bool = False,
+    ) -> None:
+        if agent_id is not None and not isinstance(agent_id, str):
+            raise InvalidAgent("@Agent", 'its agent_id first, as in @Agent("billing-01")')
+        self.profile = profile or AgentProfile(
+            **({} if agent_id is None else {"agent_id": agent_id}),
+            role_id=role_id,
+            name=name,
+            capabilities=capabilities,
+            capacity=capacity,
+            endpoint=endpoint,
+            card_url=card_url,
+            heartbeat=heartbeat,
+            drain_timeout_seconds=drain_timeout_seconds,
+            metadata=metadata,
+        )
+        self._settings = {
+            "auto_heartbeat": auto_heartbeat,
+            "registry": registry,
+            "key": key,
+            "key_file": key_file,
+            "allow_plain_http": allow_plain_http,
+        }
+
+    @classmethod
+    def from_workflow(
+        cls, file: str | Path, name: str, *, agent_id: str | None = None, **settings: Any
+    ) -> Self:
+        """Declare what a workflow file says of an agent (RFC-0016 12).
+
+            @Agent.from_workflow("agents.yml", "billing-processor", agent_id="billing-01")
+
+        Without an `agent_id` each process is another agent of its role. `settings` are `auto_heartbeat`,
+        `registry`, `key`, `key_file` and `allow_plain_http`.
+        """
+        return cls(profile=AgentProfile.from_workflow(file, name, agent_id), **settings)
+
+    def __call__(self, declared: type[T]) -> type[T]:
+        """Note on the class what it is."""
+        if not inspect.isclass(declared):
+            raise InvalidAgent(_name_of(declared), "a class below @Agent(...)")
+        where = declared.__qualname__
+        if "__agent_health__" in vars(declared):
+            raise InvalidAgent(where, "one @Agent(...)")
+        handlers = _handlers_of(declared)
+        if _Part.ON_ASSIGNMENT not in handlers:
+            raise InvalidAgent(where, "a method that is marked with @on_assignment")
+        note = Declared(self.profile, MappingProxyType(handlers), MappingProxyType(self._settings))
+        declared.__agent_health__ = note  # type: ignore[attr-defined]
+        return declared
+
+
+def _marked(method: F, part: _Part) -> F:
+    if not inspect.isfunction(method):
+        raise InvalidAgent(_name_of(method), f"a method below @{part}, without parentheses")
+    if hasattr(method, _MARK):
+        raise InvalidAgent(method.__qualname__, f"one mark: it has @{getattr(method, _MARK)} already")
+    wanted = ["self", *["task"] * _ARGUMENTS[part]]
+    try:
+        inspect.signature(method).bind(*wanted)
+    except TypeError:
+        raise InvalidAgent(method.__qualname__, f"a method that takes ({', '.join(wanted)})") from None
+    setattr(method, _MARK, part)
+    return method
+
+
+def _handlers_of(declared: type) -> dict[str, str]:
+    """Return the names of the marked methods, inherited ones too, by what they are for."""
+    found: dict[str, str] = {}
+    for name in dir(declared):
+        part = getattr(inspect.getattr_static(declared, name), _MARK, None)
+        if part is None:
+            continue
+        if part in found:
+            both = f"{found[part]} and {name}"
+            raise InvalidAgent(declared.__qualname__, f"one method that is marked with @{part}, not {both}")
+        found[part] = name
+    return found
+
+
+def _name_of(thing: object) -> str:
+    return str(getattr(thing, "__qualname__", None) or repr(thing)[:80])

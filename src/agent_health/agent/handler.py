@@ -1,0 +1,54 @@
+"""How is a method called that may be a coroutine or not?
+
+One that is none runs in a thread of its own, for it must not keep heartbeats waiting. The thread cannot
+be stopped: whoever drops its work hears nothing of its result any more, and the process ends without it.
+"""
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+Handler = Callable[..., Any]
+
+
+async def call(handler: Handler, *arguments: Any) -> Any:
+    """Call a handler and wait for it; returns and raises what it does."""
+    if inspect.iscoroutinefunction(handler):
+        return await handler(*arguments)
+    result = await _in_thread(handler, arguments)
+    # A callable object, or a partial, whose call returns a coroutine.
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _in_thread(handler: Handler, arguments: tuple[Any, ...]) -> Any:
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is None:
+            outcome.set_result(result)
+        else:
+            outcome.set_exception(error)
+
+    def work() -> None:
+        result, failure = None, None
+        try:
+            result = context.run(handler, *arguments)
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            failure = error
+            if isinstance(error, StopIteration):
+                failure = RuntimeError(f"the handler raised {error!r}")
+        # The loop may be gone: then nobody waits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    # Not of an executor, whose threads are waited for when the process ends.
+    threading.Thread(target=work, name="agent-health-handler", daemon=True).start()
+    return await outcome

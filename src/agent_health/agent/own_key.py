@@ -1,0 +1,118 @@
+"""By which key does an agent speak, and where is its own kept?
+
+A key that may register is answered once with the agent's own, which is good for this agent alone and ends
+a former life of it. Whoever does not keep it cannot come back: an enrolling key takes over nobody.
+"""
+
+import logging
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from agent_health.client.registry_connection import check_key
+from agent_health.errors import InvalidSetting
+
+KEY_VARIABLE: Final = "AGENT_HEALTH_KEY"
+URL_VARIABLE: Final = "AGENT_HEALTH_REGISTRY"
+MAX_KEY_FILE_BYTES: Final = 8192
+
+_NOT_THE_OWNERS = 0o077
+_log = logging.getLogger("agent_health.agent")
+
+
+class AgentKeys:
+    """The keys of one agent. Shows none of them, not even in a repr."""
+
+    def __init__(
+        self,
+        *,
+        key: str | None = None,
+        key_file: str | Path | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Take a key, else that of AGENT_HEALTH_KEY; one that stands in the file goes before both.
+
+        The file need not be there: the agent's own key is put into it when the registry tells it.
+        InvalidSetting if there is no key at all, or one that cannot stand in a header.
+        """
+        self._file = None if key_file is None else Path(key_file).absolute()
+        self._given = environment.get(KEY_VARIABLE) or None if key is None else key
+        self._own: str | None = None
+        check_key(self._given)
+        if self.current() is None:
+            expected = f"one as key, in ${KEY_VARIABLE}, or in a key_file"
+            raise InvalidSetting("key", None, expected)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    def current(self) -> str | None:
+        """Return the agent's own key if it is known, else the one that was given."""
+        return self._own or self._kept() or self._given
+
+    def keep(self, own: str) -> None:
+        """Remember the agent's own key, which is told once; complain of a file that cannot be written."""
+        self._own = own
+        if self._file is None:
+            _log.warning(
+                "the registry gave this agent a key of its own, which is lost when the process ends: "
+                "give a key_file, or the next start within the silence window is refused"
+            )
+            return
+        try:
+            _write_private(self._file, own)
+        except OSError as error:
+            _log.error(
+                "this agent's own key cannot be kept in %s (%s): the next start will be refused",
+                self._file,
+                error.strerror,
+            )
+
+    def _kept(self) -> str | None:
+        if self._file is None:
+            return None
+        try:
+            with self._file.open("rb") as opened:
+                found = os.fstat(opened.fileno())
+                content = opened.read(MAX_KEY_FILE_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InvalidSetting("key_file", str(self._file), f"a readable file ({error.strerror})") from None
+        if len(content) > MAX_KEY_FILE_BYTES:
+            raise InvalidSetting("key_file", str(self._file), f"a file of at most {MAX_KEY_FILE_BYTES} bytes")
+        if stat.S_ISREG(found.st_mode) and found.st_mode & _NOT_THE_OWNERS:
+            _log.warning(
+                "the key in %s is open to others (mode %04o): chmod 600", self._file, found.st_mode & 0o7777
+            )
+        kept = content.decode("ascii", "replace").strip() or None
+        check_key(kept)
+        # It does not change but by us, and is asked for with every call.
+        self._own = kept
+        return kept
+
+
+def registry_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """Return where the registry is: as given, else as AGENT_HEALTH_REGISTRY says."""
+    url = given or environment.get(URL_VARIABLE)
+    if not url:
+        raise InvalidSetting("registry", None, f"a URL, as registry or in ${URL_VARIABLE}")
+    return url
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Put a text into a file that only we may read; whole or not at all."""
+    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(f"{text}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,114 @@
+"""Which place has an agent in the registry: which life of which record, and by which key?"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from agent_health.agent.own_key import AgentKeys
+from agent_health.agent.profile import AgentProfile
+from agent_health.agent_record import MAX_TASKS, AgentRecord, HeartbeatReply
+from agent_health.client.registry import RegistryClient
+from agent_health.client.registry_connection import TIMEOUT_SECONDS
+from agent_health.client.registry_errors import Conflict, Gone, InvalidAnswer, NotFound, Stale
+from agent_health.lifecycle import ALIVE
+
+MIN_TIMEOUT_SECONDS: Final = 2.0
+"""For one call with all its tries, however short the interval."""
+MAX_LEAVE_TRIES: Final = 5
+"""Each is in vain only if the record was changed just then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an agent is doing."""
+
+    count: int = 0
+    """Tasks, or requests, in progress."""
+    tasks: tuple[str, ...] = ()
+    """The ids of those that the registry knows as tasks."""
+
+
+class Place:
+    """One agent's place in one registry. Everything raises RegistryError."""
+
+    def __init__(
+        self, profile: AgentProfile, keys: AgentKeys, registry: str, *, allow_plain_http: bool = False
+    ) -> None:
+        self.profile = profile
+        self.incarnation: int | None = None
+        """Of the life that this process lives; None while it has none."""
+        self._keys = keys
+        self._url = registry
+        self._allows_plain_http = allow_plain_http
+        self._client_key = keys.current()
+        self._client = self._client_with(self._client_key)
+
+    @property
+    def agent_id(self) -> str:
+        """Its name."""
+        return self.profile.agent_id
+
+    async def register(self, *, supersede: bool) -> AgentRecord:
+        """Begin a life, and keep the agent's own key if it is told.
+
+        Conflict if the agent lives and is not to be superseded.
+        """
+        client = await self._current_client()
+        record = await self.profile.register(client.agents, supersede=supersede)
+        if record.agent_id != self.agent_id:
+            raise InvalidAnswer(f"the registry registered {record.agent_id!a} instead of {self.agent_id}")
+        if record.agent_key is not None:
+            self._keys.keep(record.agent_key)
+        self.incarnation = record.incarnation
+        return record
+
+    async def beat(self, load: Load, *, is_draining: bool, client_s: float) -> HeartbeatReply:
+        """Say that it lives; `client_s` is the time by our wall clock. Gone if this life is over."""
+        client = await self._current_client()
+        return await client.agents.heartbeat(
+            self.agent_id,
+            status="draining" if is_draining else "active",
+            current_load=load.count,
+            tasks_in_progress=load.tasks[:MAX_TASKS],
+            client_timestamp=datetime.fromtimestamp(client_s, UTC),
+            incarnation=self.incarnation,
+        )
+
+    async def leave(self) -> None:
+        """Take this life off the list; another process's life of the same name is left alone."""
+        if self.incarnation is None:
+            return
+        client = await self._current_client()
+        for _ in range(MAX_LEAVE_TRIES):
+            record = await client.agents.get(self.agent_id)
+            if record.incarnation != self.incarnation or record.status not in ALIVE:
+                break
+            try:
+                await client.agents.deregister(self.agent_id, if_match=record.etag)
+            except Stale:
+                # The drain was noted, or it ended, between the two.
+                continue
+            except (Conflict, Gone, NotFound):
+                pass
+            break
+        self.incarnation = None
+
+    async def close(self) -> None:
+        """Let the connections go."""
+        await self._client.close()
+
+    async def _current_client(self) -> RegistryClient:
+        key = self._keys.current()
+        if key != self._client_key:
+            former, self._client, self._client_key = self._client, self._client_with(key), key
+            await former.close()
+        return self._client
+
+    def _client_with(self, key: str | None) -> RegistryClient:
+        interval_s = self.profile.rhythm.interval_seconds
+        return RegistryClient(
+            self._url,
+            key=key,
+            timeout_seconds=min(TIMEOUT_SECONDS, max(MIN_TIMEOUT_SECONDS, interval_s)),
+            allow_plain_http=self._allows_plain_http,
+        )

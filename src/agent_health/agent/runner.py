@@ -1,0 +1,258 @@
+"""How does an agent live, from registering to the end? (RFC-0016 3 to 5)
+
+`AgentRunner` is the imperative way; `@Agent` declares the same and comes here too (RFC-0016 3.4).
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self
+
+from agent_health.agent.assignments import AssignmentSource, HandedIn
+from agent_health.agent.drain import Ending, Leaving, leave
+from agent_health.agent.handler import Handler
+from agent_health.agent.heartbeat_loop import HeartbeatLoop
+from agent_health.agent.own_key import AgentKeys, registry_url
+from agent_health.agent.place import Place
+from agent_health.agent.profile import AgentProfile
+from agent_health.agent.work import Work
+from agent_health.agent_record import HeartbeatConfig
+from agent_health.errors import InvalidAgent, InvalidSetting, WorkRefused
+
+ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+_DISPLACED = "another process lives as this agent"
+_log = logging.getLogger("agent_health.agent")
+
+
+class AgentRunner:
+    """One living agent: registered, beating, working on what it is given, and leaving in good order.
+
+        runner = AgentRunner("billing-01", role_id="billing", capacity=5, on_assignment=work)
+        await runner.run()                      # until SIGTERM, Ctrl-C, or a drain that the registry asks for
+
+    or `async with runner:` with `await runner.assign(task)` inside; the end of the block is a drain.
+
+    What it says of itself: see `AgentProfile`, which is a `profile` instead of these arguments. `registry`
+    is a URL, else AGENT_HEALTH_REGISTRY; `key` and `key_file`: see `AgentKeys`.
+
+    on_assignment: called with each task, at most `capacity` at once; a coroutine function, or a function,
+        which gets a thread. None: the agent takes no work from here.
+    on_drain: called once, without arguments, when the agent begins to leave.
+    source: where work comes from; None: what `assign` hands in.
+    auto_heartbeat: False leaves it to `beat` when; the registry calls an agent unhealthy that does not.
+
+    InvalidSetting for what cannot be right. A registry that is away or refuses stops nothing: the log
+    (`agent_health.agent`) says so once.
+    """
+
+    def __init__(
+        self,
+        agent_id: str | None = None,
+        *,
+        role_id: str | None = None,
+        name: str | None = None,
+        capabilities: Sequence[str] = (),
+        capacity: int | None = None,
+        endpoint: str | None = None,
+        card_url: str | None = None,
+        heartbeat: HeartbeatConfig | None = None,
+        drain_timeout_seconds: float | None = None,
+        metadata: Mapping[str, Any] = MappingProxyType({}),
+        profile: AgentProfile | None = None,
+        on_assignment: Handler | None = None,
+        on_drain: Handler | None = None,
+        source: AssignmentSource | None = None,
+        auto_heartbeat: bool = True,
+        registry: str | None = None,
+        key: str | None = None,
+        key_file: str | Path | None = None,
+        allow_plain_http: bool = False,
+    ) -> None:
+        if profile is not None and agent_id is not None:
+            raise InvalidSetting("profile", None, "either a profile or an agent_id")
+        self.profile = profile or AgentProfile(
+            **({} if agent_id is None else {"agent_id": agent_id}),
+            role_id=role_id,
+            name=name,
+            capabilities=capabilities,
+            capacity=capacity,
+            endpoint=endpoint,
+            card_url=card_url,
+            heartbeat=heartbeat,
+            drain_timeout_seconds=drain_timeout_seconds,
+            metadata=metadata,
+        )
+        keys = AgentKeys(key=key, key_file=key_file)
+        self._place = Place(self.profile, keys, registry_url(registry), allow_plain_http=allow_plain_http)
+        self._on_drain = on_drain
+        self._handler = on_assignment
+        self._handed_in = HandedIn(self.agent_id)
+        self._work = Work(self.agent_id, source or self._handed_in, on_assignment, self.profile.capacity)
+        self._source = source or self._handed_in
+        self._loop = HeartbeatLoop(self._place, self, self._work.load, is_automatic=auto_heartbeat)
+        self._drain_s = self.profile.drain_s
+        self._leaves = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._living: asyncio.Task[Ending] | None = None
+
+    @classmethod
+    def of(cls, agent: object) -> Self:
+        """Return what runs an object whose class is declared with `@Agent`."""
+        declared = getattr(type(agent), "__agent_health__", None)
+        if declared is None:
+            raise InvalidAgent(type(agent).__qualname__, "an object of a class that is declared with @Agent")
+        return cls(**declared.runner_settings(agent))
+
+    @property
+    def agent_id(self) -> str:
+        """Under which the registry knows it."""
+        return self.profile.agent_id
+
+    @property
+    def incarnation(self) -> int | None:
+        """Which of its lives it lives; None while it is not registered."""
+        return self._place.incarnation
+
+    def start(self) -> None:
+        """Begin to live; returns at once, also if the registry is away."""
+        if self._living is not None:
+            raise InvalidAgent(self.agent_id, "one start: make another runner for another life")
+        self._living = asyncio.create_task(self._live(), name=f"agent {self.agent_id}")
+
+    async def registered(self) -> None:
+        """Wait until the registry knows it."""
+        await self._loop.is_registered.wait()
+
+    async def run(self) -> Ending:
+        """Live until SIGTERM, SIGINT, or a drain that the registry asks for; a second signal ends at once.
+
+        Signals are caught only in the main thread.
+        """
+        with self._catching_signals():
+            self.start()
+            return await self.wait()
+
+    async def wait(self) -> Ending:
+        """Wait until it has left."""
+        if self._living is None:
+            raise InvalidAgent(self.agent_id, "start before wait")
+        return await asyncio.shield(self._living)
+
+    async def assign(self, task: Any, *, task_id: str | None = None) -> Any:
+        """Have a piece of work done, as soon as there is room; returns and raises what the handler does.
+
+        `task_id` is that under which the registry knows it, told with every heartbeat; None if it does
+        not. WorkRefused if nothing was begun; WorkDropped if it was, and given up: when the registry gave
+        this agent up (RFC-0016 4.6), or when time to leave was up. Cancelling the call stops the work.
+        """
+        if self._handler is None or self._source is not self._handed_in:
+            raise WorkRefused(self.agent_id, "it has no on_assignment, or another source")
+        if self._living is None or self._living.done():
+            raise WorkRefused(self.agent_id, "it does not run")
+        if self._loop.is_displaced:
+            raise WorkRefused(self.agent_id, _DISPLACED)
+        assignment = self._handed_in.put(task, task_id)
+        assert assignment.outcome is not None  # noqa: S101 - `put` makes it
+        try:
+            return await assignment.outcome
+        except asyncio.CancelledError:
+            self._work.drop(assignment, "whoever handed it in does not wait for it any more")
+            raise
+
+    async def beat(self) -> None:
+        """Beat now; for who has `auto_heartbeat=False`, and for nobody else."""
+        if self._living is not None and not self._living.done():
+            await self._loop.beat()
+
+    def drain(self, why: str = "asked by its program") -> None:
+        """Begin to leave; returns at once, see `wait`. Called again, it ends at once."""
+        if self._leaves.is_set():
+            _log.warning("%s: ends at once: %s", self.agent_id, why)
+            self._hurry.set()
+        else:
+            self._begin_to_leave(why)
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._leaves.is_set():
+            self.drain("its program ends")
+        await self.wait()
+
+    # What the registry says, by way of the heartbeat loop.
+
+    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+        """Leave; within the time that the registry gives, if it says so."""
+        if not self._leaves.is_set():
+            self._drain_s = self._drain_s if timeout_s is None else timeout_s
+            self._begin_to_leave(why)
+
+    def life_begun(self, incarnation: int) -> None:  # noqa: ARG002 - who runs an app needs it
+        """Take work, which does not wait for the registry but while another process has the place."""
+        self._work.go_on()
+
+    def life_lost(self, why: str) -> None:
+        """Drop what is in progress: it may be somebody else's by now (RFC-0016 4.6)."""
+        self._work.drop_all(f"the registry gave this agent up: {why}")
+
+    def stood_aside(self) -> None:
+        """Begin nothing while another process lives as this agent."""
+        self._work.pause()
+        self._handed_in.refuse_waiting(_DISPLACED)
+
+    def _begin_to_leave(self, why: str) -> None:
+        _log.info("%s: leaves: %s", self.agent_id, why)
+        self._source.close(f"it leaves: {why}")
+        self._leaves.set()
+
+    async def _live(self) -> Ending:
+        loop = asyncio.create_task(self._loop.run())
+        work = asyncio.create_task(self._work.run())
+        try:
+            await self._leaves.wait()
+            await _ended(work)
+            leaving = Leaving(
+                loop=self._loop,
+                place=self._place,
+                idle=self._work.idle,
+                drop=self._work.drop_all,
+                on_drain=self._on_drain,
+                hurry=self._hurry,
+            )
+            return await leave(leaving, self._drain_s)
+        finally:
+            self._source.close("it has ended")
+            self._work.drop_all("its program ends")
+            await _ended(work)
+            await _ended(loop)
+            await self._place.close()
+
+    @contextmanager
+    def _catching_signals(self) -> Iterator[None]:
+        running = asyncio.get_running_loop()
+        caught = []
+        for number in ENDING_SIGNALS:
+            # Not in the main thread, or on a system without: whoever embeds us calls `drain`.
+            with suppress(ValueError, RuntimeError):
+                running.add_signal_handler(number, self.drain, f"{signal.Signals(number).name} came")
+                caught.append(number)
+        try:
+            yield
+        finally:
+            for number in caught:
+                running.remove_signal_handler(number)
+
+
+async def _ended(task: "asyncio.Task[None]") -> None:
+    """Cancel a task and wait until it has ended."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,292 @@
+"""How does a class say that it is an agent, and is it the same as saying it in any other way?"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.scripted_registry import KEY, ScriptedRegistry, scripted_registry
+from tests.support.virtual_loop import in_virtual_time
+
+from agent_health.agent import Agent, AgentRunner, on_assignment, on_drain
+from agent_health.agent_record import HeartbeatConfig
+from agent_health.client import RegistryClient
+from agent_health.errors import InvalidAgent, InvalidSetting, InvalidWorkflow
+from agent_health.workflow import read_workflow
+
+SAID: dict[str, Any] = {
+    "role_id": "billing-processor",
+    "name": "Billing",
+    "capabilities": ["billing", "invoicing"],
+    "endpoint": "https://agent.example",
+    "card_url": "https://agent.example/card",
+    "drain_timeout_seconds": 60.0,
+    "metadata": {"version": "1.2.0"},
+}
+BEATING = HeartbeatConfig(interval_seconds=10, unhealthy_after_seconds=30, dead_after_seconds=90)
+WORKFLOW = """
+agents:
+  billing-processor:
+    name: Billing
+    capabilities: [billing, invoicing]
+    endpoint: https://agent.example
+    card_url: https://agent.example/card
+    capacity:
+      max_concurrent_tasks: 5
+    heartbeat:
+      interval_seconds: 10
+      unhealthy_after_seconds: 30
+      dead_after_seconds: 90
+    drain_timeout_seconds: 60
+    metadata:
+      version: 1.2.0
+    pool:
+      max_instances: 3
+"""
+
+
+def declared_at(registry: ScriptedRegistry) -> AgentRunner:
+    @Agent("billing-01", **SAID, capacity=5, heartbeat=BEATING, registry=registry.url, key=KEY)
+    class Billing:
+        @on_assignment
+        async def work(self, task: int) -> int:
+            return 2 * task
+
+    return AgentRunner.of(Billing())
+
+
+def imperative_at(registry: ScriptedRegistry) -> AgentRunner:
+    async def work(task: int) -> int:
+        return 2 * task
+
+    return AgentRunner(
+        "billing-01",
+        **SAID,
+        capacity=5,
+        heartbeat=BEATING,
+        on_assignment=work,
+        registry=registry.url,
+        key=KEY,
+    )
+
+
+def from_workflow_at(registry: ScriptedRegistry, directory: Path) -> AgentRunner:
+    file = directory / "agents.yml"
+    file.write_text(WORKFLOW)
+
+    @Agent.from_workflow(file, "billing-processor", agent_id="billing-01", registry=registry.url, key=KEY)
+    class Billing:
+        @on_assignment
+        async def work(self, task: int) -> int:
+            return 2 * task
+
+    return AgentRunner.of(Billing())
+
+
+def wire(registry: ScriptedRegistry) -> list[Any]:
+    """What was sent, but for what differs by the clock."""
+    timeless = {"client_timestamp"}
+    kept = {"X-API-Key", "X-Agent-Incarnation", "Content-Type", "If-Match", "User-Agent"}
+    return [
+        (
+            asked.method,
+            asked.path,
+            asked.body and {name: value for name, value in asked.body.items() if name not in timeless},
+            {name: value for name, value in asked.headers.items() if name in kept},
+        )
+        for asked in registry.asked
+    ]
+
+
+async def lived(start: Callable[[ScriptedRegistry], AgentRunner]) -> list[Any]:
+    """What an agent sends in a whole life."""
+    async with scripted_registry() as registry:
+        async with start(registry) as runner:
+            await registry.until_beats(2)
+            assert await runner.assign(21) == 42
+            await registry.until_beats(1)
+        return wire(registry)
+
+
+@in_virtual_time
+async def declared_and_imperative(directory: Path) -> list[list[Any]]:
+    return [
+        await lived(declared_at),
+        await lived(imperative_at),
+        await lived(lambda registry: from_workflow_at(registry, directory)),
+    ]
+
+
+def test_the_declared_agent_the_imperative_one_and_the_workflows_have_the_same_effects_on_the_wire(
+    tmp_path: Path,
+) -> None:
+    declared, imperative, from_workflow = declared_and_imperative(tmp_path)
+    assert [(method, path.rpartition("/")[2]) for method, path, *_ in declared] == [
+        ("POST", "agents"),
+        *[("POST", "heartbeat")] * 4,
+        ("GET", "billing-01"),
+        ("DELETE", "billing-01"),
+    ]
+    assert declared == imperative == from_workflow
+
+
+@in_virtual_time
+async def test_so_has_the_bare_client() -> None:
+    declared = await lived(declared_at)
+    async with scripted_registry() as registry, RegistryClient(registry.url, key=KEY) as client:
+        await client.agents.register(
+            "billing-01", **SAID, max_concurrent_tasks=5, heartbeat_config=BEATING, supersede=True
+        )
+        assert wire(registry)[0] == declared[0]
+
+
+@in_virtual_time
+async def registered_from_workflow(directory: Path) -> Any:
+    return (await lived(lambda registry: from_workflow_at(registry, directory)))[0][2]
+
+
+def test_a_workflows_agent_registers_as_the_workflow_says(tmp_path: Path) -> None:
+    declaration = read_workflow(WORKFLOW).agents["billing-processor"]
+    assert registered_from_workflow(tmp_path) == {
+        **declaration.registration("billing-01"),
+        "supersede": True,
+    }
+
+
+@in_virtual_time
+async def test_marked_methods_are_called_with_their_object() -> None:
+    @Agent("a", key=KEY)
+    class Counting:
+        def __init__(self) -> None:
+            self.done: list[object] = []
+
+        @on_assignment
+        async def work(self, task: int) -> None:
+            self.done.append(task)
+
+        @on_drain
+        async def leave(self) -> None:
+            self.done.append("left")
+
+    class Inheriting(Counting):
+        pass
+
+    async with scripted_registry() as registry:
+        agent = Inheriting()
+        settings = type(agent).__agent_health__.runner_settings(agent)  # type: ignore[attr-defined]
+        async with AgentRunner(**{**settings, "registry": registry.url}) as runner:
+            await runner.assign(1)
+        assert agent.done == [1, "left"]
+
+
+def test_a_class_stays_what_it_is() -> None:
+    @Agent("a")
+    class Plain:
+        """What it is for."""
+
+        @on_assignment
+        def work(self, task: object) -> object:
+            return task
+
+    assert isinstance(Plain, type)
+    assert Plain.__doc__ == "What it is for."
+    assert Plain().work(3) == 3
+
+
+def test_wrong_use_is_told_where_the_class_is_declared() -> None:
+    with pytest.raises(InvalidAgent, match=r"Idle: expected a method that is marked with @on_assignment"):
+
+        @Agent("a")
+        class Idle:
+            pass
+
+    with pytest.raises(InvalidAgent, match="one method that is marked with @on_drain, not first and second"):
+
+        @Agent("a")
+        class Double:
+            @on_assignment
+            def work(self, task: object) -> None: ...
+
+            @on_drain
+            def first(self) -> None: ...
+
+            @on_drain
+            def second(self) -> None: ...
+
+    with pytest.raises(InvalidAgent, match="a class below @Agent"):
+        Agent("a")(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidAgent, match="its agent_id first"):
+
+        @Agent  # type: ignore[arg-type]
+        class Bare:
+            pass
+
+    with pytest.raises(InvalidAgent, match=r"one @Agent\("):
+
+        @Agent("a")
+        @Agent("b")
+        class Twice:
+            @on_assignment
+            def work(self, task: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("mark", "method", "expected"),
+    [
+        (on_assignment, lambda self: None, r"takes \(self, task\)"),
+        (on_drain, lambda self, more: None, r"takes \(self\)"),
+        (on_assignment, property(lambda self: None), "a method below @on_assignment"),
+        (on_drain, None, "a method below @on_drain"),
+        (on_drain, on_assignment(lambda self, task=None: None), "has @on_assignment already"),
+    ],
+)
+def test_what_is_no_such_method_is_told_where_it_is_marked(mark: Any, method: Any, expected: str) -> None:
+    with pytest.raises(InvalidAgent, match=expected):
+        mark(method)
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"agent_id": "two words"}, "agent_id"),
+        ({"agent_id": "a", "capabilities": ["two words"]}, "capabilities"),
+        ({"agent_id": "a", "capacity": 0}, "capacity"),
+        ({"agent_id": "a", "drain_timeout_seconds": -1.0}, "drain_timeout_seconds"),
+        ({"agent_id": "a", "endpoint": "gopher://"}, "endpoint"),
+    ],
+)
+def test_what_a_registry_would_refuse_is_told_before_it_is_asked(said: Any, named: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"^{named}"):
+        Agent(**said)
+
+
+def test_a_workflow_that_does_not_declare_the_agent_says_which_file(tmp_path: Path) -> None:
+    file = tmp_path / "agents.yml"
+    with pytest.raises(InvalidSetting, match="readable YAML file"):
+        Agent.from_workflow(file, "billing-processor")
+    file.write_text(WORKFLOW)
+    with pytest.raises(InvalidSetting, match=r"an agent that .*agents\.yml declares"):
+        Agent.from_workflow(file, "nobody")
+    file.write_text("agents:\n  a:\n    capacity: many\n")
+    with pytest.raises(InvalidWorkflow, match=r"agents\.yml: line 3"):
+        Agent.from_workflow(file, "a")
+
+
+def test_each_process_of_a_workflow_without_an_id_is_another_agent(tmp_path: Path) -> None:
+    file = tmp_path / "agents.yml"
+    file.write_text(WORKFLOW)
+    one, other = (Agent.from_workflow(file, "billing-processor").profile for _ in range(2))
+    assert one.agent_id != other.agent_id
+    assert one.role_id == other.role_id == "billing-processor"
+
+
+def test_the_package_is_light_until_something_of_it_is_used() -> None:
+    import subprocess  # noqa: PLC0415
+    import sys  # noqa: PLC0415
+
+    look = (
+        "import sys, agent_health, agent_health.agent;"
+        "print(sorted({'aiohttp', 'yaml', 'asyncio'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"

@@ -1,0 +1,77 @@
+"""How is a method called that may be a coroutine or not?"""
+
+import asyncio
+import contextvars
+import functools
+import threading
+
+import pytest
+
+from agent_health.agent.handler import call
+
+
+async def double(number: int) -> int:
+    return 2 * number
+
+
+async def test_a_coroutine_runs_in_the_loop_and_a_function_in_a_thread_of_its_own() -> None:
+    async def where() -> int:
+        return threading.get_ident()
+
+    assert await call(where) == threading.get_ident()
+    assert await call(threading.get_ident) != threading.get_ident()
+
+
+async def test_what_it_returns_and_raises_comes_back() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    def stop() -> None:
+        raise StopIteration(1)
+
+    assert await call(double, 2) == 4
+    assert await call(functools.partial(double, 2)) == 4
+    assert await call(lambda number: 3 * number, 2) == 6
+    with pytest.raises(ZeroDivisionError):
+        await call(fail)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await call(stop)
+
+
+async def test_a_function_sees_the_context_of_its_caller() -> None:
+    name = contextvars.ContextVar("name", default="nobody")
+    name.set("caller")
+    assert await call(name.get) == "caller"
+
+
+async def test_a_function_that_blocks_blocks_nothing_else_and_can_be_left_alone() -> None:
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    def block() -> None:
+        may_end.wait(30)
+        has_ended.set()
+
+    blocking = asyncio.create_task(call(block))
+    await asyncio.sleep(0)
+    assert await call(double, 1) == 2
+    blocking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await blocking
+    may_end.set()
+    assert has_ended.wait(30)
+
+
+def test_a_thread_that_goes_on_after_the_loop_disturbs_nobody() -> None:
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    def block() -> None:
+        may_end.wait(30)
+        has_ended.set()
+
+    async def leave() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(call(block), 0.001)
+
+    asyncio.run(leave())
+    may_end.set()
+    assert has_ended.wait(30)

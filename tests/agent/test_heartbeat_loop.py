@@ -1,0 +1,370 @@
+"""How does an agent stay known to the registry, whatever becomes of either?"""
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.support.scripted_registry import (
+    CONFLICT,
+    KEY,
+    NO_ANSWER,
+    OWN_KEY,
+    ScriptedRegistry,
+    refusal,
+    scripted_registry,
+)
+from tests.support.virtual_loop import in_virtual_time, virtual_loop
+
+from agent_health.agent.heartbeat_loop import HeartbeatLoop
+from agent_health.agent.own_key import AgentKeys
+from agent_health.agent.place import Load, Place
+from agent_health.agent.profile import AgentProfile
+
+INTERVAL_S = 30.0
+
+
+class Living:
+    """An agent, its registry, and what it was told."""
+
+    def __init__(self, registry: ScriptedRegistry, directory: str, **settings: Any) -> None:
+        self.registry = registry
+        self.directory = directory
+        self.told: list[tuple[object, ...]] = []
+        self.load = Load()
+        keys = AgentKeys(key=KEY, key_file=f"{directory}/a.key", environment={})
+        self.place = Place(AgentProfile(agent_id="a"), keys, registry.url)
+        self.loop = HeartbeatLoop(
+            self.place,
+            self,
+            lambda: self.load,
+            wall_s=virtual_loop().wall_s,
+            **{"chance": lambda: 0.5, **settings},
+        )
+
+    def drain_asked(self, why: str, timeout_s: float | None) -> None:
+        self.told.append(("drain", why, timeout_s))
+        self.loop.begin_drain()
+
+    def life_begun(self, incarnation: int) -> None:
+        self.told.append(("life", incarnation))
+
+    def life_lost(self, why: str) -> None:
+        self.told.append(("lost", why))
+
+    def stood_aside(self) -> None:
+        self.told.append(("aside",))
+
+
+@contextlib.asynccontextmanager
+async def living(**settings: Any) -> AsyncIterator[Living]:
+    with tempfile.TemporaryDirectory() as directory:
+        async with scripted_registry() as registry:
+            agent = Living(registry, directory, **settings)
+            task = asyncio.create_task(agent.loop.run())
+            try:
+                yield agent
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                await agent.place.close()
+
+
+def gaps(agent: Living) -> list[float]:
+    at_s = [asked.at_s for asked in agent.registry.beats()]
+    return [round(after - before, 3) for before, after in pairwise(at_s)]
+
+
+@in_virtual_time
+async def test_it_registers_and_then_beats_a_little_early_each_interval() -> None:
+    async with living() as agent:
+        await agent.registry.until_beats(4)
+        assert agent.registry.deeds() == ["POST", *["beat"] * 4]
+        assert agent.told == [("life", 1)]
+        # By half of the fifth that a beat may be early.
+        assert gaps(agent) == [27.0, 27.0, 27.0]
+
+
+@in_virtual_time
+async def test_it_speaks_by_its_own_key_once_it_has_one_and_names_its_life() -> None:
+    async with living() as agent:
+        await agent.registry.until_beats(1)
+        first, beat = agent.registry.asked
+        assert first.headers["X-API-Key"] == KEY
+        assert beat.headers["X-API-Key"] == OWN_KEY
+        assert beat.headers["X-Agent-Incarnation"] == "1"
+
+
+@in_virtual_time
+async def test_it_tells_its_load_and_its_tasks() -> None:
+    async with living() as agent:
+        agent.load = Load(3, ("task-1", "task-2"))
+        await agent.registry.until_beats(1)
+        body = agent.registry.beats()[0].body
+        assert (body["status"], body["current_load"], body["tasks_in_progress"]) == (
+            "active",
+            3,
+            ["task-1", "task-2"],
+        )
+
+
+@in_virtual_time
+async def test_a_drain_that_is_asked_for_is_honoured_once_and_at_once() -> None:
+    async with living() as agent:
+        await agent.registry.until_beats(1)
+        agent.registry.commands = [
+            {"id": "c1", "command": "drain", "reason": "new version", "drain_timeout_seconds": 9.0}
+        ]
+        # Told again although it was honoured: another server process was not told yet.
+        beat = agent.registry._lawful
+
+        def forgetful(asked: Any) -> Any:
+            status, body = beat(asked)
+            return status, {**body, "pending_commands": [COMMAND]} if "pending_commands" in body else body
+
+        agent.registry._lawful = forgetful  # type: ignore[method-assign]
+        await agent.registry.until_beats(3)
+        assert agent.told == [("life", 1), ("drain", "asked by the registry: new version", 9.0)]
+        asked, draining, later = agent.registry.beats()[-3:]
+        assert (asked.body["status"], draining.body["status"]) == ("active", "draining")
+        assert draining.at_s - asked.at_s < 1
+        assert later.at_s - draining.at_s > 20
+
+
+COMMAND = {"id": "c1", "command": "drain", "reason": "new version", "drain_timeout_seconds": 9.0}
+
+
+@in_virtual_time
+async def test_a_drain_that_somebody_else_began_is_followed() -> None:
+    async with living() as agent:
+        await agent.registry.until_beats(1)
+        agent.registry.status = "draining"
+        await agent.registry.until_beats(2)
+        assert agent.told[1:] == [("drain", "the registry says that this agent drains", None)]
+
+
+@in_virtual_time
+async def test_a_command_that_it_does_not_know_is_named_and_ignored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with living() as agent:
+        agent.registry.commands = [{"id": "c1", "command": "explode\n"}]
+        await agent.registry.until_beats(3)
+        assert agent.told == [("life", 1)]
+        assert [record.message for record in caplog.records] == [r"a: unknown command 'explode\n' is ignored"]
+
+
+@in_virtual_time
+async def test_who_was_given_up_drops_its_work_and_registers_again() -> None:
+    async with living() as agent:
+        await agent.registry.until_beats(1)
+        agent.registry.status = "dead"
+        await agent.registry.until_beats(2)
+        assert agent.registry.deeds() == ["POST", "beat", "beat", "POST", "beat"]
+        assert [told[0] for told in agent.told] == ["life", "lost", "life"]
+        first, again = (asked for asked in agent.registry.asked if asked.deed == "POST")
+        # The first life of a process ends its own former one; a later one takes nobody's place.
+        assert (first.body.get("supersede"), again.body.get("supersede")) == (True, None)
+        assert agent.registry.beats()[-1].headers["X-Agent-Incarnation"] == "2"
+
+
+@in_virtual_time
+async def test_of_two_processes_the_later_has_the_place_and_the_other_stands_aside(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with living() as older:
+        await older.registry.until_beats(1)
+        younger = Living(older.registry, older.directory)
+        task = asyncio.create_task(younger.loop.run())
+        try:
+            await older.registry.until_beats(20)
+            assert older.registry.incarnation == 2
+            assert older.loop.is_displaced
+            assert [told[0] for told in older.told] == ["life", "lost", "aside"]
+            assert younger.told == [("life", 2)]
+            told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+            assert len(told) == 1
+            assert "another process lives as this agent" in told[0]
+            claims = [asked for asked in older.registry.asked if asked.deed == "POST"][2:]
+            # Far less often than it beats.
+            assert 1 <= len(claims) <= 5
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await younger.place.close()
+        # The younger one is gone: the place is free.
+        older.registry.status = "dead"
+        await older.registry.until(lambda: older.registry.incarnation == 3)
+        await older.registry.until_beats(1)
+        assert not older.loop.is_displaced
+
+
+@in_virtual_time
+async def test_a_registration_whose_answer_was_lost_is_its_own_and_not_anothers() -> None:
+    async with living() as agent:
+        await agent.registry.until_beats(1)
+        agent.registry.status = "dead"
+        lawful = agent.registry._lawful
+
+        def lose(asked: Any) -> Any:
+            agent.registry._lawful = lawful  # type: ignore[method-assign]
+            lawful(asked)
+            return NO_ANSWER
+
+        await agent.registry.until(lambda: agent.registry.beats()[1:])
+        agent.registry._lawful = lose  # type: ignore[method-assign]
+        await agent.registry.until(lambda: agent.registry.incarnation == 3)
+        await agent.registry.until_beats(1)
+        assert not agent.loop.is_displaced
+
+
+@in_virtual_time
+async def test_a_registry_that_is_away_is_asked_again_less_and_less_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with living(chance=lambda: 1.0) as agent:
+        away = refusal(503, "unavailable")
+        await agent.registry.until_beats(1)
+        # Each heartbeat is tried up to five times within its own patience.
+        agent.registry.answers("beat", *[away] * 40)
+        await agent.registry.until(lambda: not agent.registry.scripted["beat"])
+        await agent.registry.until_beats(1)
+        told = [record.message for record in caplog.records]
+        assert len(told) == 2
+        assert told[0].startswith("a: the registry is away: HTTP 503")
+        assert told[1] == "a: the registry answers again"
+        assert max(gaps(agent)) <= INTERVAL_S + 1
+        assert agent.told == [("life", 1)]
+
+
+@in_virtual_time
+async def test_a_refusal_is_said_once_and_again_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    async with living() as agent:
+        unknown = refusal(401, "unknown_key", "a valid key is required")
+        agent.registry.answers("POST", *[unknown] * 3, *[refusal(403, "not_permitted")] * 3, unknown)
+        await agent.registry.until_beats(1)
+        told = [record.message for record in caplog.records]
+        assert told == [
+            "a: refused, and asked again: HTTP 401: a valid key is required",
+            "a: refused, and asked again: HTTP 403: not_permitted",
+            "a: refused, and asked again: HTTP 401: a valid key is required",
+            "a: the registry answers again",
+        ]
+        assert not any(KEY in message for message in told)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, {"acknowledged": "perhaps"}),
+        (500, {}),
+        (302, {}),
+        (422, {"error": {"code": "x" * 10_000}}),
+        (418, {}),
+        NO_ANSWER,
+    ],
+)
+def test_nothing_that_a_registry_answers_ends_the_agent(answer: Any) -> None:
+    @in_virtual_time
+    async def test() -> None:
+        async with living() as agent:
+            agent.registry.answers("POST", answer)
+            await agent.registry.until_beats(1)
+            agent.registry.answers("beat", *[answer] * 6)
+            await agent.registry.until_beats(8)
+            assert agent.registry.status == "active"
+
+    test()
+
+
+@in_virtual_time
+async def test_a_defect_in_what_it_calls_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    loads: list[Callable[[], Load]] = [lambda: Load(1 // 0)]
+
+    async with living() as agent:
+        agent.loop._load = lambda: loads.pop()() if loads else Load(7)
+        await agent.registry.until_beats(1)
+        assert agent.registry.beats()[0].body["current_load"] == 7
+        assert "could not be asked" in caplog.text
+
+
+@in_virtual_time
+async def test_it_asks_no_sooner_than_the_registry_says() -> None:
+    async with living() as agent:
+        agent.registry.answers("POST", (429, {"error": {"code": "too_many_requests"}}))
+        began_s = asyncio.get_running_loop().time()
+        await agent.registry.until_beats(1)
+        first, second = (asked.at_s for asked in agent.registry.asked[:2])
+        assert first - began_s < 1
+        assert second - first >= 0.05
+
+
+@in_virtual_time
+async def test_clocks_that_differ_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with living() as agent:
+        agent.registry.clock_s = 61.0
+        await agent.registry.until_beats(3)
+        assert [record.message for record in caplog.records] == [
+            "a: the registry's clock is 61 s ahead of ours; it judges by its own"
+        ]
+        agent.registry.clock_s = 0.0
+        await agent.registry.until_beats(1)
+        agent.registry.clock_s = -100.0
+        await agent.registry.until_beats(1)
+        assert "100 s behind ours" in caplog.records[-1].message
+
+
+@in_virtual_time
+async def test_who_drains_without_a_life_begins_none() -> None:
+    async with living() as agent:
+        agent.registry.answers("POST", *[refusal(403, "not_permitted")] * 1000)
+        await agent.registry.until(lambda: agent.registry.asked)
+        agent.loop.begin_drain()
+        await agent.loop.has_left.wait()
+        assert agent.registry.beats() == []
+
+
+@in_virtual_time
+async def test_a_drain_is_over_when_the_registry_says_so_and_no_life_follows() -> None:
+    async with living() as agent:
+        await agent.registry.until_beats(1)
+        agent.loop.begin_drain()
+        await agent.registry.until_beats(1)
+        agent.registry.status = "deregistered"
+        await agent.loop.has_left.wait()
+        assert agent.registry.deeds().count("POST") == 1
+        assert agent.told == [("life", 1)]
+
+
+@in_virtual_time
+async def test_who_beats_by_hand_is_silent_otherwise() -> None:
+    async with living(is_automatic=False) as agent:
+        await agent.loop.is_registered.wait()
+        await asyncio.sleep(1000)
+        assert agent.registry.beats() == []
+        await agent.loop.beat()
+        await asyncio.sleep(1000)
+        assert len(agent.registry.beats()) == 1
+
+
+@in_virtual_time
+async def test_a_life_that_another_worker_began_goes_on() -> None:
+    async with living() as agent:
+        # Before it has begun to register.
+        agent.registry.status, agent.registry.incarnation = "active", 4
+        agent.loop.resume(4)
+        await agent.registry.until_beats(2)
+        assert agent.registry.deeds() == ["beat", "beat"]
+
+
+@in_virtual_time
+async def test_whoever_was_conflicted_though_it_supersedes_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async with living() as agent:
+        agent.registry.answers("POST", CONFLICT)
+        await agent.registry.until_beats(1)
+        assert "refused, and asked again: HTTP 409" in caplog.text
+        assert not agent.loop.is_displaced

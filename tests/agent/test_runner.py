@@ -1,0 +1,327 @@
+"""How does an agent live, from registering to the end?"""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from tests.support.registry_server import KEYS, RegistryServer
+from tests.support.scripted_registry import KEY, ScriptedRegistry, refusal, scripted_registry
+from tests.support.virtual_loop import in_virtual_time
+
+from agent_health.access import Role
+from agent_health.agent import AgentProfile, AgentRunner, Ending
+from agent_health.agent_record import HeartbeatConfig
+from agent_health.client import RegistryClient
+from agent_health.errors import InvalidAgent, InvalidSetting, WorkDropped, WorkRefused
+from agent_health.lifecycle import Status
+
+QUICK = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
+
+
+class Desk:
+    """Work that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.farewells = 0
+        self.begun: list[Any] = []
+
+    async def work(self, task: Any) -> Any:
+        self.begun.append(task)
+        await self.may_end.wait()
+        return task
+
+    async def leave(self) -> None:
+        self.farewells += 1
+
+
+def runner_at(registry: ScriptedRegistry, desk: Desk, **settings: Any) -> AgentRunner:
+    return AgentRunner(
+        "a", on_assignment=desk.work, on_drain=desk.leave, registry=registry.url, key=KEY, **settings
+    )
+
+
+async def test_an_agent_lives_in_a_real_registry_and_leaves_it(registry: RegistryServer) -> None:
+    desk = Desk()
+    runner = AgentRunner(
+        "billing-1",
+        role_id="billing",
+        capabilities=["invoices"],
+        capacity=2,
+        heartbeat=QUICK,
+        on_assignment=desk.work,
+        on_drain=desk.leave,
+        registry=registry.url,
+        key=KEYS[Role.ENROLL],
+    )
+    async with RegistryClient(registry.url, key=KEYS[Role.ADMIN]) as admin:
+        async with runner:
+            await runner.registered()
+            record = await admin.agents.get("billing-1")
+            assert (record.status, record.role_id, record.capabilities) == (
+                Status.ACTIVE,
+                "billing",
+                ["invoices"],
+            )
+            working = asyncio.create_task(runner.assign("invoice 7"))
+            await asyncio.sleep(0)
+            await runner.beat()
+            assert (await admin.agents.get("billing-1")).capacity.current_load == 1
+            desk.may_end.set()
+            assert await working == "invoice 7"
+        assert await runner.wait() is Ending.FINISHED
+        assert desk.farewells == 1
+        assert (await admin.agents.get("billing-1")).status is Status.DEREGISTERED
+
+
+async def test_a_restart_within_the_silence_window_begins_the_next_life(
+    registry: RegistryServer, tmp_path: Any
+) -> None:
+    def started() -> AgentRunner:
+        runner = AgentRunner("a", registry=registry.url, key=KEYS[Role.ENROLL], key_file=tmp_path / "a.key")
+        runner.start()
+        return runner
+
+    crashed = started()
+    await crashed.registered()
+    # As a crash leaves it: nothing is said to the registry.
+    assert crashed._living is not None
+    crashed._living.cancel()
+    await asyncio.gather(crashed._living, return_exceptions=True)
+    again = started()
+    await again.registered()
+    assert (crashed.incarnation, again.incarnation) == (1, 2)
+    again.drain()
+    assert await again.wait() is Ending.FINISHED
+
+
+@in_virtual_time
+async def test_a_drain_takes_nothing_new_finishes_what_runs_and_deregisters() -> None:
+    desk = Desk()
+    async with scripted_registry() as registry:
+        runner = runner_at(registry, desk, capacity=1)
+        runner.start()
+        await registry.until_beats(1)
+        running = asyncio.create_task(runner.assign(1, task_id="task-1"))
+        waiting = asyncio.create_task(runner.assign(2))
+        await registry.until_beats(1)
+        assert registry.beats()[-1].body["tasks_in_progress"] == ["task-1"]
+        runner.drain()
+        with pytest.raises(WorkRefused, match="it leaves: asked by its program"):
+            await runner.assign(3)
+        with pytest.raises(WorkRefused):
+            await waiting
+        await registry.until_beats(2)
+        said = registry.beats()[-1].body
+        assert (said["status"], said["current_load"]) == ("draining", 1)
+        desk.may_end.set()
+        assert await runner.wait() is Ending.FINISHED
+        assert await running == 1
+        assert desk.begun == [1]
+        assert desk.farewells == 1
+        assert registry.status == "deregistered"
+        assert registry.deeds()[-1] == "DELETE"
+
+
+@in_virtual_time
+async def test_work_that_outlasts_the_drain_is_dropped_and_the_agent_leaves() -> None:
+    desk = Desk()
+    async with scripted_registry() as registry:
+        runner = runner_at(registry, desk, drain_timeout_seconds=20.0)
+        runner.start()
+        await registry.until_beats(1)
+        running = asyncio.create_task(runner.assign(1))
+        await asyncio.sleep(0.01)
+        began_s = asyncio.get_running_loop().time()
+        runner.drain()
+        assert await runner.wait() is Ending.DROPPED
+        assert 19.99 < asyncio.get_running_loop().time() - began_s < 21
+        with pytest.raises(WorkDropped, match="its time is up"):
+            await running
+        assert registry.status == "deregistered"
+
+
+@in_virtual_time
+async def test_whoever_is_told_twice_to_end_ends_at_once() -> None:
+    desk = Desk()
+    async with scripted_registry() as registry:
+        runner = runner_at(registry, desk)
+        runner.start()
+        await registry.until_beats(1)
+        running = asyncio.create_task(runner.assign(1))
+        await asyncio.sleep(0.01)
+        began_s = asyncio.get_running_loop().time()
+        runner.drain("SIGTERM came")
+        await asyncio.sleep(5)
+        runner.drain("SIGTERM came")
+        assert await runner.wait() is Ending.DROPPED
+        assert asyncio.get_running_loop().time() - began_s < 6
+        with pytest.raises(WorkDropped):
+            await running
+        assert desk.farewells == 1
+
+
+@in_virtual_time
+async def test_the_registrys_drain_has_the_registrys_time() -> None:
+    desk = Desk()
+    async with scripted_registry() as registry:
+        runner = runner_at(registry, desk)
+        runner.start()
+        await registry.until_beats(1)
+        running = asyncio.create_task(runner.assign(1))
+        registry.commands = [{"id": "c", "command": "drain", "drain_timeout_seconds": 7.0}]
+        await registry.until_beats(1)
+        began_s = asyncio.get_running_loop().time()
+        assert await runner.wait() is Ending.DROPPED
+        assert 6.9 < asyncio.get_running_loop().time() - began_s < 8
+        assert desk.farewells == 1
+        with pytest.raises(WorkDropped):
+            await running
+
+
+@in_virtual_time
+async def test_who_was_given_up_drops_its_work_and_takes_new_work_in_its_next_life() -> None:
+    desk = Desk()
+    async with scripted_registry() as registry:
+        runner = runner_at(registry, desk)
+        async with runner:
+            await registry.until_beats(1)
+            running = asyncio.create_task(runner.assign(1))
+            registry.status = "dead"
+            await registry.until_beats(1)
+            with pytest.raises(WorkDropped, match="gave this agent up"):
+                await running
+            await registry.until_beats(1)
+            assert runner.incarnation == 2
+            desk.may_end.set()
+            assert await runner.assign(2) == 2
+
+
+@in_virtual_time
+async def test_who_stands_aside_takes_no_work() -> None:
+    desk = Desk()
+    async with scripted_registry() as registry:
+        runner = runner_at(registry, desk)
+        async with runner:
+            await registry.until_beats(1)
+            registry.incarnation = 2
+            await registry.until(lambda: registry.deeds().count("POST") == 2)
+            with pytest.raises(WorkRefused, match="another process lives"):
+                await runner.assign(1)
+        # It takes nobody's place with it.
+        assert registry.status == "active"
+
+
+@in_virtual_time
+async def test_a_life_that_another_process_began_is_not_ended_by_the_one_that_leaves() -> None:
+    desk = Desk()
+    async with scripted_registry() as registry:
+        async with runner_at(registry, desk):
+            await registry.until_beats(1)
+            registry.incarnation = 2
+        assert registry.status == "active"
+        assert "DELETE" not in registry.deeds()
+
+
+@in_virtual_time
+async def test_a_registry_that_is_away_stops_neither_work_nor_the_end() -> None:
+    desk = Desk()
+    desk.may_end.set()
+    async with scripted_registry() as registry:
+        away = [refusal(503, "unavailable")] * 10_000
+        for deed in ("POST", "beat", "GET", "DELETE"):
+            registry.answers(deed, *away)
+        runner = runner_at(registry, desk)
+        runner.start()
+        assert await runner.assign(1) == 1
+        await asyncio.sleep(1000)
+        assert await runner.assign(2) == 2
+        began_s = asyncio.get_running_loop().time()
+        runner.drain()
+        assert await runner.wait() is Ending.FINISHED
+        assert asyncio.get_running_loop().time() - began_s < 60
+
+
+@in_virtual_time
+async def test_a_farewell_that_fails_is_said_and_does_not_keep_the_agent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    async with scripted_registry() as registry:
+
+        async def farewell() -> None:
+            fail()
+
+        runner = AgentRunner("a", on_drain=farewell, registry=registry.url, key=KEY)
+        async with runner:
+            await registry.until_beats(1)
+        assert await runner.wait() is Ending.FINISHED
+        assert "on_drain failed" in caplog.text
+        assert registry.status == "deregistered"
+
+
+@in_virtual_time
+async def test_whoever_does_not_wait_for_work_any_more_stops_it() -> None:
+    desk = Desk()
+    async with scripted_registry() as registry, runner_at(registry, desk) as runner:
+        running = asyncio.create_task(runner.assign(1))
+        await registry.until_beats(1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await runner.beat()
+        assert registry.beats()[-1].body["current_load"] == 0
+
+
+async def test_a_method_that_is_no_coroutine_does_not_keep_heartbeats_waiting(
+    registry: RegistryServer,
+) -> None:
+    may_end = threading.Event()
+    runner = AgentRunner(
+        "a",
+        on_assignment=lambda _task: may_end.wait(30),
+        registry=registry.url,
+        key=KEYS[Role.COORDINATOR],
+        key_file=registry.directory / "a.key",
+    )
+    async with runner:
+        await runner.registered()
+        running = asyncio.create_task(runner.assign(1))
+        await asyncio.sleep(0)
+        await runner.beat()
+        async with RegistryClient(registry.url, key=KEYS[Role.ADMIN]) as admin:
+            assert (await admin.agents.get("a")).capacity.current_load == 1
+        may_end.set()
+        assert await running is True
+
+
+async def test_what_cannot_be_right_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENT_HEALTH_KEY", raising=False)
+    monkeypatch.delenv("AGENT_HEALTH_REGISTRY", raising=False)
+    with pytest.raises(InvalidSetting, match="registry: expected a URL"):
+        AgentRunner("a", key=KEY)
+    with pytest.raises(InvalidSetting, match="key: expected one as key"):
+        AgentRunner("a", registry="http://127.0.0.1")
+    with pytest.raises(InvalidSetting, match="https"):
+        AgentRunner("a", registry="http://registry.example", key=KEY)
+    with pytest.raises(InvalidSetting, match="agent_id"):
+        AgentRunner("two words", registry="http://127.0.0.1", key=KEY)
+    with pytest.raises(InvalidSetting, match="capacity"):
+        AgentRunner("a", capacity=0, registry="http://127.0.0.1", key=KEY)
+    with pytest.raises(InvalidSetting, match="either a profile or an agent_id"):
+        AgentRunner("a", profile=AgentProfile(agent_id="b"), registry="http://127.0.0.1", key=KEY)
+
+
+async def test_what_is_called_out_of_turn_says_so() -> None:
+    runner = AgentRunner("a", registry="http://127.0.0.1:1", key=KEY)
+    with pytest.raises(InvalidAgent, match="start before wait"):
+        await runner.wait()
+    with pytest.raises(WorkRefused, match="no on_assignment"):
+        await runner.assign(1)
+    with pytest.raises(InvalidAgent, match="declared with @Agent"):
+        AgentRunner.of(object())
+    async with runner:
+        with pytest.raises(InvalidAgent, match="one start"):
+            runner.start()

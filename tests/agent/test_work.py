@@ -1,0 +1,183 @@
+"""What is an agent doing now, and how is it stopped?"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from agent_health.agent.assignments import MAX_WAITING, Assignment, HandedIn
+from agent_health.agent.place import Load
+from agent_health.agent.work import Work
+from agent_health.errors import WorkDropped, WorkRefused
+
+
+class Hands:
+    """A handler whose work ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, task: Any) -> Any:
+        self.begun.append(task)
+        await self.may_end.wait()
+        if isinstance(task, Exception):
+            raise task
+        return f"done {task}"
+
+    async def until_begun(self, number: int) -> None:
+        while len(self.begun) < number:  # noqa: ASYNC110 - the handler is to know nothing of the test
+            await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def working(source: Any, hands: Hands, capacity: int | None = None) -> AsyncIterator[Work]:
+    work = Work("a", source, hands.__call__, capacity)
+    task = asyncio.create_task(work.run())
+    try:
+        yield work
+    finally:
+        task.cancel()
+        work.drop_all("the test ends")
+        await work.idle()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def outcome(assignment: Assignment) -> "asyncio.Future[Any]":
+    assert assignment.outcome is not None
+    return assignment.outcome
+
+
+async def test_work_is_done_side_by_side_up_to_the_capacity_and_counted_as_load() -> None:
+    source, hands = HandedIn("a"), Hands()
+    async with working(source, hands, capacity=2) as work:
+        given = [source.put(number, f"task-{number}" if number else None) for number in range(3)]
+        await hands.until_begun(2)
+        assert hands.begun == [0, 1]
+        assert work.load() == Load(2, ("task-1",))
+        hands.may_end.set()
+        assert await asyncio.gather(*map(outcome, given)) == ["done 0", "done 1", "done 2"]
+        await work.idle()
+        assert work.load() == Load()
+
+
+async def test_what_the_handler_raises_is_raised_to_whoever_handed_it_in() -> None:
+    source, hands = HandedIn("a"), Hands()
+    hands.may_end.set()
+    async with working(source, hands):
+        with pytest.raises(ZeroDivisionError):
+            await outcome(source.put(ZeroDivisionError()))
+        assert await outcome(source.put(1)) == "done 1"
+
+
+async def test_dropped_work_is_stopped_and_said_to_be_dropped() -> None:
+    source, hands = HandedIn("a"), Hands()
+    async with working(source, hands) as work:
+        given = source.put(1)
+        await hands.until_begun(1)
+        work.drop_all("it was given up")
+        with pytest.raises(WorkDropped, match="it was given up"):
+            await outcome(given)
+        await asyncio.wait_for(work.idle(), 10)
+
+
+async def test_work_that_is_dropped_before_its_first_step_is_not_begun() -> None:
+    source, hands = HandedIn("a"), Hands()
+    async with working(source, hands) as work:
+        given = source.put(1)
+        while not work.load().count:  # noqa: ASYNC110 - nothing tells when it is taken
+            await asyncio.sleep(0)
+        work.drop_all("at once")
+        with pytest.raises(WorkDropped):
+            await outcome(given)
+        assert hands.begun == []
+        assert work.load() == Load()
+
+
+async def test_a_handler_that_ends_although_it_was_stopped_does_not_count_as_finished() -> None:
+    source = HandedIn("a")
+    begun = asyncio.Event()
+
+    async def stubborn(_task: Any) -> str:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return "done"
+
+    work = Work("a", source, stubborn, None)
+    task = asyncio.create_task(work.run())
+    given = source.put(1)
+    await begun.wait()
+    work.drop_all("it was given up")
+    with pytest.raises(WorkDropped):
+        await outcome(given)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_nothing_is_begun_while_it_pauses() -> None:
+    source, hands = HandedIn("a"), Hands()
+    hands.may_end.set()
+    async with working(source, hands) as work:
+        await asyncio.sleep(0)
+        work.pause()
+        # The source was waited for already.
+        caught = source.put(1)
+        with pytest.raises(WorkDropped, match="begins nothing now"):
+            await outcome(caught)
+        later = source.put(2)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not outcome(later).done()
+        work.go_on()
+        assert await outcome(later) == "done 2"
+        assert hands.begun == [2]
+
+
+async def test_a_source_that_is_closed_refuses_what_waits_and_what_comes() -> None:
+    source = HandedIn("a")
+    waiting = source.put(1)
+    source.close("it leaves")
+    with pytest.raises(WorkRefused, match="it leaves"):
+        await outcome(waiting)
+    with pytest.raises(WorkRefused, match="it leaves"):
+        source.put(2)
+
+
+async def test_no_more_waits_than_the_bound() -> None:
+    source = HandedIn("a")
+    for number in range(MAX_WAITING):
+        source.put(number)
+    with pytest.raises(WorkRefused, match="1000 pieces"):
+        source.put(MAX_WAITING)
+
+
+async def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
+    source, hands = HandedIn("a"), Hands()
+    hands.may_end.set()
+    left, kept = source.put(1), source.put(2)
+    outcome(left).cancel()
+    async with working(source, hands):
+        await outcome(kept)
+        assert hands.begun == [2]
+
+
+async def test_a_source_that_fails_is_asked_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.agent.work.SOURCE_RETRY_SECONDS", 0)
+    source, hands = HandedIn("a"), Hands()
+    hands.may_end.set()
+    take, failures = source.take, [OSError("away")] * 2
+
+    async def fail_first() -> Assignment:
+        if failures:
+            raise failures.pop()
+        return await take()
+
+    source.take = fail_first  # type: ignore[method-assign]
+    async with working(source, hands):
+        assert await outcome(source.put(1)) == "done 1"
+        assert caplog.text.count("no work could be taken") == 2

@@ -1,0 +1,187 @@
+"""How does a test say what a registry answers, and see what an agent sent?
+
+A server on a real socket in the test's own loop, so that time may be wound by hand. It keeps one agent as
+a registry does, as far as an agent can tell, unless the test says what comes instead.
+"""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.support.virtual_loop import virtual_loop
+
+from agent_health.agent_record import Registration
+
+Answer = tuple[int, dict[str, Any]]
+KEY = "ahk_given"
+OWN_KEY = "ahk_own"
+
+
+def refusal(status: int, code: str, message: str = "", **details: Any) -> Answer:
+    """An error as our registry spells it."""
+    return status, {"error": {"code": code, "message": message or code, "details": details}}
+
+
+GONE = refusal(410, "agent_gone", "register again")
+CONFLICT = refusal(409, "already_registered", "is registered already")
+NO_ANSWER: Answer = (0, {})
+"""The connection is closed when the request was read."""
+
+
+@dataclass
+class Asked:
+    """One request of the agent."""
+
+    at_s: float
+    method: str
+    path: str
+    body: Any
+    headers: dict[str, str]
+
+    @property
+    def deed(self) -> str:
+        """What it was for."""
+        return "beat" if self.path.endswith("heartbeat") else self.method
+
+
+@dataclass
+class ScriptedRegistry:
+    """A registry with one agent in it."""
+
+    url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    scripted: dict[str, deque[Answer]] = field(default_factory=dict)
+    """What to answer instead, by deed: "POST" registers, then "beat", "GET", "DELETE"."""
+    incarnation: int = 0
+    status: str = "deregistered"
+    said: dict[str, Any] = field(default_factory=dict)
+    commands: list[dict[str, Any]] = field(default_factory=list)
+    clock_s: float = 0.0
+    """By which its clock is ahead of the agent's."""
+    _has_come: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def answers(self, deed: str, *answers: Answer) -> None:
+        """Give these answers, one after another, to the next requests of this kind."""
+        self.scripted.setdefault(deed, deque()).extend(answers)
+
+    def deeds(self) -> list[str]:
+        """What was asked for, in order."""
+        return [asked.deed for asked in self.asked]
+
+    def beats(self) -> list[Asked]:
+        """The heartbeats."""
+        return [asked for asked in self.asked if asked.deed == "beat"]
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Wait until something is true, looking at it whenever a request was answered."""
+        async with asyncio.timeout(100_000):
+            while not holds():
+                self._has_come.clear()
+                await self._has_come.wait()
+        # Time stands still until the agent has taken in what it was answered.
+        await asyncio.sleep(0.01)
+
+    async def until_beats(self, number: int) -> None:
+        """Wait for so many more heartbeats."""
+        wanted = len(self.beats()) + number
+        await self.until(lambda: len(self.beats()) >= wanted)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        text = await request.text()
+        asked = Asked(
+            asyncio.get_running_loop().time(),
+            request.method,
+            request.path,
+            json.loads(text) if text else None,
+            dict(request.headers),
+        )
+        self.asked.append(asked)
+        scripted = self.scripted.get(asked.deed)
+        status, body = scripted.popleft() if scripted else self._lawful(asked)
+        # After the answer is on its way, not before.
+        asyncio.get_running_loop().call_soon(self._has_come.set)
+        if status == 0:
+            assert request.transport is not None
+            request.transport.abort()
+            raise web.HTTPBadRequest
+        return web.json_response(body, status=status) if body or status != 204 else web.Response(status=204)
+
+    def _lawful(self, asked: Asked) -> Answer:
+        deeds = {"beat": self._take_beat, "POST": self._register, "DELETE": self._end}
+        return deeds.get(asked.deed, lambda _: (200, self.record()))(asked)
+
+    def _register(self, asked: Asked) -> Answer:
+        if self.status in {"active", "draining"} and not asked.body.get("supersede"):
+            return CONFLICT
+        self.incarnation += 1
+        self.status, self.said = "active", asked.body
+        own = {"agent_key": OWN_KEY} if self.incarnation == 1 else {}
+        return 201, {**self.record(), **own}
+
+    def _take_beat(self, asked: Asked) -> Answer:
+        life = asked.headers.get("X-Agent-Incarnation", str(self.incarnation))
+        if self.status not in {"active", "draining"} or life != str(self.incarnation):
+            return GONE
+        if asked.body["status"] == "draining":
+            self.status, self.commands = "draining", []
+        return 200, {
+            "acknowledged": True,
+            "server_timestamp": self._now(),
+            "agent_status": self.status,
+            "pending_commands": self.commands,
+        }
+
+    def _end(self, asked: Asked) -> Answer:
+        if asked.headers.get("If-Match") not in {None, self.record()["etag"]}:
+            return refusal(412, "stale_version")
+        self.status = "deregistered"
+        return 204, {}
+
+    def record(self) -> dict[str, Any]:
+        """The agent as a registry shows it."""
+        said = Registration.model_validate(self.said)
+        thresholds = said.thresholds().model_dump()
+        return {
+            "agent_id": said.agent_id,
+            "capabilities": said.capabilities,
+            "capacity": said.capacity.model_dump(),
+            "status": self.status,
+            "health": "unknown",
+            "monitoring": "heartbeat",
+            "heartbeat_config": thresholds,
+            "drain_timeout_seconds": said.drain_timeout_seconds,
+            "metadata": said.metadata,
+            "registered_at": self._now(),
+            "version": 1,
+            "incarnation": self.incarnation,
+            "etag": f'"{self.incarnation}.{self.status}"',
+            "reason": "registered",
+            "status_since": self._now(),
+            "explanation": "",
+            "said": {"current_load": 0, "tasks_in_progress": []},
+        }
+
+    def _now(self) -> str:
+        return datetime.fromtimestamp(virtual_loop().wall_s() + self.clock_s, UTC).isoformat()
+
+
+@asynccontextmanager
+async def scripted_registry() -> AsyncIterator[ScriptedRegistry]:
+    """Serve until the block ends; only in virtual time."""
+    registry = ScriptedRegistry()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", registry.answer)
+    server = TestServer(app, host="127.0.0.1")
+    await server.start_server()
+    registry.url = str(server.make_url("")).rstrip("/")
+    try:
+        yield registry
+    finally:
+        await server.close()
