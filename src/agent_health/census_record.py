@@ -49,6 +49,16 @@ class ProbeCount(BaseModel):
     count: int
 
 
+class ShownCount(BaseModel):
+    """So many living targets whose layers ended like this, each the last time that it told anything."""
+
+    discovery: ResultClass | None = None
+    transport: ResultClass | None = None
+    readiness: ResultClass | None = None
+    message: ResultClass | None = None
+    count: int
+
+
 class CensusRun(BaseModel):
     """One pass over all targets."""
 
@@ -75,6 +85,8 @@ class CensusCounts(BaseModel):
     probes: list[ProbeCount]
     health: dict[HealthStatus, int]
     """How targets that show life call themselves."""
+    shown: list[ShownCount]
+    """By what those live that do: a card alone is no proof that anybody works behind it."""
     gone: dict[str, int]
     """Those that are not probed any more, by the reason."""
     runs: list[CensusRun]

@@ -4,7 +4,7 @@ A result class says how a probe ended. Of who lives this says by what: a card al
 works behind it. Of the others it says what was found where an agent should be.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -12,6 +12,7 @@ from agent_health.observation import LayerResult, ResultClass, decisive
 from agent_health.result_sums import Layer
 
 CARD: Final = "a card"
+CARD_ONLY: Final = "a card only"
 # What is absent here is no sign of life (`Observation.is_sign_of_life`).
 _SIGNS: Final[Mapping[tuple[Layer, ResultClass], str]] = MappingProxyType({
     (Layer.DISCOVERY, ResultClass.OK): CARD,
@@ -36,16 +37,19 @@ def sight(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
 
 def signs_of_life(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
     """Return by what an agent shows that it lives, and what became of its interface; empty: by nothing."""
-    signs = [sign for layer, said in layers if (sign := _SIGNS.get((layer, said.result))) is not None]
-    if not signs:
-        return ""
-    told = f"{CARD} only" if signs == [CARD] else ", ".join(signs)
+    told = signs_in((layer, said.result) for layer, said in layers)
     interface = next((said for layer, said in layers if layer is Layer.TRANSPORT), None)
-    if interface is None and signs == [CARD]:
+    if told == CARD_ONLY and interface is None:
         return f"{told}: its interface was not asked"
-    if interface is not None and not interface.has_answered:
+    if told and interface is not None and not interface.has_answered:
         return f"{told}; its interface: {_ended(interface)}"
     return told
+
+
+def signs_in(results: Iterable[tuple[Layer, ResultClass]]) -> str:
+    """Return by what an agent shows that it lives, as its layers ended, in their order; empty: by nothing."""
+    told = ", ".join(sign for each in results if (sign := _SIGNS.get(each)) is not None)
+    return CARD_ONLY if told == CARD else told
 
 
 def _ended(layer: LayerResult) -> str:

@@ -52,6 +52,10 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
     assert counted["directories"][0]["name"] == "agents.txt"
     assert {layer["layer"] for layer in counted["layers"]} >= {"discovery", "readiness"}
     assert counted["layers"][0]["latency"]["count"] > 0
+    assert {row["name"]: row["count"] for row in counted["shown"]} == {
+        "a card, a health document": 1,
+        "a gate: credentials or money first": 1,
+    }
     # The first time was within the same hour, and is not counted again.
     assert all(layer["count"] <= 6 for layer in counted["layers"])
     assert (counted["since"], counted["until"]) == tuple(

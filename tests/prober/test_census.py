@@ -139,6 +139,14 @@ def test_of_the_living_without_a_document_nothing_is_known() -> None:
     assert {row.name: row.count for row in more.health} == {"healthy": 9}
 
 
+def test_it_is_told_by_what_the_living_live() -> None:
+    assert [(row.name, row.count, row.share) for row in take_census(facts()).shown] == [
+        ("a card only", 3, 0.6),
+        ("a gate: credentials or money first", 1, 0.2),
+        ("an interface that answers", 1, 0.2),
+    ]
+
+
 def test_layers_are_shares_of_those_who_were_asked() -> None:
     discovery, readiness = take_census(facts()).layers
     assert (discovery.layer, discovery.count) == ("discovery", 65)

@@ -40,7 +40,7 @@ def test_columns_of_markdown_stand_under_one_another() -> None:
             tables[-1].append(line)
         elif tables[-1]:
             tables.append([])
-    assert len(tables) == 11
+    assert len(tables) == 12
     for table in filter(None, tables):
         assert len({len(line) for line in table}) == 1
 

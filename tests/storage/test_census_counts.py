@@ -87,6 +87,11 @@ async def test_every_target_has_one_result_or_was_never_measured(counted: Databa
     assert await counted.read(census_counts.results) == {"ok": 2, "refused": 1, "gated": 1, None: 1}
 
 
+async def test_the_living_are_counted_by_what_they_show(counted: Database) -> None:
+    found = await counted.read(lambda transaction: census_counts.shown(transaction, ["ok", "gated"]))
+    assert sorted(found) == [(["gated", "", "", ""], 1), (["ok", "", "", ""], 2)]
+
+
 async def test_agents_are_counted_by_how_they_call_themselves(counted: Database) -> None:
     assert await counted.read(census_counts.health) == {"unknown": 2}
 

@@ -3,6 +3,7 @@
 from agent_health.document import HealthStatus
 from agent_health.observation import ResultClass as R
 from agent_health.prober.census import CensusFacts, HostCount, Latency, LayerCount, RunFacts
+from agent_health.result_sums import Layer
 
 MADE_AT_S = 1_790_000_000.0
 DAY_S = 86_400.0
@@ -35,6 +36,12 @@ def facts(**changed: object) -> CensusFacts:
         ],
         "latencies": {"discovery": Latency(count=5, p50_ms=233.0, p90_ms=812.5, p99_ms=1978.0)},
         "health": {HealthStatus.HEALTHY: 2, HealthStatus.DEGRADED: 1},
+        "shown": [
+            ([(Layer.DISCOVERY, R.OK), (Layer.TRANSPORT, R.TIMEOUT)], 1),
+            ([(Layer.DISCOVERY, R.OK)], 2),
+            ([(Layer.TRANSPORT, R.OK)], 1),
+            ([(Layer.DISCOVERY, R.GATED)], 1),
+        ],
         "gone": {"left": 2, "opted_out": 1},
         "runs": [
             RunFacts(

@@ -29,6 +29,7 @@ from agent_health.storage.result_history import ALL_TARGETS, SECONDS_PER_HOUR, S
 WATCHED_SECONDS: Final = 86_400.0
 """Over which probes are counted, by whole hours, where there was no pass over all targets."""
 
+_ASKED: Final = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
 OTHER_GENERATION: Final = "(another one)"
 
 
@@ -67,6 +68,10 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
             health={
                 HealthStatus(status): count for status, count in census_counts.health(transaction).items()
             },
+            shown=[
+                (_ended(results), count)
+                for results, count in census_counts.shown(transaction, sorted(ANSWERED))
+            ],
             gone=dict(targets.count_gone(transaction)),
             runs=[_run(run) for run in runs],
         )
@@ -98,6 +103,10 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
             layers=_layers(sums),
             latencies=_latencies(sums),
             health=counts.health,
+            shown=[
+                (_ended([row.discovery, row.transport, row.readiness, row.message]), row.count)
+                for row in counts.shown
+            ],
             gone=counts.gone,
             runs=[_run_of(run) for run in counts.runs],
         )
@@ -144,6 +153,11 @@ def _latencies(sums: Iterable[SumRow]) -> dict[str, Latency]:
             answers = sum(count for bucket, count in counts.items() if bucket != NO_LATENCY)
             latencies[layer] = Latency(count=answers, p50_ms=p50_ms, p90_ms=p90_ms, p99_ms=p99_ms)
     return latencies
+
+
+def _ended(results: Iterable[str | None]) -> list[tuple[Layer, ResultClass]]:
+    """Return which layer ended how, of results in the order of layers; what told nothing is left out."""
+    return [(layer, ResultClass(result)) for layer, result in zip(_ASKED, results, strict=True) if result]
 
 
 def _run(run: StoredRun) -> RunFacts:

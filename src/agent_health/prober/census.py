@@ -19,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent_health.document import HealthStatus, Quantity, Ratio, Time
 from agent_health.observation import LayerResult, ResultClass
+from agent_health.result_sums import Layer
+from agent_health.sight import signs_in
 
 CENSUS_VERSION: Final = "1.0"
 MAX_PLATFORMS: Final = 1_000
@@ -30,6 +32,9 @@ ADDRESSES: Final = "(IP addresses)"
 """The platform of all targets whose host is an address: it has no domain."""
 UNNAMED: Final = "(not known)"
 """The generation of those whose card was not seen, or does not tell it."""
+
+GATE: Final = "a gate: credentials or money first"
+"""What those show who ask for that before anything can be seen."""
 
 
 class Group(StrEnum):
@@ -107,6 +112,8 @@ class CensusFacts:
     health: Mapping[HealthStatus, int] = field(default_factory=dict)
     """What living agents say of themselves, in a document that is valid and fresh; of the others nothing
     is known."""
+    shown: Iterable[tuple[Sequence[tuple[Layer, ResultClass]], int]] = ()
+    """How layers of living targets ended, in the order in which they are asked, and how many did so."""
     gone: Mapping[str, int] = field(default_factory=dict)
     """By reason: left the directory, opted out. They are not among the listed."""
     runs: Sequence["RunFacts"] = ()
@@ -286,6 +293,8 @@ class Census(_Shown):
     """What the living say of themselves; `unknown`: that, or no document that is valid and fresh."""
     directories: tuple[NamedGroups, ...]
     """By name; a target that two directories list counts in both."""
+    shown: tuple[NamedCount, ...]
+    """By what the living live: `a card only` is no proof that anybody works behind it."""
     gone: tuple[NamedCount, ...]
     """Those that are targets no more, by reason; they are not among the listed."""
     runs: tuple[Run, ...]
@@ -319,6 +328,7 @@ def take_census(facts: CensusFacts) -> Census:
         generations=_named({name or UNNAMED: count for name, count in generations.items()}),
         health=_health(facts.health, groups.alive),
         directories=_directories(facts.directories),
+        shown=_shown(facts.shown),
         gone=_named(facts.gone),
         runs=_runs(facts.runs),
     )
@@ -432,6 +442,13 @@ def _health(counts: Mapping[HealthStatus, int], alive: int) -> tuple[NamedCount,
     """Return how the living call themselves; of those without a document nothing is known."""
     said = {status.value: count for status, count in counts.items() if status is not HealthStatus.UNKNOWN}
     return _named({**said, HealthStatus.UNKNOWN.value: max(0, alive - sum(said.values()))})
+
+
+def _shown(rows: Iterable[tuple[Sequence[tuple[Layer, ResultClass]], int]]) -> tuple[NamedCount, ...]:
+    counts: Counter[str] = Counter()
+    for layers, count in rows:
+        counts[signs_in(layers) or GATE] += count
+    return _named(counts)
 
 
 def _named(counts: Mapping[str, int]) -> tuple[NamedCount, ...]:

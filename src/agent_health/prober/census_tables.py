@@ -87,6 +87,10 @@ def tables(census: Census) -> Iterator[Table]:
             "health", "What the living say of themselves", "status", census.health,
             "By a health document, if it is valid and fresh; it is no proof that they can be trusted.",
         ),
+        _named(
+            "shown", "What the living show", "by", census.shown,
+            "As each layer last ended; a card alone does not show that anybody works behind it.",
+        ),
         _named("gone", "Targets no more", "reason", census.gone, "They are not among the listed."),
         _runs(census),
     ):  # fmt: skip

@@ -108,6 +108,7 @@ def _facts(census: Census) -> Iterator[_Fact]:
     for part, counts in (
         ("generations", census.generations),
         ("health", census.health),
+        ("shown", census.shown),
         ("gone", census.gone),
     ):
         for count in counts:

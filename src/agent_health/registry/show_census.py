@@ -17,6 +17,7 @@ from agent_health.census_record import (
     ProbeCount,
     RunName,
     RunRequest,
+    ShownCount,
     TargetCount,
 )
 from agent_health.document import HealthStatus, Time
@@ -92,6 +93,7 @@ def show_census(transaction: Transaction, call: Call) -> Reply:
             for layer, result, bucket, count in sums
         ],
         health={HealthStatus(health): count for health, count in census_counts.health(transaction).items()},
+        shown=[_shown(layers, count) for layers, count in census_counts.shown(transaction, sorted(ANSWERED))],
         gone=dict(targets.count_gone(transaction)),
         runs=[_run(run) for run in census_counts.runs(transaction, query.name, MAX_RUNS)],
     )
@@ -127,6 +129,12 @@ def put_run(transaction: Transaction, call: Call) -> Reply:
         census_counts.end_run(transaction, run_id)
         run = census_counts.find_run(transaction, run_id) or run
     return Reply(content=_run(run))
+
+
+def _shown(layers: list[str], count: int) -> ShownCount:
+    asked = (layer.value for layer in Layer if layer is not Layer.OVERALL)
+    ended = {name: ResultClass(result) for name, result in zip(asked, layers, strict=True) if result}
+    return ShownCount.model_validate({**ended, "count": count})
 
 
 def _known_run(transaction: Transaction, run_id: str) -> StoredRun:

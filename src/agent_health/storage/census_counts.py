@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import func, insert, select, text, update
 
 from agent_health.storage.database import Transaction
 from agent_health.storage.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
-from agent_health.storage.tables import census_runs
+from agent_health.storage.tables import census_runs, probed, targets
 from agent_health.target import SHARDS
 
 ROWS_AT_ONCE = 10_000
@@ -105,6 +105,20 @@ def health(transaction: Transaction) -> dict[str, int]:
     """Return how many targets are agents by now, by how each calls itself."""
     rows = transaction.connection.execute(_HEALTH)
     return {str(health): int(count) for health, count in rows}
+
+
+def shown(transaction: Transaction, living: Sequence[str]) -> list[tuple[list[str], int]]:
+    """Return how the layers of targets with those results ended last, and how many there are of each kind.
+
+    In the order in which they are asked; empty for one that never told anything.
+    """
+    statement = (
+        select(probed.c.layers, func.count())
+        .select_from(targets.join(probed, probed.c.target == targets.c.id))
+        .where(targets.c.gone_at_s.is_(None), probed.c.result.in_(living), probed.c.layers.is_not(None))
+        .group_by(probed.c.layers)
+    )
+    return [(layers.split(","), int(count)) for layers, count in transaction.connection.execute(statement)]
 
 
 def begin_run(transaction: Transaction, run_id: str, name: str) -> StoredRun:
