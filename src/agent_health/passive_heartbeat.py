@@ -21,7 +21,7 @@ SERVER_SILENT_S: Final = 30.0
 """Without a line for so long the server does not count as alive; an opencode server says one every 10 s."""
 LATE_S: Final = 10.0
 """A heartbeat for activity that is longer ago is left out: it would say what is not so any more."""
-MAX_SESSIONS: Final = 10_000
+MAX_SESSIONS: Final = 1_000
 """That can be watched at once."""
 MAX_UNKNOWN_SESSIONS: Final = 1_000
 """That are told apart; the events of further ones are counted all the same."""

@@ -52,6 +52,15 @@ def test_an_id_with_a_null_is_passed_over() -> None:
     assert parsed(b"id: 3\n\nid: 4\0\n\n") == [Message("", "3"), Message("", "3")]
 
 
+def test_every_whole_line_is_a_sign_of_life() -> None:
+    parser = EventStreamParser()
+    counts = []
+    for piece in (b": hea", b"rtbeat\r", b"\n\n", b"data", b": 1"):
+        parser.feed(piece)
+        counts.append(parser.lines)
+    assert counts == [0, 1, 2, 2, 2]
+
+
 def test_a_stream_may_ask_us_to_wait() -> None:
     parser = EventStreamParser()
     parser.feed(b"retry: 2500\nretry: soon\n")

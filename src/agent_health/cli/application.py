@@ -24,6 +24,7 @@ from agent_health.cli.serve import serve
 from agent_health.cli.targets import targets
 from agent_health.cli.terminal import printable
 from agent_health.cli.validate import validate
+from agent_health.cli.watch_activity import watch_activity
 from agent_health.errors import AgentHealthError, InvalidFile, InvalidSetting
 
 EXIT_FAILED = 1
@@ -118,6 +119,7 @@ _application.add_typer(directories, context_settings=_CONTEXT)
 agents.command()(maintenance)
 _application.add_typer(agents, context_settings=_CONTEXT)
 _application.add_typer(events, context_settings=_CONTEXT)
+_application.add_typer(watch_activity, context_settings=_CONTEXT)
 _application.command(context_settings=_CONTEXT)(serve)
 _application.command(context_settings=_CONTEXT)(migrate)
 _application.add_typer(keys, context_settings=_CONTEXT)

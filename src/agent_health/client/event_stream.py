@@ -31,6 +31,8 @@ class EventStreamParser:
     def __init__(self) -> None:
         self.retry_ms: int | None = None
         """How long to wait before coming back, if the stream has said so."""
+        self.lines = 0
+        """Whole ones so far, comments and empty ones too: each is a sign of life."""
         self._rest = bytearray()
         self._data: list[str] = []
         self._data_bytes = 0
@@ -62,6 +64,7 @@ class EventStreamParser:
         return messages
 
     def _take(self, line: str) -> Message | None:
+        self.lines += 1
         if self._is_first_line:
             line = line.removeprefix(_BYTE_ORDER_MARK)
             self._is_first_line = False

@@ -1,0 +1,61 @@
+"""What is told of what was seen and decided?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class What(StrEnum):
+    """Of which kind something is that is told."""
+
+    HEARTBEAT = "heartbeat"
+    """One was sent, and the registry took it."""
+    REFUSED = "refused"
+    """The registry will not have heartbeats of an agent; told once, until it is otherwise."""
+    COMMAND = "command"
+    """The registry wants something of an agent, which has to be told by somebody else."""
+    SESSION_ERROR = "session_error"
+    SESSION_ABSENT = "session_absent"
+    """Nothing is said for a session: the server does not have it, or not where we look."""
+    UNKNOWN_SESSION = "unknown_session"
+    """Something was heard of a session that belongs to no agent we know; told once, then counted."""
+    SERVER_AWAY = "server_away"
+    SERVER_HEARD = "server_heard"
+    REGISTRY_AWAY = "registry_away"
+    """Heartbeats are dropped: a late one would say nothing."""
+    REGISTRY_BACK = "registry_back"
+    MAPPING = "mapping"
+    """Which sessions are watched for an agent, or why not those that its registration names."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One thing that is told, for people and for programs. It may quote a peer: show it with care."""
+
+    what: What
+    text: str
+    agent_id: str | None = None
+    session_id: str | None = None
+
+
+Tell = Callable[[Told], None]
+
+
+class Once:
+    """Tells the same about the same only once, until it is otherwise; remembers what it is asked about."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._last: dict[tuple[str, str | None], str] = {}
+
+    def tell(self, subject: str, told: Told) -> None:
+        """Tell it, unless that was the last that was told of this subject of the agent."""
+        place = (subject, told.agent_id)
+        if self._last.get(place) != told.text:
+            self._last[place] = told.text
+            self._tell(told)
+
+    def is_over(self, subject: str, agent_id: str | None = None) -> bool:
+        """Forget what was told of a subject; whether there was something."""
+        return self._last.pop((subject, agent_id), None) is not None

@@ -1,0 +1,209 @@
+"""What does an opencode server say, and what does it answer about its sessions?"""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.support.hostile_server import Reply, answer, as_json, endless_body, redirect, reset, silence
+from tests.support.opencode_events import idle, text_of, tool
+from tests.support.opencode_server import DIRECTORY, STREAM_HEAD, FakeOpencode, opencode
+from tests.support.virtual_loop import in_virtual_time, virtual_loop
+
+from agent_health.activity.opencode import NotOpencode, OpencodeAway, OpencodeServer, Standing
+from agent_health.errors import InvalidSetting
+from agent_health.passive_heartbeat import SERVER_SILENT_S, SessionState
+
+BUSY, IDLE, ABSENT = SessionState.BUSY, SessionState.IDLE, SessionState.ABSENT
+
+
+@asynccontextmanager
+async def asked(
+    directory: str | None = None, password: str | None = None, **sessions: str
+) -> AsyncIterator[tuple[FakeOpencode, OpencodeServer]]:
+    """A server, and who asks it."""
+    async with (
+        opencode(**sessions) as (fake, url),
+        OpencodeServer(url, directory=directory, password=password) as server,
+    ):
+        yield fake, server
+
+
+async def failure_of(server: OpencodeServer) -> tuple[type, str]:
+    """Follow the stream until it fails."""
+    try:
+        async with server.events() as lines:
+            async for _ in lines:
+                pass
+    except (OpencodeAway, NotOpencode) as failed:
+        return type(failed), str(failed)
+    pytest.fail("the stream ended by itself")
+
+
+def stream_of(*pieces: bytes, and_then: Reply | None = None) -> Reply:
+    async def reply(writer: asyncio.StreamWriter, head: str) -> None:
+        writer.write(STREAM_HEAD)
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        if and_then is not None:
+            await and_then(writer, head)
+
+    return reply
+
+
+async def test_what_is_said_is_heard_as_it_is_said() -> None:
+    async with asked(ses_1="idle") as (fake, server), server.events() as lines:
+        assert await anext(lines) == [text_of(("server.connected", {}))]
+        fake.says(idle("ses_1"), tool("ses_1"))
+        assert await anext(lines) == [text_of(idle("ses_1")), text_of(tool("ses_1"))]
+        fake.says(raw=b": heartbeat\n")
+        assert await anext(lines) == [], "a mere comment says that the server lives"
+    assert fake.asked == ["/global/event"]
+
+
+async def test_one_directory_is_followed_if_it_is_named() -> None:
+    async with asked(directory="/a b/\u00e9") as (fake, server), server.events():
+        pass
+    assert fake.asked == ["/event?directory=/a+b/%C3%A9"]
+
+
+async def test_sessions_are_asked_about_where_they_work() -> None:
+    async with asked(ses_1="busy", ses_2="idle", ses_3="retry") as (fake, server):
+        fake.sessions["ses_3"] = "/elsewhere"
+        found = await server.standings(["ses_1", "ses_2", "ses_3", "ses_4"])
+    assert {session_id: standing.state for session_id, standing in found.items()} == {
+        "ses_1": BUSY, "ses_2": IDLE, "ses_3": BUSY, "ses_4": ABSENT,
+    }  # fmt: skip
+    assert found["ses_4"].why == "the server has no such session"
+
+
+async def test_a_session_that_works_elsewhere_is_not_heard() -> None:
+    async with asked(directory=DIRECTORY + "/", ses_1="busy", ses_2="busy") as (fake, server):
+        fake.sessions["ses_2"] = "/elsewhere"
+        found = await server.standings(["ses_1", "ses_2"])
+    assert found["ses_1"].state is BUSY
+    assert found["ses_2"] == Standing(ABSENT, "it works in '/elsewhere', not where we listen")
+
+
+async def test_the_password_goes_along_with_all_that_is_asked() -> None:
+    async with asked(password="sesame", ses_1="idle") as (fake, server), server.events():
+        await server.standings(["ses_1"])
+    expected = "Authorization: Basic " + base64.b64encode(b"opencode:sesame").decode()
+    assert len(fake.heads) == 3
+    assert all(expected in head for head in fake.heads)
+    assert "sesame" not in repr(vars(server)["url"])
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "told"),
+    [
+        (answer(401), NotOpencode, "HTTP 401: it asks for a password: set $OPENCODE_SERVER_PASSWORD"),
+        (answer(404), NotOpencode, "HTTP 404: expected 200: is there an opencode server at this URL?"),
+        (redirect("/elsewhere"), NotOpencode, "HTTP 302: expected 200"),
+        (as_json({}), NotOpencode, "expected text/event-stream, got 'application/json'"),
+        (answer(200, b"<html>", Content_Type="text/html"), NotOpencode, "got 'text/html': is there"),
+        (answer(503), OpencodeAway, "HTTP 503"),
+        (answer(429), OpencodeAway, "HTTP 429"),
+        (reset, OpencodeAway, "the connection broke"),
+        (stream_of(b": hello\n"), OpencodeAway, "the stream ended"),
+        (stream_of(b"data: 1\n", and_then=reset), OpencodeAway, "the stream"),
+        (stream_of(and_then=endless_body), OpencodeAway, "a line or a message of more than 1048576 bytes"),
+        (stream_of(*[b"data: " + b"x" * 700_000 + b"\n"] * 4), OpencodeAway, "more than 2097152 bytes"),
+    ],
+    ids=[
+        "password", "nothing", "redirect", "json", "html", "away", "too often", "reset", "end", "cut off",
+        "endless line", "endless message",
+    ],
+)  # fmt: skip
+async def test_what_is_no_stream_is_told(reply: Reply, kind: type, told: str) -> None:
+    async with asked() as (fake, server):
+        fake.instead["/global/event"] = reply
+        found, text = await failure_of(server)
+    assert found is kind
+    assert told in text
+
+
+async def test_a_wrong_password_is_told_without_showing_it() -> None:
+    async with asked(password="sesame") as (fake, server):
+        fake.instead["/global/event"] = answer(401)
+        _, text = await failure_of(server)
+    assert text == "/global/event: HTTP 401: it refuses the password in $OPENCODE_SERVER_PASSWORD"
+
+
+async def test_a_server_that_is_not_there_is_away() -> None:
+    async with opencode() as (_, url):
+        pass
+    async with OpencodeServer(url) as server:
+        with pytest.raises(OpencodeAway, match="no connection to"):
+            await server.standings(["ses_1"])
+
+
+@in_virtual_time
+async def test_half_a_minute_without_a_line_is_a_stall() -> None:
+    async with asked() as (fake, server):
+        fake.instead["/global/event"] = stream_of(b": hello\n", and_then=silence)
+        began_s = virtual_loop().time()
+        assert await failure_of(server) == (OpencodeAway, "the server was silent for 30 s")
+        assert SERVER_SILENT_S <= virtual_loop().time() - began_s < SERVER_SILENT_S + 1
+
+
+@in_virtual_time
+async def test_bytes_that_never_make_a_line_are_a_stall_too() -> None:
+    async def drip(writer: asyncio.StreamWriter, _head: str) -> None:
+        while True:
+            writer.write(b"x")
+            await asyncio.sleep(1)
+
+    async with asked() as (fake, server):
+        fake.instead["/global/event"] = stream_of(and_then=drip)
+        assert await failure_of(server) == (OpencodeAway, "the server was silent for 30 s")
+
+
+@in_virtual_time
+async def test_a_line_now_and_then_is_enough() -> None:
+    async with asked() as (_, server), server.events() as lines:
+        for _ in range(20):
+            await anext(lines)
+    assert virtual_loop().time() > 1_150
+
+
+@in_virtual_time
+async def test_who_never_answers_is_away() -> None:
+    async with asked(ses_1="idle") as (fake, server):
+        fake.instead = {"/global/event": silence, "/session/ses_1": silence}
+        assert (await failure_of(server))[0] is OpencodeAway
+        with pytest.raises(OpencodeAway, match="in time"):
+            await server.standings(["ses_1"])
+
+
+@pytest.mark.parametrize(
+    ("path", "reply"),
+    [
+        ("/session/ses_1", as_json({"id": "ses_1"})),
+        ("/session/ses_1", as_json([])),
+        ("/session/ses_1", answer(200, b"<html>", Content_Type="text/html")),
+        ("/session/ses_1", answer(404, b"<html>", Content_Type="text/html")),
+        ("/session/status", answer(200, b"{", Content_Type="application/json")),
+        ("/session/status", answer(200, b" " * 5_000_000, Content_Type="application/json")),
+    ],
+)
+async def test_answers_of_another_program_are_told(path: str, reply: Reply) -> None:
+    async with asked(ses_1="idle") as (fake, server):
+        fake.instead[path] = reply
+        with pytest.raises(NotOpencode):
+            await server.standings(["ses_1"])
+
+
+def test_a_password_does_not_travel_in_the_clear() -> None:
+    with pytest.raises(InvalidSetting, match="the password must not travel in the clear"):
+        OpencodeServer("http://agents.example", password="sesame")
+    OpencodeServer("http://agents.example", password="sesame", allow_plain_http=True)
+    OpencodeServer("http://agents.example")
+
+
+@pytest.mark.parametrize("url", ["", "agents.example", "ftp://agents.example", "http://u:p@agents.example"])
+def test_a_url_that_cannot_be_right_is_refused(url: str) -> None:
+    with pytest.raises(InvalidSetting):
+        OpencodeServer(url)

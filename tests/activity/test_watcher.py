@@ -1,0 +1,400 @@
+"""Who follows the server, sends what is due, and comes back when either is away?"""
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from tests.support.hostile_server import answer, as_json
+from tests.support.opencode_events import ENVELOPES, Envelope, captured, failed, idle, status, tool
+from tests.support.opencode_server import opencode
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
+from tests.support.virtual_loop import in_virtual_time
+
+from agent_health.activity.beating import Dropped, Refused, RegistryHeart, Taken
+from agent_health.activity.opencode import NotOpencode, OpencodeServer
+from agent_health.activity.telling import Told, What
+from agent_health.activity.watcher import HOLD_SECONDS, AgentRefused, Watcher
+from agent_health.agent_record import AgentRecord, HeartbeatConfig
+from agent_health.client import RegistryClient
+from agent_health.errors import InvalidSetting
+from agent_health.passive_heartbeat import MIN_GAP_S, DueBeat
+
+INTERVAL_S = 30.0
+
+
+class OwnHeart:
+    """A registry in the test's own hands: takes heartbeats, unless it is told to do something else."""
+
+    def __init__(self) -> None:
+        self.beats: list[tuple[float, str, str]] = []
+        """When, whose, and why."""
+        self.ending: dict[str, Taken | Refused | Dropped] = {}
+        self.metadata: dict[str, dict[str, Any]] = defaultdict(dict)
+        self.thresholds = HeartbeatConfig(interval_seconds=INTERVAL_S)
+
+    async def beat(self, due: DueBeat) -> Taken | Refused | Dropped:
+        self.beats.append((asyncio.get_running_loop().time(), due.agent_id, due.source))
+        return self.ending.get(due.agent_id, Taken("active"))
+
+    async def record(self, agent_id: str) -> AgentRecord | Refused | Dropped:
+        ending = self.ending.get(agent_id)
+        if isinstance(ending, Refused | Dropped):
+            return ending
+        return AgentRecord.model_construct(
+            agent_id=agent_id, heartbeat_config=self.thresholds, metadata=self.metadata[agent_id]
+        )
+
+    def times(self, agent_id: str = "a") -> list[float]:
+        return [at_s for at_s, whose, _ in self.beats if whose == agent_id]
+
+    def sources(self) -> list[str]:
+        return [source for _, _, source in self.beats]
+
+
+class Watching:
+    """A watcher at work, and all that it told."""
+
+    def __init__(self, heart: OwnHeart, told: list[Told], task: "asyncio.Task[None]") -> None:
+        self.heart = heart
+        self.told = told
+        self.task = task
+
+    def texts(self, what: What) -> list[str]:
+        return [told.text for told in self.told if told.what is what]
+
+    async def until(self, what: What, times: int = 1) -> None:
+        async with asyncio.timeout(600):
+            while len(self.texts(what)) < times:
+                assert not self.task.done(), self.task
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def watching(
+    url: str,
+    mapped: Mapping[str, Collection[str]],
+    heart: OwnHeart | None = None,
+) -> AsyncIterator[Watching]:
+    """Watch until the block ends."""
+    heart, told = heart or OwnHeart(), list[Told]()
+    async with OpencodeServer(url) as server:
+        watcher = Watcher(server, heart, mapped, told.append, chance=lambda: 1.0)
+        task = asyncio.ensure_future(watcher.run())
+        try:
+            yield Watching(heart, told, task)
+        finally:
+            task.cancel()
+            # Whoever expects it to fail has seen that.
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_real_registry_hears_of_what_a_session_does(registry: RegistryServer) -> None:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client, opencode(ses_1="busy") as (fake, url):
+        record = await client.agents.register("a", metadata={"opencode_session": "ses_1"})
+        assert record.agent_key is not None
+        told: list[Told] = []
+        async with (
+            OpencodeServer(url) as server,
+            RegistryHeart(registry.url, {"a": record.agent_key}) as heart,
+        ):
+            task = asyncio.ensure_future(
+                Watcher(server, heart, {"a": []}, told.append, chance=lambda: 1.0).run()
+            )
+            await fake.is_listened_to()
+            fake.says(tool("ses_1"))
+            async with asyncio.timeout(20):
+                while What.HEARTBEAT not in [one.what for one in told]:
+                    assert not task.done(), task
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        seen = await client.agents.get("a")
+    assert seen.said.current_load == 1
+    assert seen.said.last_heartbeat_at is not None
+    assert seen.said.last_heartbeat_at > seen.registered_at
+    assert [one.text for one in told if one.what is What.HEARTBEAT] == ["ses_1: message.part.updated"]
+    assert "ahk_" not in repr(told)
+
+
+@pytest.mark.parametrize("envelope", ENVELOPES)
+def test_activity_is_a_heartbeat_every_five_seconds_at_most(envelope: Envelope) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with opencode(envelope, ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
+            await fake.is_listened_to()
+            await seen.until(What.SERVER_HEARD)
+            for _ in range(40):
+                fake.says(tool("ses_1"), status("ses_1", "busy"))
+                await asyncio.sleep(1)
+            times = seen.heart.times()
+            assert all(later >= earlier + MIN_GAP_S for earlier, later in itertools.pairwise(times))
+            assert len(times) == 8
+            await asyncio.sleep(600)
+            assert len(seen.heart.times()) == 9, "busy, and nothing is heard of it"
+
+    run()
+
+
+@pytest.mark.parametrize(
+    ("section", "source"),
+    [
+        ("GET /event", "session.idle"),
+        ("GET /global/event", "session.idle"),
+        ("GET /api/event (v2)", "session.updated"),
+    ],
+)
+def test_a_capture_that_comes_at_once_is_one_heartbeat(section: str, source: str) -> None:
+    said = captured(section)
+
+    @in_virtual_time
+    async def run() -> None:
+        real = "ses_e07c55ebcffelZcTMxD0DtKdvO"
+        async with opencode() as (fake, url), watching(url, {"a": [real]}) as seen:
+            await fake.is_listened_to()
+            await seen.until(What.SERVER_HEARD)
+            fake.says(raw=said)
+            await asyncio.sleep(20)
+            assert seen.heart.sources() == [source]
+            assert len(seen.texts(What.SESSION_ERROR)) == said.count(b'"session.error"')
+
+    run()
+
+
+@in_virtual_time
+async def test_an_idle_session_beats_at_its_agents_interval_while_the_server_lives() -> None:
+    async with opencode(ses_1="idle") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
+        await asyncio.sleep(95)
+        times = seen.heart.times()
+        assert [round(at_s - times[0]) for at_s in times] == [0, 30, 60, 90]
+        fake.instead["/global/event"] = answer(503)
+        fake.breaks_off()
+        await asyncio.sleep(600)
+        assert len(seen.heart.times()) == 4
+        assert seen.texts(What.SERVER_AWAY)[-1] == "/global/event: HTTP 503"
+        fake.instead.clear()
+        await asyncio.sleep(95)
+        assert len(seen.heart.times()) in {7, 8}
+        assert len(seen.texts(What.SERVER_HEARD)) == 2
+
+
+@in_virtual_time
+async def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
+    async with opencode(ses_1="idle") as (fake, url):
+        fake.instead["/global/event"] = answer(503)
+        async with watching(url, {"a": ["ses_1"]}) as seen:
+            await asyncio.sleep(600)
+            assert 600 / 30 <= len(fake.asked) <= 600 / 30 + 6
+            assert seen.texts(What.SERVER_AWAY) == ["/global/event: HTTP 503"]
+            assert seen.heart.beats == []
+
+
+@in_virtual_time
+async def test_what_moved_while_the_stream_was_lost_is_found_by_asking() -> None:
+    async with (
+        opencode(ses_1="busy", ses_2="busy") as (fake, url),
+        watching(url, {"a": ["ses_1"], "b": ["ses_2"]}) as seen,
+    ):
+        await seen.until(What.SERVER_HEARD)
+        fake.breaks_off()
+        fake.says(idle("ses_1"))
+        await seen.until(What.SERVER_HEARD, times=2)
+        await asyncio.sleep(1)
+        assert [(whose, source) for _, whose, source in seen.heart.beats] == [("a", "session/status")]
+
+
+@in_virtual_time
+async def test_another_program_at_the_beginning_ends_it_and_later_it_is_waited_for() -> None:
+    html = answer(200, b"<html>", Content_Type="text/html")
+    async with opencode(ses_1="idle") as (fake, url):
+        fake.instead["/global/event"] = html
+        async with watching(url, {"a": ["ses_1"]}) as seen:
+            with pytest.raises(NotOpencode, match="text/html"):
+                await seen.task
+            assert seen.texts(What.ENDED) == []
+        fake.instead.clear()
+        async with watching(url, {"a": ["ses_1"]}) as seen:
+            await seen.until(What.SERVER_HEARD)
+            fake.instead["/global/event"] = html
+            fake.breaks_off()
+            await asyncio.sleep(300)
+            assert "text/html" in seen.texts(What.SERVER_AWAY)[-1]
+            fake.instead.clear()
+            await seen.until(What.SERVER_HEARD, times=2)
+
+
+@in_virtual_time
+async def test_heartbeats_are_dropped_while_the_registry_is_away_and_not_sent_later() -> None:
+    heart = OwnHeart()
+    async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
+        await seen.until(What.HEARTBEAT)
+        heart.ending["a"] = Dropped("no connection")
+        await asyncio.sleep(300)
+        tried = len(heart.beats)
+        assert tried == 11
+        heart.ending.clear()
+        await seen.until(What.REGISTRY_BACK)
+        assert len(heart.beats) == tried + 1
+        assert seen.texts(What.REGISTRY_AWAY) == ["heartbeats are dropped meanwhile: no connection"]
+        assert len(seen.texts(What.HEARTBEAT)) == 2
+    assert seen.texts(What.ENDED)[0].startswith("2 heartbeats sent, 10 dropped;")
+
+
+@in_virtual_time
+async def test_who_is_refused_is_told_once_and_left_alone_for_a_while() -> None:
+    heart = OwnHeart()
+    async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
+        await seen.until(What.SERVER_HEARD)
+        heart.ending["a"] = Refused("HTTP 410: register again")
+        for _ in range(300):
+            fake.says(tool("ses_1"))
+            await asyncio.sleep(1)
+        times = heart.times()
+        assert all(later >= earlier + HOLD_SECONDS for earlier, later in itertools.pairwise(times))
+        assert 4 <= len(times) <= 5
+        assert seen.texts(What.REFUSED) == [
+            "the registry refuses: HTTP 410: register again; tried again every 60 s",
+            "how often it beats cannot be read: HTTP 410: register again",
+        ]
+        heart.ending.clear()
+        await asyncio.sleep(HOLD_SECONDS)
+        fake.says(tool("ses_1"))
+        await seen.until(What.HEARTBEAT)
+
+
+@in_virtual_time
+async def test_who_is_refused_at_the_very_beginning_ends_it() -> None:
+    heart = OwnHeart()
+    heart.ending["a"] = Refused("HTTP 401: no such key")
+    async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
+        with pytest.raises(AgentRefused, match="a: the registry refuses: HTTP 401"):
+            await seen.task
+
+
+@in_virtual_time
+async def test_a_registry_that_is_away_at_the_beginning_is_waited_for() -> None:
+    heart = OwnHeart()
+    heart.ending["a"] = Dropped("no connection")
+    heart.metadata["a"] = {"opencode_session": ["ses_1"]}
+    async with opencode(ses_1="idle") as (_, url), watching(url, {"a": []}, heart) as seen:
+        await asyncio.sleep(100)
+        heart.ending.clear()
+        await seen.until(What.HEARTBEAT)
+
+
+@in_virtual_time
+async def test_the_sessions_that_a_registration_names_may_change() -> None:
+    heart = OwnHeart()
+    heart.metadata["a"] = {"opencode_session": "ses_1"}
+    async with opencode(ses_1="idle", ses_2="busy") as (fake, url), watching(url, {"a": []}, heart) as seen:
+        await seen.until(What.HEARTBEAT)
+        heart.metadata["a"] = {"opencode_session": ["ses_2", 7, "../x"]}
+        await seen.until(What.MAPPING, times=3)
+        assert "the rest is passed over" in seen.texts(What.MAPPING)[1]
+        assert seen.texts(What.MAPPING)[2] == "ses_2; idle it beats every 30 s"
+        await asyncio.sleep(1)
+        sent = len(heart.beats)
+        await asyncio.sleep(300)
+        assert len(heart.beats) == sent, "the new one is busy, as the server was asked"
+        fake.says(idle("ses_2"))
+        await asyncio.sleep(1)
+        assert heart.sources()[sent:] == ["session.idle"]
+
+
+@in_virtual_time
+async def test_two_agents_cannot_have_one_session() -> None:
+    heart = OwnHeart()
+    heart.metadata["b"] = {"opencode_session": "ses_1"}
+    async with opencode(ses_1="idle") as (_, url):
+        async with watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
+            with pytest.raises(InvalidSetting, match="it is a's already"):
+                await seen.task
+        heart.metadata["b"] = {}
+        async with watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
+            await seen.until(What.HEARTBEAT)
+            heart.metadata["b"] = {"opencode_session": "ses_1"}
+            await asyncio.sleep(70)
+            assert "it is a's already" in seen.texts(What.MAPPING)[-1]
+            assert heart.times("b") == []
+
+
+@in_virtual_time
+async def test_errors_are_told_with_their_session_and_say_nothing_else() -> None:
+    async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
+        await seen.until(What.SERVER_HEARD)
+        fake.says(failed("ses_1"), failed(None, words="out of disk"), failed("ses_of_nobody"))
+        await seen.until(What.SESSION_ERROR, times=2)
+        await asyncio.sleep(10)
+        errors = [told for told in seen.told if told.what is What.SESSION_ERROR]
+        assert [(told.agent_id, told.text) for told in errors] == [
+            ("a", "ses_1: UnknownError: no such model"),
+            (None, "UnknownError: out of disk"),
+        ]
+        assert seen.heart.beats == []
+
+
+@in_virtual_time
+async def test_sessions_of_nobody_are_told_of_once_and_counted() -> None:
+    async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
+        await seen.until(What.SERVER_HEARD)
+        fake.says(idle("ses_7"), idle("ses_8"), idle("ses_7"))
+        fake.says(raw=b"data: {}\n\ndata: hello\n\n")
+        await seen.until(What.UNKNOWN_SESSION)
+        await asyncio.sleep(10)
+        assert len(seen.texts(What.UNKNOWN_SESSION)) == 1
+        assert seen.heart.beats == []
+    assert "3 events of 2 sessions that belong to nobody here" in seen.texts(What.ENDED)[0]
+
+
+@in_virtual_time
+async def test_a_session_that_the_server_does_not_have_is_told_of_and_not_spoken_for() -> None:
+    async with opencode() as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
+        await asyncio.sleep(100)
+        fake.breaks_off()
+        await asyncio.sleep(100)
+        assert seen.heart.beats == []
+        assert seen.texts(What.SESSION_ABSENT) == [
+            "ses_1: the server has no such session: no heartbeats for it"
+        ]
+        fake.says(("session.created", {"sessionID": "ses_1"}))
+        await seen.until(What.HEARTBEAT)
+
+
+@in_virtual_time
+async def test_answers_about_sessions_that_are_none_are_a_server_that_is_away() -> None:
+    async with opencode(ses_1="idle") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
+        await seen.until(What.SERVER_HEARD)
+        fake.instead["/session/status"] = as_json([])
+        fake.breaks_off()
+        await asyncio.sleep(100)
+        assert "/session/status: expected a JSON object" in seen.texts(What.SERVER_AWAY)[-1]
+        assert len(seen.texts(What.SERVER_HEARD)) == 1
+
+
+@in_virtual_time
+async def test_what_the_registry_wants_of_an_agent_is_told_once() -> None:
+    heart = OwnHeart()
+    heart.ending["a"] = Taken("draining", ("drain (cmd_1)",))
+    async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
+        await seen.until(What.HEARTBEAT, times=3)
+        assert seen.texts(What.COMMAND) == ["the registry asks it to drain (cmd_1): nobody but you tells it"]
+        assert seen.texts(What.HEARTBEAT)[0].endswith("; the registry calls it draining")
+        heart.ending["a"] = Taken("active")
+        await seen.until(What.HEARTBEAT, times=4)
+        heart.ending["a"] = Taken("active", ("drain (cmd_1)",))
+        await seen.until(What.COMMAND, times=2)
+
+
+@in_virtual_time
+async def test_who_wants_to_hear_more_often_than_is_said_is_told_so() -> None:
+    heart = OwnHeart()
+    heart.thresholds = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
+    async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
+        await seen.until(What.MAPPING, times=2)
+        assert seen.texts(What.MAPPING) == ["silent after 2 s, and a heartbeat is sent every 5 s at most"] * 2
+        await asyncio.sleep(20)
+        assert all(later >= earlier + 5 for earlier, later in itertools.pairwise(heart.times()))
