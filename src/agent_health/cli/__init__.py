@@ -14,6 +14,8 @@
     agent_page.py       how is an agent's record shown to people?
     maintenance.py      when may nothing take an agent down?
     events.py           what has happened, and what is happening?
+    watch_activity.py   what do an agent's sessions do elsewhere?
+    watched_agents.py   whose sessions are watched, and with which keys do they beat?
     serve.py            how is the server started?
     migrate.py          is the database of this version?
     keys.py             who gets a key?
