@@ -10,6 +10,8 @@
     work.py            what is it doing now, and how is that stopped?
     handler.py         how is a method called that may be a coroutine or not?
     drain.py           how does it leave?
+    asgi_link.py       how is an ASGI app an agent of the registry?
+    worker_crew.py     which of its worker processes beats, and for how much?
 
 Needs the extra `agent` (aiohttp; PyYAML for workflow files). Decides nothing of its own: when to beat is
 said by `agent_health.heartbeat_rhythm`.
@@ -19,6 +21,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agent_health.agent.asgi_link import AgentLink
     from agent_health.agent.assignments import Assignment, AssignmentSource
     from agent_health.agent.decorator import Agent, on_assignment, on_drain, run_agent
     from agent_health.agent.drain import Ending
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Agent",
+    "AgentLink",
     "AgentProfile",
     "AgentRunner",
     "Assignment",
@@ -39,6 +43,7 @@ __all__ = [
 
 _PLACES = {
     "Agent": "decorator",
+    "AgentLink": "asgi_link",
     "AgentProfile": "profile",
     "AgentRunner": "runner",
     "Assignment": "assignments",

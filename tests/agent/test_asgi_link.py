@@ -1,0 +1,318 @@
+"""How is an ASGI app an agent of the registry, by one line around it?"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from tests.support.asgi_client import ask
+from tests.support.scripted_registry import (
+    KEY,
+    OWN_KEY,
+    ScriptedRegistry,
+    refusal,
+    scripted_registry,
+)
+from tests.support.virtual_loop import in_virtual_time
+
+from agent_health import AgentHealthMiddleware
+from agent_health.agent import AgentLink
+from agent_health.errors import InvalidSetting
+
+APPS: dict[str, Callable[[Any], Any]] = {
+    "linked": lambda link: link,
+    "linked and measured": lambda link: AgentHealthMiddleware(link, agent_id="a"),
+}
+
+
+class Desk:
+    """An app whose answers wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+        self.log: list[str] = []
+        self.app = Starlette(
+            routes=[Route("/now", self._now), Route("/later", self._later)], lifespan=self._lifespan
+        )
+
+    async def _now(self, _request: Request) -> PlainTextResponse:
+        return PlainTextResponse("now")
+
+    async def _later(self, _request: Request) -> PlainTextResponse:
+        await self.may_answer.wait()
+        return PlainTextResponse("later")
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        self.log.append("started")
+        yield
+        self.log.append("ended")
+
+
+class Server:
+    """What an ASGI server does with a lifespan."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._incoming: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self._sent: asyncio.Queue[Any] = asyncio.Queue()
+        self.task: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        self.task = asyncio.create_task(self._app(scope, self._incoming.get, self._sent.put))
+        return await self._tell("lifespan.startup")
+
+    async def stop(self) -> str:
+        said = await self._tell("lifespan.shutdown")
+        assert self.task is not None
+        await self.task
+        return said
+
+    async def _tell(self, kind: str) -> str:
+        assert self.task is not None
+        await self._incoming.put({"type": kind})
+        said = asyncio.create_task(self._sent.get())
+        await asyncio.wait({said, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        if said.done():
+            return str(said.result()["type"])
+        said.cancel()
+        return "nothing"
+
+
+def link_to(registry: ScriptedRegistry, app: Any, directory: str, **settings: Any) -> AgentLink:
+    return AgentLink(
+        app,
+        agent_id="a",
+        registry=registry.url,
+        key=KEY,
+        key_file=f"{directory}/a.key",
+        lock_dir=f"{directory}/crew",
+        **settings,
+    )
+
+
+def in_directory(test: Callable[..., Any]) -> Callable[..., None]:
+    """Give a test of virtual time a directory of its own."""
+
+    def run(tmp_path: Path) -> None:
+        in_virtual_time(test)(str(tmp_path))
+
+    return run
+
+
+@pytest.mark.parametrize("kind", APPS)
+def test_an_app_is_registered_while_it_is_served_and_its_load_is_the_requests_in_flight(
+    kind: str, tmp_path: Path
+) -> None:
+    @in_virtual_time
+    async def test() -> None:
+        async with scripted_registry() as registry:
+            desk = Desk()
+            app = APPS[kind](link_to(registry, desk.app, str(tmp_path), role_id="billing"))
+            server = Server(app)
+            assert await server.start() == "lifespan.startup.complete"
+            assert desk.log == ["started"]
+            await registry.until_beats(1)
+            assert registry.said["role_id"] == "billing"
+            assert registry.beats()[-1].body["current_load"] == 0
+            waiting = [asyncio.create_task(ask(app, "/later")) for _ in range(3)]
+            assert (await ask(app, "/now")).body == b"now"
+            await registry.until_beats(1)
+            assert registry.beats()[-1].body["current_load"] == 3
+            desk.may_answer.set()
+            assert [answer.body for answer in await asyncio.gather(*waiting)] == [b"later"] * 3
+            await registry.until_beats(1)
+            assert registry.beats()[-1].body["current_load"] == 0
+            assert await server.stop() == "lifespan.shutdown.complete"
+            assert desk.log == ["started", "ended"]
+            assert registry.status == "deregistered"
+            assert registry.beats()[-1].body["status"] == "draining"
+            assert {asked.headers["X-API-Key"] for asked in registry.asked[1:]} == {OWN_KEY}
+
+    test()
+
+
+@in_directory
+async def test_requests_in_flight_are_waited_for_before_the_agent_is_gone(directory: str) -> None:
+    async with scripted_registry() as registry:
+        desk = Desk()
+        link = link_to(registry, desk.app, directory)
+        server = Server(link)
+        await server.start()
+        await registry.until_beats(1)
+        waiting = asyncio.create_task(ask(link, "/later"))
+        await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(server.stop())
+        await registry.until_beats(2)
+        assert (registry.status, registry.beats()[-1].body["current_load"]) == ("draining", 1)
+        desk.may_answer.set()
+        await waiting
+        await stopping
+        assert registry.status == "deregistered"
+
+
+@in_directory
+async def test_a_registry_that_is_away_keeps_no_app_from_starting_serving_and_ending(directory: str) -> None:
+    async with scripted_registry() as registry:
+        for deed in ("POST", "beat", "GET", "DELETE"):
+            registry.answers(deed, *[refusal(503, "unavailable")] * 10_000)
+        link = link_to(registry, Desk().app, directory)
+        server = Server(link)
+        assert await server.start() == "lifespan.startup.complete"
+        assert (await ask(link, "/now")).status == 200
+        await asyncio.sleep(1000)
+        assert (await ask(link, "/now")).status == 200
+        assert await server.stop() == "lifespan.shutdown.complete"
+
+
+async def raises(scope: Any, _receive: Any, send: Any) -> None:
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 200})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def returns(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        await raises(scope, receive, send)
+
+
+@pytest.mark.parametrize("app", [raises, returns])
+def test_an_app_without_lifespan_is_registered_and_deregistered_all_the_same(
+    app: Any, tmp_path: Path
+) -> None:
+    @in_virtual_time
+    async def test() -> None:
+        async with scripted_registry() as registry:
+            link = link_to(registry, app, str(tmp_path))
+            server = Server(link)
+            assert await server.start() == "lifespan.startup.complete"
+            assert (await ask(link, "/")).body == b"ok"
+            await registry.until_beats(1)
+            assert await server.stop() == "lifespan.shutdown.complete"
+            assert registry.status == "deregistered"
+
+    test()
+
+
+@in_directory
+async def test_a_server_without_lifespan_makes_an_agent_with_its_first_request(directory: str) -> None:
+    async with scripted_registry() as registry:
+        link = link_to(registry, returns, directory)
+        assert (await ask(link, "/")).status == 200
+        await registry.until_beats(1)
+        await link.end()
+
+
+@in_directory
+async def test_an_app_that_cannot_start_is_no_agent_and_its_error_is_the_servers(directory: str) -> None:
+    async def fails(_scope: Any, receive: Any, _send: Any) -> None:
+        await receive()
+        raise ZeroDivisionError
+
+    async with scripted_registry() as registry:
+        server = Server(link_to(registry, fails, directory))
+        assert await server.start() == "nothing"
+        assert server.task is not None
+        with pytest.raises(ZeroDivisionError):
+            await server.task
+        assert registry.asked == []
+
+
+@in_directory
+async def test_a_drain_that_the_registry_asks_for_takes_the_app_off_the_list_and_serves_it_still(
+    directory: str,
+) -> None:
+    farewells: list[str] = []
+
+    async def farewell() -> None:
+        farewells.append("bye")
+
+    async with scripted_registry() as registry:
+        link = link_to(registry, Desk().app, directory, on_drain=farewell)
+        server = Server(link)
+        await server.start()
+        await registry.until_beats(1)
+        registry.commands = [{"id": "c", "command": "drain"}]
+        await registry.until(lambda: registry.status == "deregistered")
+        assert (await ask(link, "/now")).body == b"now"
+        # Another worker does not bring it back.
+        other = link_to(registry, Desk().app, directory)
+        other_server = Server(other)
+        await other_server.start()
+        await server.stop()
+        await asyncio.sleep(1000)
+        assert registry.incarnation == 1
+        assert farewells == ["bye"]
+        await other_server.stop()
+
+
+@in_directory
+async def test_of_several_workers_one_beats_for_all_and_another_goes_on_with_the_same_life(
+    directory: str,
+) -> None:
+    async with scripted_registry() as registry:
+        desks = [Desk() for _ in range(3)]
+        links = [link_to(registry, desk.app, directory) for desk in desks]
+        servers = [Server(link) for link in links]
+        for server in servers:
+            await server.start()
+        await registry.until_beats(1)
+        waiting = [asyncio.create_task(ask(link, "/later")) for link in links]
+        await registry.until_beats(2)
+        assert registry.beats()[-1].body["current_load"] == 3
+        gaps = [after.at_s - before.at_s for before, after in pairwise(registry.beats()[1:])]
+        # One interval apart: nobody else beats between.
+        assert min(gaps) > 20
+        for desk in desks:
+            desk.may_answer.set()
+        await asyncio.gather(*waiting)
+        # The first one had the lead.
+        await servers[0].stop()
+        assert registry.status == "active"
+        await registry.until_beats(2)
+        assert registry.deeds().count("POST") == 1
+        await servers[2].stop()
+        assert registry.status == "active"
+        await servers[1].stop()
+        assert registry.status == "deregistered"
+
+
+@in_directory
+async def test_workers_that_end_together_leave_nobody_on_the_list(directory: str) -> None:
+    async with scripted_registry() as registry:
+        servers = [Server(link_to(registry, Desk().app, directory)) for _ in range(4)]
+        for server in servers:
+            await server.start()
+        await registry.until_beats(1)
+        await asyncio.gather(*(server.stop() for server in servers))
+        assert registry.status == "deregistered"
+
+
+@in_directory
+async def test_a_worker_that_can_lock_nothing_beats_for_itself(directory: str) -> None:
+    (Path(directory) / "crew").write_text("in the way")
+    async with scripted_registry() as registry:
+        server = Server(link_to(registry, Desk().app, directory))
+        await server.start()
+        await registry.until_beats(1)
+        await server.stop()
+        assert registry.status == "deregistered"
+
+
+def test_what_cannot_be_right_is_refused_where_the_app_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENT_HEALTH_KEY", raising=False)
+    monkeypatch.delenv("AGENT_HEALTH_REGISTRY", raising=False)
+    with pytest.raises(InvalidSetting, match="registry"):
+        AgentLink(returns, agent_id="a", key=KEY)
+    with pytest.raises(InvalidSetting, match="key"):
+        AgentLink(returns, agent_id="a", registry="http://127.0.0.1:1")
+    with pytest.raises(InvalidSetting, match="agent_id"):
+        AgentLink(returns, agent_id="two words", registry="http://127.0.0.1:1", key=KEY)

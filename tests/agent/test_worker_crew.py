@@ -1,0 +1,102 @@
+"""Which of several worker processes beats for their agent, and for how much?"""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.support.servers import PATIENCE_SECONDS
+
+from agent_health.agent.worker_crew import HAS_LEFT, WorkerCrew, default_directory
+
+# Locks belong to openings of files: several crews of one process are like those of several.
+
+
+def test_one_leads_and_the_next_one_once_it_is_gone(tmp_path: Path) -> None:
+    first, second = WorkerCrew.join(tmp_path / "a"), WorkerCrew.join(tmp_path / "a")
+    assert (first.lead(), second.lead(), first.lead()) == (True, False, True)
+    first.give_lead()
+    assert (second.lead(), first.lead()) == (True, False)
+    assert not second.leave()
+    assert first.lead()
+    assert first.leave()
+
+
+def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path\n"
+        "from agent_health.agent.worker_crew import WorkerCrew\n"
+        "crew = WorkerCrew.join(Path(sys.argv[1])); crew.set_load(3); crew.lead(); crew.note_life(7)\n"
+        "print('leads', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == b"leads\n"
+        crew = WorkerCrew.join(tmp_path)
+        crew.set_load(2)
+        assert (crew.lead(), crew.total_load(), crew.is_alone()) == (False, 5, False)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait(PATIENCE_SECONDS)
+        assert (crew.lead(), crew.total_load(), crew.is_alone()) == (True, 2, True)
+        assert crew.life() == 7
+    assert [path.name for path in tmp_path.glob("load-*")] == [crew._own.name]
+    assert crew.leave()
+
+
+def test_a_life_is_told_to_later_workers_and_forgotten_with_the_last(tmp_path: Path) -> None:
+    first = WorkerCrew.join(tmp_path)
+    assert first.life() is None
+    first.note_life(4)
+    second = WorkerCrew.join(tmp_path)
+    assert second.life() == 4
+    first.note_life(HAS_LEFT)
+    assert second.life() == HAS_LEFT
+    assert not first.leave()
+    assert second.leave()
+    # All were started anew, or all were killed: what was true then may not be now.
+    third = WorkerCrew.join(tmp_path)
+    assert third.life() is None
+    third.note_life(5)
+    third.note_life(None)
+    assert third.life() is None
+    third.leave()
+
+
+def test_of_workers_that_go_at_once_exactly_one_is_the_last(tmp_path: Path) -> None:
+    for _ in range(20):
+        crews = [WorkerCrew.join(tmp_path) for _ in range(8)]
+        with ThreadPoolExecutor(8) as executor:
+            assert sum(executor.map(WorkerCrew.leave, crews)) == 1
+
+
+def test_whatever_stands_in_a_life_that_is_none_is_none(tmp_path: Path) -> None:
+    crew = WorkerCrew.join(tmp_path)
+    (tmp_path / "life").write_bytes(b"\xff" * 100)
+    assert crew.life() is None
+    crew.leave()
+
+
+def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "open"
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(PermissionError, match="only we may write"):
+        WorkerCrew.join(place)
+    linked = tmp_path / "linked"
+    linked.symlink_to(tmp_path)
+    with pytest.raises(PermissionError, match="only we may write"):
+        WorkerCrew.join(linked)
+
+
+def test_the_place_that_is_chosen_is_this_users_and_this_agents_alone(tmp_path: Path) -> None:
+    place = default_directory("https://registry.example", "a")
+    assert place != default_directory("https://registry.example", "b")
+    assert place != default_directory("https://other.example", "a")
+    assert str(os.geteuid()) in place.parent.name
+    crew = WorkerCrew.join(tmp_path / "made" / "here")
+    assert stat.S_IMODE((tmp_path / "made" / "here").stat().st_mode) == 0o700
+    crew.leave()
