@@ -63,6 +63,7 @@ async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
         assert "agents.txt: 6 targets" in told
         assert "6 of 6 probed" in told
         assert "3 alive, 3 not alive" in told
+        assert "or why it does not: agent-health targets list --database sqlite:///mixed.db" in told
         assert set(servers["healthy"].paths) >= {CARD_PATH, HEALTH_PATH}
         urls = {kind: server.url for kind, server in servers.items()}
         # The same database again, and who was seen is seen anew.

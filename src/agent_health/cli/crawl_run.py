@@ -80,6 +80,9 @@ class Crawl:
         crawled = await self._run(processes, run.since_s)
         if crawled.is_done and (crawled.probed or not crawled.failed):
             await self._home.end_run(run)
+            if not self._home.is_shared:
+                told = "by what each one lives, or why it does not"
+                self._progress.say(f"{told}: agent-health targets list {self._home.option}")
         return crawled
 
     async def _run(self, processes: int, since_s: float | None) -> Crawled:
