@@ -131,10 +131,11 @@ class AgentRunner:
     async def run(self) -> Ending:
         """Live until SIGTERM, SIGINT, or a drain that the registry asks for; a second signal ends at once.
 
-        Signals are caught only in the main thread.
+        Starts it if that was not done. Signals are caught only in the main thread.
         """
         with self._catching_signals():
-            self.start()
+            if self._living is None:
+                self.start()
             return await self.wait()
 
     async def wait(self) -> Ending:

@@ -1,0 +1,73 @@
+"""How does a class become an agent that registers, beats, works, and leaves in good order? (RFC-0016 3.4)
+
+    export AGENT_HEALTH_REGISTRY=http://127.0.0.1:8440 AGENT_HEALTH_KEY=ahk_...
+    .venv/bin/python docs/examples/declared_agent.py reporter-1.key
+
+Each line of standard input is a task: how many seconds it takes. SIGTERM, Ctrl-C, or
+`agent-health agents drain reporter-1` let it finish what it has begun; a second signal ends it at once.
+"""
+
+import asyncio
+import sys
+
+from agent_health.agent import Agent, AgentRunner, on_assignment, on_drain
+from agent_health.agent_record import HeartbeatConfig
+from agent_health.errors import WorkDropped, WorkRefused
+
+
+@Agent(
+    "reporter-1",
+    role_id="reporter",
+    capabilities=["report"],
+    capacity=2,
+    drain_timeout_seconds=60,
+    # Short, so that one need not wait long to see something.
+    heartbeat=HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=3, dead_after_seconds=6),
+    key_file=sys.argv[1],
+)
+class Reporter:
+    """Waits as long as it is told."""
+
+    @on_assignment
+    async def work(self, task: str) -> str:
+        """Do one task."""
+        print(f"begun: {task}", flush=True)
+        await asyncio.sleep(float(task))
+        return f"report after {task} s"
+
+    @on_drain
+    async def leave(self) -> None:
+        """Called once, when it is time to go."""
+        print("takes nothing new", flush=True)
+
+
+async def do(agent: AgentRunner, task: str) -> None:
+    """Hand one task in and say what came of it."""
+    try:
+        print(await agent.assign(task), flush=True)
+    except (WorkDropped, WorkRefused, ValueError) as error:
+        print(error, flush=True)
+
+
+async def take_tasks(agent: AgentRunner) -> None:
+    """Hand in what stands in the lines of standard input."""
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    async with asyncio.TaskGroup() as group:
+        async for line in lines:
+            group.create_task(do(agent, line.decode().strip()))
+
+
+async def main() -> None:
+    """Live once."""
+    agent = AgentRunner.of(Reporter())
+    agent.start()
+    await agent.registered()
+    print(f"registered, life {agent.incarnation}", flush=True)
+    taking = asyncio.create_task(take_tasks(agent))
+    print(f"left: {await agent.run()}", flush=True)
+    taking.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

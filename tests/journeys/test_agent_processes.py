@@ -1,0 +1,182 @@
+"""Do agents leave in good order when their processes are told to, and go on when one of them is killed?"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from tests.support.linked_environment import AGENT_ID, linked_environment
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS, Server, serving, until
+
+from agent_health.access import Role
+from agent_health.agent.own_key import KEY_VARIABLE, URL_VARIABLE
+from agent_health.agent_record import AgentRecord
+from agent_health.client import RegistryClient
+from agent_health.lifecycle import Status
+
+pytestmark = pytest.mark.fault
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[RegistryServer]:
+    with registry_server(tmp_path) as server:
+        yield server
+
+
+def ask(registry: RegistryServer, deed: Callable[[RegistryClient], Awaitable[T]]) -> T:
+    async def asked() -> T:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            return await deed(client)
+
+    return asyncio.run(asked())
+
+
+def record(registry: RegistryServer, agent_id: str) -> AgentRecord:
+    return ask(registry, lambda client: client.agents.get(agent_id))
+
+
+def steps(registry: RegistryServer, agent_id: str) -> list[tuple[str, str]]:
+    """An agent's changes of status, and why."""
+
+    async def read(client: RegistryClient) -> list[tuple[str, str]]:
+        page = await client.events.list(agent_id=agent_id, types=["agent.lifecycle"])
+        return [(str(event.payload["new_status"]), str(event.payload["reason"])) for event in page.events]
+
+    return ask(registry, read)
+
+
+# --- one process, told to end ------------------------------------------------------------------------------
+
+
+@contextmanager
+def reporter(registry: RegistryServer, directory: Path) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
+        [sys.executable, "docs/examples/declared_agent.py", str(directory / "reporter.key")],
+        cwd=REPOSITORY,
+        env={**os.environ, URL_VARIABLE: registry.url, KEY_VARIABLE: KEYS[Role.ENROLL]},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def hand_in(process: "subprocess.Popen[str]", task: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{task}\n")
+    process.stdin.flush()
+
+
+def test_sigterm_lets_an_agent_finish_and_leave_and_a_second_one_ends_it_at_once(
+    registry: RegistryServer, tmp_path: Path
+) -> None:
+    with reporter(registry, tmp_path) as process:
+        assert line(process) == "registered, life 1"
+        hand_in(process, "1")
+        assert line(process) == "begun: 1"
+        process.send_signal(signal.SIGTERM)
+        assert [line(process) for _ in range(3)] == [
+            "takes nothing new",
+            "report after 1 s",
+            "left: finished",
+        ]
+        assert process.wait(PATIENCE_SECONDS) == 0
+    assert steps(registry, "reporter-1")[-2:] == [
+        ("draining", "drain_initiated"),
+        ("deregistered", "deregistered"),
+    ]
+    with reporter(registry, tmp_path) as process:
+        # By its own key, which it kept: the one that enrols takes over nobody.
+        assert line(process) == "registered, life 2"
+        process.send_signal(signal.SIGKILL)
+        process.wait(PATIENCE_SECONDS)
+    assert record(registry, "reporter-1").status is Status.ACTIVE
+    with reporter(registry, tmp_path) as process:
+        assert line(process) == "registered, life 3"
+        hand_in(process, "1000")
+        assert line(process) == "begun: 1000"
+        process.send_signal(signal.SIGTERM)
+        assert line(process) == "takes nothing new"
+        process.send_signal(signal.SIGTERM)
+        rest = [line(process) for _ in range(2)]
+        assert "left: dropped" in rest
+        assert process.wait(PATIENCE_SECONDS) == 0
+    assert record(registry, "reporter-1").status is Status.DEREGISTERED
+
+
+# --- several worker processes ------------------------------------------------------------------------------
+
+
+def who_beats(server: Server, but_not: int | None = None) -> int | None:
+    with contextlib.suppress(OSError):
+        told: dict[str, Any] = json.loads(server.send("/who")[1])
+        if told["beats"] and told["pid"] != but_not:
+            return int(told["pid"])
+    return None
+
+
+def workers(directory: Path) -> int:
+    """How many have joined: their files, but for those of killed ones that nobody has looked at since."""
+    return len(list((directory / "crew").glob("load-*")))
+
+
+def test_when_the_worker_that_beats_is_killed_another_one_goes_on_with_the_same_life(
+    registry: RegistryServer, tmp_path: Path
+) -> None:
+    command = [
+        str(SCRIPTS / "uvicorn"), "tests.support.linked_app:app", "--workers", "2", "--port", "{port}",
+        "--log-level", "warning", "--timeout-graceful-shutdown", "1",
+    ]  # fmt: skip
+    environment = linked_environment(registry.url, KEYS[Role.ENROLL], tmp_path)
+    with serving(command, log=tmp_path / "uvicorn.log", env=environment) as server:
+        until("both workers are there", lambda: workers(tmp_path) == 2)
+        beating = until("a worker beats", partial(who_beats, server))
+        until("it is registered", lambda: (tmp_path / "linked.key").exists())
+        callers = [threading.Thread(target=_wait, args=(server,), daemon=True) for _ in range(6)]
+        for caller in callers:
+            caller.start()
+        until("all are counted", lambda: record(registry, AGENT_ID).capacity.current_load == 6)
+        os.kill(beating, signal.SIGKILL)
+        until("another one beats", lambda: who_beats(server, but_not=beating))
+        killed = record(registry, AGENT_ID)
+        until(
+            "it is heard",
+            lambda: record(registry, AGENT_ID).last_heartbeat_at != killed.last_heartbeat_at,
+        )
+        after = record(registry, AGENT_ID)
+        assert (after.status, after.incarnation) == (Status.ACTIVE, 1)
+        # Those of the killed worker are gone; which worker had how many is the kernel's choice.
+        assert after.capacity.current_load <= 6
+        until("the killed one has a successor", lambda: workers(tmp_path) == 2)
+    assert record(registry, AGENT_ID).status is Status.DEREGISTERED
+    # Nothing was superseded on the way. Who goes last may be one that never beat and says no drain.
+    reasons = [reason for _, reason in steps(registry, AGENT_ID)]
+    assert [reason for reason in reasons if reason != "drain_initiated"] == ["registered", "deregistered"]
+
+
+def _wait(server: Server) -> None:
+    # The server ends, or the worker is killed, before it answers.
+    with contextlib.suppress(OSError, HTTPException):
+        server.send("/wait")

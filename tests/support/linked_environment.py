@@ -1,0 +1,17 @@
+"""In which environment do the workers of `linked_app` run?"""
+
+from pathlib import Path
+
+from agent_health.agent.own_key import KEY_VARIABLE, URL_VARIABLE
+
+AGENT_ID = "linked-1"
+
+
+def linked_environment(url: str, key: str, directory: Path) -> dict[str, str]:
+    """Return the variables that `linked_app` reads; the agent's own key is kept as `linked.key`."""
+    return {
+        URL_VARIABLE: url,
+        KEY_VARIABLE: key,
+        "LINKED_KEY_FILE": str(directory / "linked.key"),
+        "LINKED_LOCK_DIR": str(directory / "crew"),
+    }
