@@ -46,7 +46,7 @@ INLINE_SUFFIX: Final = ".Targets"
 """Ends the name of the directory that a definition itself is; no other has a capital."""
 MAX_FINDINGS: Final = 3
 """Of those that are told of one reading."""
-MAX_FINDING_CHARS: Final = 72
+MAX_FINDING_CHARS: Final = 160
 _DIGEST_DIGITS: Final = 8
 
 

@@ -43,8 +43,8 @@ _LOCAL: Final = tuple(
     for end in ends
 )
 _ON_LOCALHOST: Final = (
-    "on this machine itself (localhost), which is not contacted unless networks.allow of the definition, or "
-    "--allow-network, names it: 127.0.0.0/8 or ::1"
+    "on this machine itself: asked only if the definition's networks.allow, or --allow-network, names "
+    "127.0.0.0/8 or ::1"
 )
 
 
