@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format schemas faults bench clean
+.PHONY: help demo test test-opencode check format schemas faults bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
@@ -12,7 +12,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## list what can be done
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.demo ## three real A2A agents, a registry that decides, and a directory that is crawled (a minute)
 	@$(BIN)/python docs/examples/demo.py
@@ -22,7 +22,10 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, and a direc
 	@$(BIN)/python docs/examples/crawl_demo.py
 
 test: check .venv-a2a03/.installed .venv-openintent/.installed ## everything that must pass
-	$(BIN)/pytest -m "not long" --numprocesses=2 --dist=worksteal --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -m "not long and not opencode" --numprocesses=2 --dist=worksteal --cov --cov-report=term:skip-covered
+
+test-opencode: .venv/.test .opencode/.installed ## whether a real opencode server is understood (needs npm; 350 MB)
+	$(BIN)/pytest -m opencode
 
 check: .venv/.test ## lint, format, types, imports
 	$(BIN)/ruff check .
@@ -48,7 +51,7 @@ bench: .venv/.test ## what it costs, beside others (an hour; benchmarks/run.py N
 	$(BIN)/python benchmarks/run.py
 
 clean: ## remove all that was made here
-	rm -rf .venv .venv-a2a03 .venv-openintent build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-a2a03 .venv-openintent .opencode build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than pyproject.toml once what it asks for is installed. Each environment has one
@@ -87,4 +90,12 @@ clean: ## remove all that was made here
 	@$(PYTHON) -m venv .venv-openintent
 	@.venv-openintent/bin/pip install --quiet --quiet --upgrade 'pip>=25.1'
 	@.venv-openintent/bin/pip install --quiet --quiet 'openintent==0.17.0'
+	@touch $@
+
+# The version whose wire was captured. Its own programs are not run to install it.
+.opencode/.installed:
+	@command -v npm > /dev/null || { echo "npm is absent (apt-get install npm)"; exit 1; }
+	@echo "installing opencode"
+	@mkdir -p .opencode
+	@npm install --prefix .opencode --no-audit --no-fund --ignore-scripts --silent opencode-ai@1.18.33
 	@touch $@
