@@ -15,10 +15,12 @@ from tests.support.hostile_server import (
     redirect,
     serving,
 )
+from yarl import URL
 
+from agent_health.agent_card import MAX_CARD_BYTES
 from agent_health.card_announcement import announce_health
 from agent_health.client import fetch_health
-from agent_health.client.bounded_get import user_agent
+from agent_health.client.bounded_get import Answer, Ask, user_agent
 from agent_health.client.health import MAX_TIMEOUT_SECONDS
 from agent_health.decision import Action
 from agent_health.document import HealthStatus
@@ -327,3 +329,16 @@ async def test_a_session_of_ones_own_is_used_and_left_open() -> None:
         checked = await fetch_health(server.url, session=session)
         assert checked.document_result is ResultClass.OK
         assert not session.closed
+
+
+async def test_whoever_judges_addresses_gives_a_get_of_its_own() -> None:
+    asked: list[str] = []
+
+    async def get(url: URL, ask: Ask) -> Answer:
+        asked.append(f"{url} {ask.max_bytes}")
+        return Answer(url=url, result=ResultClass.BLOCKED_ADDRESS, reason="10.0.0.5 is private (RFC 1918)")
+
+    checked = await fetch_health("http://agent.example", get=get)
+    assert asked[0] == f"http://agent.example{CARD_PATH} {MAX_CARD_BYTES}"
+    assert (checked.card_result, checked.document_result) == (ResultClass.BLOCKED_ADDRESS,) * 2
+    assert checked.decision.reasons == ("10.0.0.5 is private (RFC 1918)",)

@@ -4,9 +4,8 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -81,7 +80,9 @@ def check(
     token = _token(token_file)
     checked = asyncio.run(fetch_health(url, timeout_seconds=timeout_seconds, detail_token=token))
     if as_json:
-        json.dump(as_json_object(checked), sys.stdout, indent=2)
+        from agent_health.client.check_report import check_report  # noqa: PLC0415 - loaded by now
+
+        json.dump(check_report(checked), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         write_page(sys.stdout, page(checked), colours=has_colours(sys.stdout))
@@ -98,35 +99,6 @@ def _token(file: Path | None) -> str | None:
     except OSError as error:
         raise InvalidSetting("--token-file", str(file), f"a readable file ({error.strerror})") from None
     return content.decode("ascii", "replace").strip()
-
-
-def as_json_object(checked: "HealthCheck") -> dict[str, Any]:
-    """Return what was found out, in the form that `check --help` describes."""
-    card, document = checked.card, checked.document
-    return {
-        "url": checked.url,
-        "status": checked.decision.status,
-        "decision": asdict(checked.decision),
-        "card": {
-            "url": checked.card_url,
-            "result": checked.card_result,
-            "reason": checked.card_reason or None,
-            "name": card and card.name,
-            "version": card and card.version,
-            "provider": card and card.provider,
-            "generation": card and card.generation,
-            "findings": [asdict(finding) for finding in card.findings] if card else [],
-        },
-        "health": {
-            "url": checked.health_url,
-            "result": checked.document_result,
-            "reason": checked.document_reason or None,
-            "age_seconds": checked.age_seconds,
-            "latency_ms": None if checked.latency_ms is None else round(checked.latency_ms, 3),
-        },
-        "document": document and document.model_dump(mode="json", exclude_unset=True),
-        "findings": [asdict(finding) for finding in checked.findings],
-    }
 
 
 def page(checked: "HealthCheck") -> Iterator[Line]:

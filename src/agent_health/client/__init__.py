@@ -1,6 +1,7 @@
 """Outside, looking at one agent, or asking the registry about many.
 
     health.py               fetch_health: is there an agent, how is it, and should I call it?
+    check_report.py         how is that told as JSON?
     places.py               where may its card and its health document stand?
     bounded_get.py          what comes back from one GET, whatever the peer does?
     redirects.py            where does a redirect lead, and do we follow it?

@@ -3,9 +3,10 @@
 import asyncio
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 import aiohttp
 from yarl import URL
@@ -40,6 +41,9 @@ CARD_SHARE = 0.5
 MAX_CLOCK_DIFFERENCE_SECONDS = 300
 """A peer's `Date` that differs more from our clock is worth a finding."""
 MAX_TOKEN_CHARS = 4096
+
+Get = Callable[[URL, Ask], Awaitable[Answer]]
+"""Sends one GET and follows where it leads; raises nothing that a peer can cause."""
 
 _TOKEN = re.compile(r"[!-~]+")
 _NOT_HTTPS = Finding("not_https", "", "read over plain http: anybody on the way can change it", "draft 4.1")
@@ -80,6 +84,7 @@ async def fetch_health(
     url: str,
     *,
     session: aiohttp.ClientSession | None = None,
+    get: Get | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
     detail_token: str | None = None,
 ) -> HealthCheck:
@@ -93,16 +98,18 @@ async def fetch_health(
     `timeout_seconds` (above 0, at most 300) is for everything together. `detail_token` goes as Bearer to
     the health document on the origin of `url`, nowhere else. A session of your own keeps its cookies,
     proxies and default headers; ours has none. Addresses are not judged: whoever lets strangers choose
-    `url` must refuse those of the own network first.
+    `url` gives a `get` that refuses those of the own network; it is asked in place of a session.
     """
     given = read_place(url)
     _check_settings(timeout_seconds, detail_token)
     started_s = asyncio.get_running_loop().time()
     visit = _Visit(url, given, started_s, timeout_seconds, detail_token)
+    if get is not None:
+        return await _check(get, visit)
     if session is not None:
-        return await _check(session, visit)
+        return await _check(partial(bounded_get, session), visit)
     async with new_session() as own:
-        return await _check(own, visit)
+        return await _check(partial(bounded_get, own), visit)
 
 
 async def fetch_document(
@@ -171,8 +178,8 @@ class _HealthAnswer:
     findings: tuple[Finding, ...] = ()
 
 
-async def _check(session: aiohttp.ClientSession, visit: _Visit) -> HealthCheck:
-    card = await _find_card(session, visit)
+async def _check(get: Get, visit: _Visit) -> HealthCheck:
+    card = await _find_card(get, visit)
     if card.answer.result in _UNREACHABLE:
         return _conclude(visit, card, None, ())
     if card.card is None:
@@ -185,16 +192,16 @@ async def _check(session: aiohttp.ClientSession, visit: _Visit) -> HealthCheck:
         # The card is this agent's own, wherever it stands: nothing is a guess any more.
         given = replace(given, prefix="")
     places = health_places(given, card_url, announced)
-    health = await _find_health(session, visit, places)
+    health = await _find_health(get, visit, places)
     return _conclude(visit, card, health, _findings(visit, announced, card, health))
 
 
-async def _find_card(session: aiohttp.ClientSession, visit: _Visit) -> _CardAnswer:
+async def _find_card(get: Get, visit: _Visit) -> _CardAnswer:
     """Ask for the card in its places until one has an answer; the first place's answer if none has."""
     first = None
     ask = Ask(max_bytes=MAX_CARD_BYTES, deadline_s=visit.card_deadline_s, may_leave_origin=True)
     for url in visit.given.card_urls:
-        found = _judge_card(await bounded_get(session, url, ask))
+        found = _judge_card(await get(url, ask))
         first = first or found
         if not is_absent(found.answer.result, found.answer.status):
             return found
@@ -202,9 +209,7 @@ async def _find_card(session: aiohttp.ClientSession, visit: _Visit) -> _CardAnsw
     return first
 
 
-async def _find_health(
-    session: aiohttp.ClientSession, visit: _Visit, places: Iterable[HealthPlace]
-) -> _HealthAnswer:
+async def _find_health(get: Get, visit: _Visit, places: Iterable[HealthPlace]) -> _HealthAnswer:
     """Ask for the document in its places until one has an answer; the first place's answer if none has."""
     first = None
     for place in places:
@@ -213,7 +218,7 @@ async def _find_health(
             deadline_s=visit.deadline_s,
             token=visit.token if _takes_token(visit, place) else None,
         )
-        found = _judge_document(place, await bounded_get(session, place.url, ask))
+        found = _judge_document(place, await get(place.url, ask))
         first = first or found
         if found.document is not None or not (
             place.is_guess or is_absent(found.answer.result, found.answer.status)

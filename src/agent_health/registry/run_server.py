@@ -30,8 +30,9 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from agent_health.access import Role
 from agent_health.actor import OwnActor
-from agent_health.errors import CannotListen, InvalidSetting
+from agent_health.errors import InvalidSetting
 from agent_health.registry.connection_bounds import BoundedProtocol
+from agent_health.registry.listening_socket import BACKLOG, bound, url_of
 from agent_health.registry.log_lines import log_config
 from agent_health.registry.manage_keys import create_first_admin_key
 from agent_health.registry.settings import RegistrySettings
@@ -41,8 +42,6 @@ from agent_health.storage.database import Transaction, open_database
 if TYPE_CHECKING:
     from agent_health.middleware import AgentHealthMiddleware
 
-BACKLOG = 4_096
-"""Of connections that nobody has accepted yet."""
 GRACE_SECONDS = 5
 """How long requests in flight, and streams, may go on once the server is asked to end."""
 START_SECONDS = 60
@@ -125,7 +124,7 @@ def _run(
     _check_database(settings.database)
     _check_tls(listening)
     logging.config.dictConfig(dict(log_config(access_log=listening.access_log)))
-    with _bound(listening.host, listening.port) as bound:
+    with bound(listening.host, listening.port) as opened:
         admin_key, needs_admin_key = asyncio.run(_prepare(settings.database, may_show_key=may_show_key))
         prepared = Prepared(
             database=make_url(settings.database).render_as_string(hide_password=True),
@@ -136,11 +135,12 @@ def _run(
         _warn_of_plain_http(listening, settings)
         _raise_file_limit()
         config = _uvicorn_config(settings, listening)
-        ready = partial(say_ready, _url_of(bound, listening))
+        scheme = "http" if listening.tls_certificate is None else "https"
+        ready = partial(say_ready, url_of(opened, listening.host, scheme))
         if listening.workers == 1:
-            _Server(config, ready).run([bound])
+            _Server(config, ready).run([opened])
             return 0
-        return _Supervisor(config, [bound], ready).run_to_end()
+        return _Supervisor(config, [opened], ready).run_to_end()
 
 
 async def _prepare(database: str, *, may_show_key: bool) -> tuple[str | None, bool]:
@@ -271,24 +271,6 @@ def _uvicorn_config(settings: RegistrySettings, listening: Listening) -> uvicorn
 
 def _end(_signal_number: int, _frame: object) -> None:
     raise SystemExit(0)
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; CannotListen says why there is none."""
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
-    except socket.gaierror as error:
-        raise CannotListen(host, port, error.strerror or str(error)) from None
-    except OSError as error:
-        # Its own text also says what was attempted.
-        raise CannotListen(host, port, os.strerror(error.errno or 0)) from None
-
-
-def _url_of(bound: socket.socket, listening: Listening) -> str:
-    scheme = "http" if listening.tls_certificate is None else "https"
-    host = f"[{listening.host}]" if ":" in listening.host else listening.host
-    return f"{scheme}://{host}:{bound.getsockname()[1]}"
 
 
 def _check_database(url: str) -> None:
