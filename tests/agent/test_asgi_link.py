@@ -286,6 +286,28 @@ async def test_of_several_workers_one_beats_for_all_and_another_goes_on_with_the
 
 
 @in_directory
+async def test_a_worker_that_ends_lets_another_one_beat_while_its_own_requests_end(directory: str) -> None:
+    async with scripted_registry() as registry:
+        desks = [Desk() for _ in range(2)]
+        links = [link_to(registry, desk.app, directory) for desk in desks]
+        servers = [Server(link) for link in links]
+        for server in servers:
+            await server.start()
+        await registry.until_beats(1)
+        waiting = asyncio.create_task(ask(links[0], "/later"))
+        await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(servers[0].stop())
+        await registry.until_beats(2)
+        said = registry.beats()[-1].body
+        assert (said["status"], said["current_load"], stopping.done()) == ("active", 1, False)
+        desks[0].may_answer.set()
+        await waiting
+        await stopping
+        await servers[1].stop()
+        assert registry.status == "deregistered"
+
+
+@in_directory
 async def test_workers_that_end_together_leave_nobody_on_the_list(directory: str) -> None:
     async with scripted_registry() as registry:
         servers = [Server(link_to(registry, Desk().app, directory)) for _ in range(4)]

@@ -3,9 +3,12 @@
 import asyncio
 import contextvars
 import functools
+import subprocess
+import sys
 import threading
 
 import pytest
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.agent.handler import call
 
@@ -59,6 +62,16 @@ async def test_a_function_that_blocks_blocks_nothing_else_and_can_be_left_alone(
         await blocking
     may_end.set()
     assert has_ended.wait(30)
+
+
+def test_a_function_that_never_ends_does_not_keep_the_process() -> None:
+    script = (
+        "import asyncio, threading; from agent_health.agent.handler import call\n"
+        "async def leave():\n"
+        "    await asyncio.wait([asyncio.ensure_future(call(threading.Event().wait))], timeout=0.01)\n"
+        "asyncio.run(leave())"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=PATIENCE_SECONDS, check=True)
 
 
 def test_a_thread_that_goes_on_after_the_loop_disturbs_nobody() -> None:

@@ -209,6 +209,10 @@ async def test_who_stands_aside_takes_no_work() -> None:
             await registry.until(lambda: registry.deeds().count("POST") == 2)
             with pytest.raises(WorkRefused, match="another process lives"):
                 await runner.assign(1)
+            # Nor does it take what comes from anywhere else.
+            runner._handed_in.put(2)
+            await asyncio.sleep(1)
+            assert desk.begun == []
         # It takes nobody's place with it.
         assert registry.status == "active"
 

@@ -153,7 +153,7 @@ def test_when_the_worker_that_beats_is_killed_another_one_goes_on_with_the_same_
     with serving(command, log=tmp_path / "uvicorn.log", env=environment) as server:
         until("both workers are there", lambda: workers(tmp_path) == 2)
         beating = until("a worker beats", partial(who_beats, server))
-        until("it is registered", lambda: (tmp_path / "linked.key").exists())
+        until("it is registered", (tmp_path / "linked.key").exists)
         callers = [threading.Thread(target=_wait, args=(server,), daemon=True) for _ in range(6)]
         for caller in callers:
             caller.start()
