@@ -36,6 +36,14 @@ ACTIVITY, OTHER = Meaning.ACTIVITY, Meaning.OTHER
         (tool(SESSION, "running"), OTHER, None),
         (tool(SESSION, "error"), OTHER, None),
         (("message.part.updated", {"sessionID": SESSION, "part": {"type": "text"}}), OTHER, None),
+        (
+            (
+                "message.part.updated",
+                {"sessionID": SESSION, "part": {"type": "step", "state": {"status": "completed"}}},
+            ),
+            OTHER,
+            None,
+        ),
         (("message.updated", {"sessionID": SESSION, "info": {"id": "msg_1"}}), OTHER, None),
         (("session.created", {"sessionID": SESSION}), Meaning.CREATED, False),
         (("session.deleted", {"sessionID": SESSION}), Meaning.DELETED, None),

@@ -161,6 +161,8 @@ def test_who_is_held_says_nothing_and_nothing_of_it_later() -> None:
     watched.beats.hold("nobody", watched.now_s + 60)
     watched.now_s += 20
     assert [beat.agent_id for beat in watched.hears(tool("a1"), tool("b1"))] == ["b"]
+    watched.now_s += 39
+    watched.hears(tool("a1"))
     assert watched.wind(60) == []
     assert [beat.agent_id for beat in watched.hears(tool("a1"))] == ["a"]
 

@@ -12,13 +12,15 @@ The domain lies open in this directory, one question to a file:
     silence, observed, monitor_health
                                when is it silent, what was seen of it, and is it us?
     lease, event, replay       who holds what, and what is written down of it all?
+    activity_event, passive_heartbeat
+                               what do an agent's sessions elsewhere say of it?
     target, observation, probe_cadence
                                whom to probe, what was seen, when next?
     target_address             which addresses may be contacted?
 
 The other files say in their first line which question is theirs. Every sub-package is an edge:
-`middleware` inside the agent, `client` outside, `prober` outside of whole directories, `registry` the
-server on its `storage`, `cli` on top.
+`middleware` inside the agent, `client` outside, `prober` outside of whole directories,
+`activity` outside of what sessions do, `registry` the server on its `storage`, `cli` on top.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -194,6 +194,18 @@ async def test_a_server_that_is_away_is_asked_less_and_less_often() -> None:
 
 
 @in_virtual_time
+async def test_after_a_steady_stream_it_is_asked_soon_again() -> None:
+    async with opencode(ses_1="idle") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
+        for number in range(1, 9):
+            await seen.until(What.SERVER_HEARD, times=number)
+            await asyncio.sleep(20)
+            lost_s = asyncio.get_running_loop().time()
+            fake.breaks_off()
+            await seen.until(What.SERVER_HEARD, times=number + 1)
+            assert asyncio.get_running_loop().time() - lost_s < 1.5
+
+
+@in_virtual_time
 async def test_what_moved_while_the_stream_was_lost_is_found_by_asking() -> None:
     async with (
         opencode(ses_1="busy", ses_2="busy") as (fake, url),

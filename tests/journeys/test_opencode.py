@@ -30,7 +30,9 @@ PROGRAM = "import sys; from agent_health.cli import main; sys.exit(main())"
 pytestmark = pytest.mark.opencode
 
 
-def answer_to(url: str, body: object = None, seconds: float = PATIENCE_SECONDS, **headers: str) -> Any:
+def answer_to(
+    url: str, headers: Mapping[str, str], body: object = None, seconds: float = PATIENCE_SECONDS
+) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers})  # noqa: S310
     with urllib.request.urlopen(request, timeout=seconds) as response:  # noqa: S310
@@ -55,7 +57,7 @@ class Opencode:
     def ask(self, path: str, body: object = None, seconds: float = PATIENCE_SECONDS) -> Any:
         login = b64encode(f"opencode:{PASSWORD}".encode()).decode()
         url = f"{self.url}{path}?directory={self.directory}"
-        return answer_to(url, body, seconds, Authorization=f"Basic {login}")
+        return answer_to(url, {"Authorization": f"Basic {login}"}, body, seconds)
 
 
 @contextmanager
@@ -123,7 +125,7 @@ def registered(registry: str, session_id: str) -> str:
         "metadata": {"opencode_session": session_id},
         "heartbeat_config": {"interval_seconds": 6, "unhealthy_after_seconds": 20, "dead_after_seconds": 600},
     }
-    return str(answer_to(f"{registry}/api/v1/agents", body, **{"X-API-Key": ADMIN_KEY})["agent_key"])
+    return str(answer_to(f"{registry}/api/v1/agents", {"X-API-Key": ADMIN_KEY}, body)["agent_key"])
 
 
 @pytest.mark.parametrize("is_one_directory", [True, False], ids=["/event", "/global/event"])
@@ -160,7 +162,7 @@ def test_a_real_sessions_work_is_a_heartbeat_of_its_agent(tmp_path: Path, *, is_
                 seen.until("server_heard", times=2)
                 until("it beats again", lambda: len(seen.texts("heartbeat")) > sent, PATIENCE_SECONDS)
                 assert seen.ended() == 0
-        record = answer_to(f"{registry.url}/api/v1/agents/worker-1", **{"X-API-Key": ADMIN_KEY})
+        record = answer_to(f"{registry.url}/api/v1/agents/worker-1", {"X-API-Key": ADMIN_KEY})
     assert record["said"]["current_load"] == 0
     assert len(seen.texts("ended")) == 1
     assert "ahk_" not in str(seen.told)
