@@ -164,12 +164,32 @@ async def test_who_was_given_up_drops_its_work_and_registers_again() -> None:
         await agent.registry.until_beats(1)
         agent.registry.status = "dead"
         await agent.registry.until_beats(2)
-        assert agent.registry.deeds() == ["POST", "beat", "beat", "POST", "beat"]
+        assert agent.registry.deeds() == ["POST", "beat", "beat", "GET", "POST", "beat"]
         assert [told[0] for told in agent.told] == ["life", "lost", "life"]
         first, again = (asked for asked in agent.registry.asked if asked.deed == "POST")
         # The first life of a process ends its own former one; a later one takes nobody's place.
         assert (first.body.get("supersede"), again.body.get("supersede")) == (True, None)
         assert agent.registry.beats()[-1].headers["X-Agent-Incarnation"] == "2"
+
+
+@in_virtual_time
+async def test_who_was_drained_by_others_before_it_heard_of_it_leaves_and_does_not_come_back() -> None:
+    async with living() as agent:
+        await agent.registry.until_beats(1)
+        # It had nothing to do: the next sweep has taken it off the list.
+        agent.registry.status, agent.registry.reason = "deregistered", "drain_completed"
+        await agent.loop.has_left.wait()
+        assert agent.registry.deeds().count("POST") == 1
+        assert [told[0] for told in agent.told] == ["life", "lost", "drain"]
+
+
+@in_virtual_time
+async def test_who_was_only_taken_off_the_list_registers_again() -> None:
+    async with living() as agent:
+        await agent.registry.until_beats(1)
+        agent.registry.status, agent.registry.reason = "deregistered", "deregistered"
+        await agent.registry.until_beats(2)
+        assert agent.registry.incarnation == 2
 
 
 @in_virtual_time

@@ -96,6 +96,23 @@ async def test_a_restart_within_the_silence_window_begins_the_next_life(
     assert await again.wait() is Ending.FINISHED
 
 
+async def test_an_idle_agent_that_somebody_drained_leaves_and_does_not_come_back(
+    registry: RegistryServer,
+) -> None:
+    runner = AgentRunner("a", registry=registry.url, key=KEYS[Role.ENROLL])
+    runner.start()
+    await runner.registered()
+    async with RegistryClient(registry.url, key=KEYS[Role.ADMIN]) as admin:
+        await admin.agents.drain("a")
+        async with asyncio.timeout(30):
+            while (await admin.agents.get("a")).status is not Status.DEREGISTERED:  # noqa: ASYNC110 - the sweep
+                await asyncio.sleep(0.02)
+        await runner.beat()
+        assert await runner.wait() is Ending.FINISHED
+        record = await admin.agents.get("a")
+        assert (record.status, record.incarnation) == (Status.DEREGISTERED, 1)
+
+
 @in_virtual_time
 async def test_a_drain_takes_nothing_new_finishes_what_runs_and_deregisters() -> None:
     desk = Desk()

@@ -61,6 +61,7 @@ class ScriptedRegistry:
     """What to answer instead, by deed: "POST" registers, then "beat", "GET", "DELETE"."""
     incarnation: int = 0
     status: str = "deregistered"
+    reason: str = "registered"
     said: dict[str, Any] = field(default_factory=dict)
     commands: list[dict[str, Any]] = field(default_factory=list)
     clock_s: float = 0.0
@@ -162,7 +163,7 @@ class ScriptedRegistry:
             "version": 1,
             "incarnation": self.incarnation,
             "etag": f'"{self.incarnation}.{self.status}"',
-            "reason": "registered",
+            "reason": self.reason,
             "status_since": self._now(),
             "explanation": "",
             "said": {"current_load": 0, "tasks_in_progress": []},

@@ -189,17 +189,22 @@ class HeartbeatLoop:
         try:
             reply = await self._place.beat(self._load(), is_draining=was_draining, client_s=sent_s)
         except (Gone, NotFound) as error:
-            return self._lose_life(error)
+            return await self._lose_life(error)
         self._compare_clocks(sent_s, reply)
         self._obey(reply)
         if self.is_draining and not was_draining:
             return _now_s()
         return next_beat_at_s(sent_at_s, _now_s(), self._rhythm.interval_seconds, self._chance())
 
-    def _lose_life(self, error: RegistryError) -> float:
-        """Give up what is in progress (RFC-0016 4.6), and register again unless the agent leaves anyway."""
+    async def _lose_life(self, error: RegistryError) -> float:
+        """Give up what is in progress (RFC-0016 4.6), and register again unless the agent is to leave."""
+        was_drained = not self.is_draining and await self._was_drained()
         self._place.incarnation = None
         self.is_registered.clear()
+        if was_drained:
+            self.is_draining = True
+            self._told.life_lost(str(error))
+            self._told.drain_asked("the registry drained this agent before it could tell", None)
         if self.is_draining:
             self.has_left.set()
             return _now_s()
@@ -207,6 +212,13 @@ class HeartbeatLoop:
         self._told.life_lost(str(error))
         # Many that were given up together come back together.
         return next_try_at_s(_now_s(), self._rhythm.interval_seconds, 1, self._chance())
+
+    async def _was_drained(self) -> bool:
+        """Whether somebody drained the agent while it had nothing to do: it was off the list at once."""
+        try:
+            return await self._place.was_drained()
+        except RegistryError:
+            return False
 
     def _obey(self, reply: HeartbeatReply) -> None:
         for command in reply.pending_commands:

@@ -10,10 +10,11 @@ from agent_health.agent_record import MAX_TASKS, AgentRecord, HeartbeatReply
 from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_connection import TIMEOUT_SECONDS
 from agent_health.client.registry_errors import Conflict, Gone, InvalidAnswer, NotFound, Stale
-from agent_health.lifecycle import ALIVE
+from agent_health.lifecycle import ALIVE, Reason
 
 MIN_TIMEOUT_SECONDS: Final = 2.0
 """For one call with all its tries, however short the interval."""
+_DRAINED: Final = frozenset({Reason.DRAIN_COMPLETED, Reason.DRAIN_TIMEOUT})
 MAX_LEAVE_TRIES: Final = 5
 """Each is in vain only if the record was changed just then."""
 
@@ -73,6 +74,12 @@ class Place:
             client_timestamp=datetime.fromtimestamp(client_s, UTC),
             incarnation=self.incarnation,
         )
+
+    async def was_drained(self) -> bool:
+        """Whether this life, which is over, ended by a drain that somebody else began."""
+        client = await self._current_client()
+        record = await client.agents.get(self.agent_id)
+        return record.incarnation == self.incarnation and record.reason in _DRAINED
 
     async def leave(self) -> None:
         """Take this life off the list; another process's life of the same name is left alone."""
