@@ -19,7 +19,7 @@ The domain lies open in this directory, one question to a file:
     target_address             which addresses may be contacted?
 
 The other files say in their first line which question is theirs. Every sub-package is an edge:
-`middleware` inside the agent, `client` outside, `prober` outside of whole directories,
+`middleware` and `agent` inside the agent, `client` outside, `prober` outside of whole directories,
 `activity` outside of what sessions do, `registry` the server on its `storage`, `cli` on top.
 """
 
