@@ -207,3 +207,10 @@ def test_a_password_does_not_travel_in_the_clear() -> None:
 def test_a_url_that_cannot_be_right_is_refused(url: str) -> None:
     with pytest.raises(InvalidSetting):
         OpencodeServer(url)
+
+
+@pytest.mark.parametrize("directory", ["", ".", "project", "~/project"])
+def test_a_directory_is_called_as_the_server_calls_it(directory: str) -> None:
+    with pytest.raises(InvalidSetting, match="an absolute path, as it is called on the server"):
+        OpencodeServer("http://127.0.0.1:1", directory=directory)
+    OpencodeServer("http://127.0.0.1:1", directory="C:\\project")

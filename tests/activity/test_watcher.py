@@ -17,7 +17,7 @@ from tests.support.virtual_loop import in_virtual_time
 from agent_health.activity.beating import Dropped, Refused, RegistryHeart, Taken
 from agent_health.activity.opencode import NotOpencode, OpencodeServer
 from agent_health.activity.telling import Told, What
-from agent_health.activity.watcher import HOLD_SECONDS, AgentRefused, Watcher
+from agent_health.activity.watcher import MAX_HOLD_SECONDS, AgentRefused, Watcher
 from agent_health.agent_record import AgentRecord, HeartbeatConfig
 from agent_health.client import RegistryClient
 from agent_health.errors import InvalidSetting
@@ -256,26 +256,37 @@ async def test_heartbeats_are_dropped_while_the_registry_is_away_and_not_sent_la
     assert seen.texts(What.ENDED)[0].startswith("2 heartbeats sent, 10 dropped;")
 
 
-@in_virtual_time
-async def test_who_is_refused_is_told_once_and_left_alone_for_a_while() -> None:
-    heart = OwnHeart()
-    async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
-        await seen.until(What.SERVER_HEARD)
-        heart.ending["a"] = Refused("HTTP 410: register again")
-        for _ in range(300):
+@pytest.mark.parametrize(
+    ("interval_s", "hold_s"), [(1.0, MIN_GAP_S), (30.0, 30.0), (600.0, MAX_HOLD_SECONDS)]
+)
+def test_who_is_refused_is_told_once_and_left_alone_for_its_interval(
+    interval_s: float, hold_s: float
+) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        heart = OwnHeart()
+        heart.thresholds = HeartbeatConfig(
+            interval_seconds=interval_s, unhealthy_after_seconds=2000, dead_after_seconds=4000
+        )
+        async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
+            await seen.until(What.SERVER_HEARD)
+            heart.ending["a"] = Refused("HTTP 410: register again")
+            for _ in range(240):
+                fake.says(tool("ses_1"))
+                await asyncio.sleep(1)
+            times = heart.times()
+            assert all(later >= earlier + hold_s for earlier, later in itertools.pairwise(times))
+            assert 240 / (hold_s + 2) - 1 <= len(times) <= 240 / hold_s + 1
+            assert seen.texts(What.REFUSED) == [
+                f"the registry refuses: HTTP 410: register again; tried again every {hold_s:g} s",
+                "how often it beats cannot be read: HTTP 410: register again",
+            ]
+            heart.ending.clear()
+            await asyncio.sleep(hold_s)
             fake.says(tool("ses_1"))
-            await asyncio.sleep(1)
-        times = heart.times()
-        assert all(later >= earlier + HOLD_SECONDS for earlier, later in itertools.pairwise(times))
-        assert 4 <= len(times) <= 5
-        assert seen.texts(What.REFUSED) == [
-            "the registry refuses: HTTP 410: register again; tried again every 60 s",
-            "how often it beats cannot be read: HTTP 410: register again",
-        ]
-        heart.ending.clear()
-        await asyncio.sleep(HOLD_SECONDS)
-        fake.says(tool("ses_1"))
-        await seen.until(What.HEARTBEAT)
+            await seen.until(What.HEARTBEAT)
+
+    run()
 
 
 @in_virtual_time

@@ -6,6 +6,7 @@ of that directory which are not idle; `GET /session/{id}` knows every session, a
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ PASSWORD_VARIABLE: Final = "OPENCODE_SERVER_PASSWORD"  # noqa: S105 - where it i
 USER_VARIABLE: Final = "OPENCODE_SERVER_USERNAME"
 
 _ASKS: Final = f"it asks for a password: set ${PASSWORD_VARIABLE} (and ${USER_VARIABLE} if need be)"
+_ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:[/\\]")
+"""Where an absolute path begins, on whatever system the server runs."""
 T = TypeVar("T")
 
 
@@ -67,8 +70,8 @@ class OpencodeServer:
     """An opencode server, asked from outside. `async with` lets its connections go.
 
     `directory` is where the sessions work that are to be followed; None: all of the server's.
-    InvalidSetting for a URL that cannot be right, and for a password that would travel in the clear to
-    another machine, unless `allow_plain_http`.
+    InvalidSetting for a URL or a directory that cannot be right, and for a password that would travel in
+    the clear to another machine, unless `allow_plain_http`.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class OpencodeServer:
         is_in_the_clear = self.url.scheme == "http" and not is_loopback(self.url.host or "")
         if password and is_in_the_clear and not allow_plain_http:
             raise InvalidSetting("URL", url, "https, since the password must not travel in the clear")
+        if directory is not None and not _ABSOLUTE.match(directory):
+            raise InvalidSetting("directory", directory, "an absolute path, as it is called on the server")
         self.directory = directory
         self._auth = aiohttp.encode_basic_auth(username or DEFAULT_USER, password) if password else None
         self._session: aiohttp.ClientSession | None = None

@@ -27,8 +27,9 @@ from agent_health.passive_heartbeat import (
 
 RECORD_EVERY_SECONDS: Final = 60.0
 """So late is it noticed at worst that an agent names another session, or wants another interval."""
-HOLD_SECONDS: Final = 60.0
-"""An agent whose heartbeat was refused is left alone for so long, or for its interval if that is longer."""
+MAX_HOLD_SECONDS: Final = 60.0
+"""An agent whose heartbeat was refused is left alone for its interval, and never longer than this: once it
+has registered again, it must not be silent for long."""
 STEADY_SECONDS: Final = 10.0
 """A stream that lasted so long was no failure: the next wait is the shortest again."""
 MAX_NAMED_SESSIONS: Final = 64
@@ -214,7 +215,7 @@ class Watcher:
 
     def _refused(self, agent_id: str, why: str) -> None:
         now_s = asyncio.get_running_loop().time()
-        hold_s = max(HOLD_SECONDS, self._intervals_s.get(agent_id, 0.0))
+        hold_s = min(max(self._intervals_s[agent_id], MIN_GAP_S), MAX_HOLD_SECONDS)
         self._beats.hold(agent_id, now_s + hold_s)
         text = f"the registry refuses: {why}; tried again every {hold_s:g} s"
         self._once.tell("refused", Told(what=What.REFUSED, text=text, agent_id=agent_id))
