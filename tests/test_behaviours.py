@@ -15,7 +15,7 @@ REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"
 DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 NUMBERS = [f"B{number}" for number in range(1, 34) if number != 31]
-"""Of the middleware; those of the prober are counted without a gap."""
+"""Of the middleware; those of the prober and of agents are counted without a gap."""
 SIDE_OF_CELL = {"response": Side.RESPONSE, "error": Side.ERROR, "-": None}
 
 
@@ -25,7 +25,7 @@ def rows(document: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 
 
-BEHAVIOURS = [row for row in rows("behaviours.md") if re.match(r"[BP]\d", row[0])]
+BEHAVIOURS = [row for row in rows("behaviours.md") if re.match(r"[ABP]\d", row[0])]
 
 
 @cache
@@ -41,9 +41,12 @@ def functions(file: Path) -> frozenset[str]:
 
 def test_every_behaviour_is_there_once_and_in_order() -> None:
     told = [row[0] for row in BEHAVIOURS]
-    of_the_prober = [number for number in told if number.startswith("P")]
-    assert of_the_prober
-    assert told == NUMBERS + [f"P{number}" for number in range(1, len(of_the_prober) + 1)]
+    counted = []
+    for letter in "PA":
+        last = sum(number.startswith(letter) for number in told)
+        assert last
+        counted += [f"{letter}{number}" for number in range(1, last + 1)]
+    assert told == NUMBERS + counted
 
 
 @pytest.mark.parametrize("row", BEHAVIOURS, ids=lambda row: str(row[0]))

@@ -339,13 +339,14 @@ async def test_clocks_that_differ_are_said_once(caplog: pytest.LogCaptureFixture
 
 
 @in_virtual_time
-async def test_who_drains_without_a_life_begins_none() -> None:
+async def test_who_drains_without_a_life_begins_none(caplog: pytest.LogCaptureFixture) -> None:
     async with living() as agent:
         agent.registry.answers("POST", *[refusal(403, "not_permitted")] * 1000)
         await agent.registry.until(lambda: agent.registry.asked)
         agent.loop.begin_drain()
         await agent.loop.has_left.wait()
         assert agent.registry.beats() == []
+        assert "answers again" not in caplog.text
 
 
 @in_virtual_time

@@ -135,24 +135,25 @@ class HeartbeatLoop:
 
     async def _try(self) -> float:
         try:
-            due_s = await self._turn()
+            return await self._turn()
         except (RegistryError, InvalidSetting) as error:
             return self._after(error)
         except Exception:  # noqa: BLE001 - an agent must survive what its registry does
             _log.exception("%s: the registry could not be asked", self._place.agent_id)
             return self._try_again_s(None)
-        self._note_answer()
-        return due_s
 
     async def _turn(self) -> float:
         """Register or beat; return when the next turn is."""
         if self._place.incarnation is not None:
-            return await self._beat()
-        if self.is_draining:
+            due_s = await self._beat()
+        elif self.is_draining:
             # There is nothing to leave, and nobody begins a life to end it.
             self.has_left.set()
             return _now_s()
-        return await self._register()
+        else:
+            due_s = await self._register()
+        self._note_answer()
+        return due_s
 
     async def _register(self) -> float:
         try:

@@ -58,7 +58,9 @@ class WorkerCrew:
     @classmethod
     def join(cls, directory: Path) -> Self:
         """Become one of the workers; what dead ones left behind goes if there is no living one."""
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # One after the other: parents that are made along take what the umask leaves them.
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         _refuse_unless_private(directory)
         fd = _opened(directory / "crew")
         try:
@@ -175,10 +177,10 @@ def _opened(path: Path) -> int:
 
 
 def _refuse_unless_private(directory: Path) -> None:
-    """Refuse a place where others could put files under our names; its parent is ours too, or sticky."""
-    for place in (directory, directory.parent):
+    """Refuse a place where others could put files under our names, or another place under its name."""
+    for place, theirs in ((directory, 0o022), (directory.parent, 0o002)):
         found = place.lstat()
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid in {os.geteuid(), 0}
-        others_write = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
+        others_write = found.st_mode & theirs and not found.st_mode & stat.S_ISVTX
         if not is_ours or others_write:
             raise OSError(errno.EACCES, "is not a directory that only we may write to", str(place))
