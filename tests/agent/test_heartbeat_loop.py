@@ -373,6 +373,21 @@ async def test_who_beats_by_hand_is_silent_otherwise() -> None:
 
 
 @in_virtual_time
+async def test_nobody_waits_for_a_beat_that_will_not_come() -> None:
+    async with living() as agent:
+        await agent.registry.until_beats(1)
+        # An answer that never comes.
+        agent.place.beat = lambda *_, **__: asyncio.Event().wait()  # type: ignore[method-assign, assignment]
+        under_way = asyncio.create_task(agent.loop.beat())
+        await asyncio.sleep(0.01)
+        late = asyncio.create_task(agent.loop.beat())
+        await asyncio.sleep(0.01)
+        assert not under_way.done()
+    await asyncio.gather(under_way, late)
+    await agent.loop.beat()
+
+
+@in_virtual_time
 async def test_a_life_that_another_worker_began_goes_on() -> None:
     async with living() as agent:
         # Before it has begun to register.

@@ -98,6 +98,7 @@ class HeartbeatLoop:
 
     async def run(self) -> None:
         """Go on until cancelled, or until a drain is over."""
+        waiting: list[asyncio.Future[None]] = []
         try:
             while not self.has_left.is_set():
                 # Who asks while a turn is under way waits for the next one.
@@ -107,7 +108,7 @@ class HeartbeatLoop:
                 await self._wait_until(due_s)
         finally:
             self.has_left.set()
-            _settle(self._waiting)
+            _settle([*waiting, *self._waiting])
 
     async def beat(self) -> None:
         """Beat now, or register if there is no life; return when that has been tried."""
