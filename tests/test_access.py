@@ -30,6 +30,7 @@ READING = {
     Action.READ_EVENTS,
     Action.READ_LEASES,
     Action.READ_TARGETS,
+    Action.READ_TASKS,
 }
 OF_ITS_OWN = READING | {
     Action.RECHECK,

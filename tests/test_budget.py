@@ -17,8 +17,8 @@ from agent_health.budget import (
     Amount,
     Budget,
     Spend,
+    amount_record,
     budget_record,
-    spend_of,
 )
 from agent_health.errors import BudgetExceeded, InvalidRequest
 
@@ -133,7 +133,7 @@ TestPurse = Purse.TestCase
 @given(st.integers(0, MAX_TOKENS), st.integers(0, MAX_USD * MICRO_USD))
 def test_an_amount_travels_unchanged(tokens: int, micro_usd: int) -> None:
     amount = Amount(tokens, micro_usd)
-    spend = Spend.model_validate(from_json(Spend.model_construct(**spend_of(amount)).model_dump_json()))
+    spend = Spend.model_validate(from_json(amount_record(amount).model_dump_json()))
     assert spend.amount() == amount
 
 

@@ -33,11 +33,17 @@ from agent_health.event import (
     ShardsEnded,
     ShardsGranted,
     StateWritten,
+    TaskBudgetChanged,
+    TaskCreated,
+    TaskLifecycle,
+    TaskReported,
 )
 from agent_health.event_chain import GENESIS, Event, chain, erased, link, read_event
 from agent_health.lease import EndReason
 from agent_health.lifecycle import ALIVE, TRANSITIONS, Reason, Signal, Status, begins_new_life, reason_of
-from agent_health.replay import MAX_DIFFERENCES, AgentState, LeaseState, Replay
+from agent_health.replay import MAX_DIFFERENCES, AgentState, LeaseState, Replay, TaskState
+from agent_health.task import TRANSITIONS as TASK_TRANSITIONS
+from agent_health.task import TaskSignal, TaskStatus, task_resource
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "schemas/examples/event/valid").glob("*.json"))
 AT = datetime(2027, 1, 15, 8, tzinfo=UTC)
@@ -112,6 +118,21 @@ def given_up(*numbers: int, holder: str = "key:k/p", token: int = 1) -> ShardsEn
     return ShardsEnded(holder=holder, shards=shards(*numbers, token=token), reason=EndReason.RELEASED)
 
 
+def task_step(signal: TaskSignal, previous: TaskStatus, **other: Any) -> TaskLifecycle:
+    members = {
+        "task_id": "t",
+        "previous_status": previous,
+        "new_status": TASK_TRANSITIONS.get((previous, signal), TaskStatus.DONE),
+        "signal": signal,
+    }
+    return TaskLifecycle.model_validate(members | other)
+
+
+QUEUED = TaskCreated(task_id="t", tokens=100, micro_usd=5)
+TAKEN = acquired(1, resource=task_resource("t"))
+GIVEN_BACK = ended(1, resource=task_resource("t"))
+GRANTED = task_step(TaskSignal.GRANTED, TaskStatus.QUEUED)
+REPORTED = TaskReported(task_id="t", run_id="run_1", report=1)
 REGISTERED = lifecycle(Signal.REGISTERED, Status.REGISTERING, 1, 1)
 TIMED_OUT = lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.ACTIVE, 1, 2)
 DIED = lifecycle(Signal.HEARTBEAT_TIMEOUT, Status.UNHEALTHY, 1, 3)
@@ -352,10 +373,71 @@ def test_a_payload_that_is_none_of_its_type_is_refused() -> None:
         replay.apply(damaged)
 
 
+def test_a_task_is_where_its_events_have_led_it() -> None:
+    replay = replayed(REGISTERED, QUEUED, TAKEN, GRANTED, REPORTED)
+    for payload in (
+        task_step(TaskSignal.REPORTED, TaskStatus.ASSIGNED),
+        GIVEN_BACK,
+        task_step(TaskSignal.HELP_ASKED, TaskStatus.RUNNING),
+        task_step(TaskSignal.REQUEUED, TaskStatus.HANDOFF),
+        TaskBudgetChanged(task_id="t", tokens=200, micro_usd=5),
+    ):
+        replay.apply(event_of(replay, payload))
+    state = TaskState(
+        task_id="t",
+        status=TaskStatus.QUEUED,
+        parent_id=None,
+        fix_of=None,
+        tokens=200,
+        micro_usd=5,
+        runs=1,
+        reports=1,
+    )
+    assert replay.tasks == {"t": state}
+    agents, leases = replay.agents.values(), replay.leases.values()
+    assert replay.differences(agents, leases, [state]) == []
+    assert replay.differences(agents, leases, [replace(state, runs=2)]) == [
+        "task t: runs is 1 in the log, 2 in the store"
+    ]
+    assert replay.differences(agents, leases) == ["task t: in the log, not in the store"]
+    assert Replay.from_json(replay.to_json()).tasks == replay.tasks
+
+
+@pytest.mark.parametrize(
+    ("before", "payload", "why"),
+    [
+        ([], GRANTED, "never created"),
+        ([QUEUED], QUEUED, "created before"),
+        ([QUEUED], GRANTED, "its lease does not"),
+        ([QUEUED], task_step(TaskSignal.CANCELLED, TaskStatus.HANDOFF), "is queued, not handoff"),
+        ([QUEUED], task_step(TaskSignal.COMPLETED, TaskStatus.QUEUED), "cannot take the signal completed"),
+        ([QUEUED, TAKEN, GRANTED], task_step(TaskSignal.COMPLETED, TaskStatus.ASSIGNED), "its lease does not"),
+        ([QUEUED, TAKEN, GRANTED, REPORTED], REPORTED, "with 1 reports"),
+        ([QUEUED], REPORTED, "is queued"),
+        ([QUEUED], TaskBudgetChanged(task_id="t", tokens=99, micro_usd=5), "was larger"),
+        (
+            [QUEUED],
+            task_step(TaskSignal.CANCELLED, TaskStatus.QUEUED, new_status=TaskStatus.DONE),
+            "leads to cancelled",
+        ),
+    ],
+)
+def test_a_task_goes_on_as_the_table_says(before: list[Payload], payload: Payload, why: str) -> None:
+    assert why in refusal(replayed(REGISTERED, *before), payload)
+
+
+def test_who_had_a_task_is_not_asked_once_somebody_is_erased() -> None:
+    replay = replayed(REGISTERED, QUEUED)
+    replay.apply(erased(event_of(replay, TAKEN)))
+    replay.apply(event_of(replay, GRANTED))
+    assert replay.tasks["t"].status is TaskStatus.ASSIGNED
+
+
 def test_events_that_change_no_state_change_none() -> None:
     stateful = {
         AgentLifecycle, AgentUpdated, AgentHealthChanged, MaintenanceChanged, OverrideChanged,
         AgentErased, LeaseAcquired, LeaseEnded, ShardsGranted, ShardsEnded, StateWritten, EpochRaised,
+        TaskCreated, TaskLifecycle, TaskReported, TaskBudgetChanged,
     }  # fmt: skip
     examples = [read_event(json.loads(path.read_text())) for path in EXAMPLES]
     others = [event for event in examples if PAYLOADS[event.type] not in stateful]

@@ -74,6 +74,8 @@ class Action(StrEnum):
     RECHECK = "recheck"
     """Have a target probed out of turn."""
     CREATE_TASKS = "create_tasks"
+    """And say how they go on that wait for people."""
+    READ_TASKS = "read_tasks"
     WORK_TASKS = "work_tasks"
     """Claim, report on and end tasks."""
     MANAGE_KEYS = "manage_keys"
@@ -106,6 +108,7 @@ PERMISSIONS: Mapping[tuple[Role, Action], Extent] = MappingProxyType({
     (Role.AGENT,       Action.RELEASE_LEASE):       Extent.OWN,
     (Role.AGENT,       Action.WRITE_STATE):         Extent.OWN,
     (Role.AGENT,       Action.WORK_TASKS):          Extent.OWN,
+    (Role.AGENT,       Action.READ_TASKS):          Extent.OWN,
     (Role.AGENT,       Action.LIST_AGENTS):         Extent.OWN,
     (Role.AGENT,       Action.READ_AGENT):          Extent.OWN,
     (Role.AGENT,       Action.READ_EVENTS):         Extent.OWN,
@@ -119,6 +122,7 @@ PERMISSIONS: Mapping[tuple[Role, Action], Extent] = MappingProxyType({
     (Role.READER,      Action.READ_LEASES):         Extent.ANY,
     (Role.READER,      Action.READ_MONITOR):        Extent.ANY,
     (Role.READER,      Action.READ_TARGETS):        Extent.ANY,
+    (Role.READER,      Action.READ_TASKS):          Extent.ANY,
 
     (Role.PROBER,      Action.LIST_AGENTS):         Extent.ANY,
     (Role.PROBER,      Action.READ_AGENT):          Extent.ANY,
@@ -126,6 +130,7 @@ PERMISSIONS: Mapping[tuple[Role, Action], Extent] = MappingProxyType({
     (Role.PROBER,      Action.READ_LEASES):         Extent.ANY,
     (Role.PROBER,      Action.READ_MONITOR):        Extent.ANY,
     (Role.PROBER,      Action.READ_TARGETS):        Extent.ANY,
+    (Role.PROBER,      Action.READ_TASKS):          Extent.ANY,
     (Role.PROBER,      Action.REPORT_OBSERVATIONS): Extent.ANY,
     (Role.PROBER,      Action.LEASE_SHARDS):        Extent.ANY,
     (Role.PROBER,      Action.IMPORT_TARGETS):      Extent.ANY,
@@ -143,6 +148,7 @@ PERMISSIONS: Mapping[tuple[Role, Action], Extent] = MappingProxyType({
     (Role.COORDINATOR, Action.READ_LEASES):         Extent.ANY,
     (Role.COORDINATOR, Action.READ_MONITOR):        Extent.ANY,
     (Role.COORDINATOR, Action.READ_TARGETS):        Extent.ANY,
+    (Role.COORDINATOR, Action.READ_TASKS):          Extent.ANY,
     (Role.COORDINATOR, Action.SEND_COMMAND):        Extent.ANY,
     (Role.COORDINATOR, Action.SET_MAINTENANCE):     Extent.ANY,
     (Role.COORDINATOR, Action.RECHECK):             Extent.ANY,

@@ -139,15 +139,26 @@ class Spend(BaseModel):
         return Amount(self.tokens, int(Decimal(repr(self.usd)).scaleb(_DECIMALS)))
 
 
+class AmountRecord(BaseModel):
+    """An amount as it is shown."""
+
+    tokens: int
+    usd: float
+
+
 class BudgetRecord(BaseModel):
     """A budget as it is shown."""
 
-    envelope: Spend
-    settled: Spend
-    reserved: Spend
-    delegated: Spend
-    overrun: Spend
-    available: Spend
+    envelope: AmountRecord
+    settled: AmountRecord
+    """Spent: by calls, and by children that have ended."""
+    reserved: AmountRecord
+    """Promised to calls that are under way."""
+    delegated: AmountRecord
+    """Carved out for children that have not ended."""
+    overrun: AmountRecord
+    """What calls did cost beyond what was left; not in `settled`."""
+    available: AmountRecord
 
 
 def spend_of(amount: Amount) -> dict[str, Any]:
@@ -155,17 +166,18 @@ def spend_of(amount: Amount) -> dict[str, Any]:
     return {"tokens": amount.tokens, "usd": amount.micro_usd / MICRO_USD}
 
 
+def amount_record(amount: Amount) -> AmountRecord:
+    """Return an amount as it is shown."""
+    return AmountRecord(**spend_of(amount))
+
+
 def budget_record(budget: Budget) -> BudgetRecord:
     """Return a budget as it is shown."""
-    shown = {
-        name: Spend.model_construct(**spend_of(amount))
-        for name, amount in {
-            "envelope": budget.envelope,
-            "settled": budget.settled,
-            "reserved": budget.reserved,
-            "delegated": budget.delegated,
-            "overrun": budget.overrun,
-            "available": budget.room,
-        }.items()
-    }
-    return BudgetRecord(**shown)
+    return BudgetRecord(
+        envelope=amount_record(budget.envelope),
+        settled=amount_record(budget.settled),
+        reserved=amount_record(budget.reserved),
+        delegated=amount_record(budget.delegated),
+        overrun=amount_record(budget.overrun),
+        available=amount_record(budget.room),
+    )

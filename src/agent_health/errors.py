@@ -353,6 +353,15 @@ class NotHolder(AgentHealthError):
         self.resource = resource
 
 
+class WrongRun(AgentHealthError):
+    """The run that the request shows is not the one that has this task: it is another task's."""
+
+    def __init__(self, run_id: str, resource: str) -> None:
+        super().__init__(f"{run_id} is not the run that has {resource}")
+        self.run_id = run_id
+        self.resource = resource
+
+
 class TokenRequired(AgentHealthError):
     """A guarded write has to come with its fencing token."""
 
@@ -534,6 +543,14 @@ class TooMany(AgentHealthError):
     def __init__(self, what: str, most: int) -> None:
         super().__init__(f"there are {most} {what} already")
         self.what = what
+        self.most = most
+
+
+class TooManyClaims(AgentHealthError):
+    """So many wait for a task at this server process already."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"{most} wait for a task already: come again, or to another server")
         self.most = most
 
 

@@ -20,6 +20,7 @@ from agent_health.document import MAX_NUMBER, Count, HealthStatus, Time
 from agent_health.lease import COUNTERS_PER_EPOCH, MAX_RESOURCE_CHARACTERS, EndReason, RefusalCode
 from agent_health.lifecycle import Reason, Status
 from agent_health.monitor_health import MonitorState, Turn
+from agent_health.task import ExitReason, TaskSignal, TaskStatus
 
 MAX_EXPLANATION_CHARACTERS = 500
 MAX_CHANGED_MEMBERS = 32
@@ -60,6 +61,13 @@ class EventType(StrEnum):
     """The same at their end, for whatever reason."""
     FENCED_WRITE_REJECTED = "fenced_write_rejected"
     STATE_WRITTEN = "state.written"
+    TASK_CREATED = "task.created"
+    TASK_LIFECYCLE = "task.lifecycle"
+    """A task's status changed."""
+    TASK_REPORTED = "task.reported"
+    """Its holder has written a progress report."""
+    TASK_BUDGET_CHANGED = "task.budget_changed"
+    """Its envelope was topped up; what is spent of it is not logged."""
     MONITOR_HELD = "monitor.held"
     MONITOR_RECOVERING = "monitor.recovering"
     MONITOR_NORMAL = "monitor.normal"
@@ -323,6 +331,53 @@ class StateWritten(Payload):
     """Of the state, after the write."""
 
 
+class TaskCreated(Payload):
+    """There is something to be done. Who may do it, and what it is, is not told here."""
+
+    task_id: OwnId
+    parent_id: OwnId | None = None
+    """Of which task it was delegated: the envelope is carved out of that one's."""
+    fix_of: OwnId | None = None
+    """The task whose review has rejected the work."""
+    tokens: Number
+    """Of the envelope, like `micro_usd`."""
+    micro_usd: Number
+
+
+class TaskLifecycle(Payload):
+    """A task went on. Whose lease began or ended with it, the events before this one tell."""
+
+    task_id: OwnId
+    previous_status: TaskStatus
+    new_status: TaskStatus
+    signal: TaskSignal
+    run_id: OwnId | None = None
+    """The run that begins or ends with it."""
+    exit_reason: ExitReason | None = None
+    """Of the run that ends."""
+    exit_code: Annotated[int, Field(strict=True, ge=-255, le=255)] | None = None
+    not_before: Moment | None = None
+    """Of a task that is to be tried again: until then nobody may claim it."""
+
+
+class TaskReported(Payload):
+    """A progress report was written; what it says is not told here."""
+
+    task_id: OwnId
+    run_id: OwnId
+    report: Positive
+    """Its number, over all runs of the task."""
+
+
+class TaskBudgetChanged(Payload):
+    """An envelope was topped up."""
+
+    task_id: OwnId
+    tokens: Number
+    """Of the envelope now, like `micro_usd`."""
+    micro_usd: Number
+
+
 class MonitorTurned(Payload):
     """The monitor trusts its own eyes less, or again; the event's type says which."""
 
@@ -443,6 +498,10 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.SHARDS_ENDED:              ShardsEnded,
     EventType.FENCED_WRITE_REJECTED:     FencedWriteRejected,
     EventType.STATE_WRITTEN:             StateWritten,
+    EventType.TASK_CREATED:              TaskCreated,
+    EventType.TASK_LIFECYCLE:            TaskLifecycle,
+    EventType.TASK_REPORTED:             TaskReported,
+    EventType.TASK_BUDGET_CHANGED:       TaskBudgetChanged,
     EventType.MONITOR_HELD:              MonitorTurned,
     EventType.MONITOR_RECOVERING:        MonitorTurned,
     EventType.MONITOR_NORMAL:            MonitorTurned,

@@ -118,6 +118,8 @@ class RefusalCode(StrEnum):
     """Higher than any granted: made up, or granted by a store that has since been restored."""
     NOT_HOLDER = "not_holder"
     """The token is right and the asker is another."""
+    WRONG_RUN = "wrong_run"
+    """The token is right and the run is another one: these are the credentials of another task."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter
 
 from agent_health.document import HealthStatus
-from agent_health.errors import InvalidEvent, Unreplayable
+from agent_health.errors import InvalidEvent, InvalidTaskTransition, Unreplayable
 from agent_health.event import (
     AgentErased,
     AgentHealthChanged,
@@ -29,10 +29,15 @@ from agent_health.event import (
     ShardsEnded,
     ShardsGranted,
     StateWritten,
+    TaskBudgetChanged,
+    TaskCreated,
+    TaskLifecycle,
+    TaskReported,
 )
 from agent_health.event_chain import Event, payload_of
 from agent_health.lease import EndReason, shard_resource
 from agent_health.lifecycle import TRANSITIONS, Reason, Signal, Status, begins_new_life, reason_of
+from agent_health.task import HELD, TaskSignal, TaskStatus, status_after, task_resource
 
 MAX_DIFFERENCES = 1_000
 """How many differences are told."""
@@ -81,16 +86,34 @@ class LeaseState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskState:
+    """What the log says of one task, and what the store says of it, to be compared."""
+
+    task_id: str
+    status: TaskStatus
+    parent_id: str | None
+    fix_of: str | None
+    tokens: int
+    """Of the envelope, like `micro_usd`."""
+    micro_usd: int
+    runs: int = 0
+    attempts: int = 0
+    reports: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
     sequence: int
     epoch: int
     erased_events: int
     agents: tuple[AgentState, ...]
     leases: tuple[LeaseState, ...]
+    tasks: tuple[TaskState, ...] = ()
+    """Absent from what was archived before there were any."""
 
 
 _SNAPSHOT = TypeAdapter(_Snapshot)
-_State = TypeVar("_State", AgentState, LeaseState)
+_State = TypeVar("_State", AgentState, LeaseState, TaskState)
 
 
 class Replay:
@@ -106,6 +129,7 @@ class Replay:
         self.erased_events = 0
         self.agents: dict[str, AgentState] = {}
         self.leases: dict[str, LeaseState] = {}
+        self.tasks: dict[str, TaskState] = {}
 
     def apply(self, event: Event) -> None:
         """Take in the next event; Unreplayable if it contradicts the state, which then stays as it was."""
@@ -134,11 +158,16 @@ class Replay:
             )
 
     def differences(
-        self, agents: Iterable[AgentState], leases: Iterable[LeaseState], *, limit: int = MAX_DIFFERENCES
+        self,
+        agents: Iterable[AgentState],
+        leases: Iterable[LeaseState],
+        tasks: Iterable[TaskState] = (),
+        *,
+        limit: int = MAX_DIFFERENCES,
     ) -> list[str]:
         """Return what the store says otherwise, as sentences, at most `limit`; empty if all agrees."""
         found: list[str] = []
-        for difference in self._all_differences(agents, leases):
+        for difference in self._all_differences(agents, leases, tasks):
             found.append(difference)
             if len(found) == limit:
                 break
@@ -152,6 +181,7 @@ class Replay:
             erased_events=self.erased_events,
             agents=tuple(self.agents.values()),
             leases=tuple(self.leases.values()),
+            tasks=tuple(self.tasks.values()),
         )
         return _SNAPSHOT.dump_json(snapshot).decode()
 
@@ -165,6 +195,7 @@ class Replay:
         replay.erased_events = snapshot.erased_events
         replay.agents = {agent.agent_id: agent for agent in snapshot.agents}
         replay.leases = {lease.resource: lease for lease in snapshot.leases}
+        replay.tasks = {task.task_id: task for task in snapshot.tasks}
         return replay
 
     def _take(self, payload: Payload) -> None:
@@ -179,6 +210,8 @@ class Replay:
                 self.leases |= self._after_leases(payload)
             case StateWritten():
                 _check_holds(self._held(payload.resource), payload.holder, payload.fencing_token)
+            case TaskCreated() | TaskLifecycle() | TaskReported() | TaskBudgetChanged():
+                self.tasks[payload.task_id] = self._after_task(payload)
             case EpochRaised():
                 if payload.new_epoch <= self.epoch:
                     raise _Contradiction(f"epoch {payload.new_epoch} is not above {self.epoch}")
@@ -227,6 +260,38 @@ class Replay:
                     for name, shard in _by_resource(payload.shards)
                 }
 
+    def _after_task(
+        self, payload: TaskCreated | TaskLifecycle | TaskReported | TaskBudgetChanged
+    ) -> TaskState:
+        task = self.tasks.get(payload.task_id)
+        if isinstance(payload, TaskCreated):
+            if task is not None:
+                raise _Contradiction(f"task {payload.task_id} was created before")
+            return TaskState(status=TaskStatus.QUEUED, **payload.model_dump())
+        if task is None:
+            raise _Contradiction(f"task {payload.task_id} was never created")
+        match payload:
+            case TaskReported():
+                if task.status not in HELD or payload.report != task.reports + 1:
+                    raise _Contradiction(f"task {task.task_id} is {task.status}, with {task.reports} reports")
+                return replace(task, reports=payload.report)
+            case TaskBudgetChanged():
+                if payload.tokens < task.tokens or payload.micro_usd < task.micro_usd:
+                    raise _Contradiction(f"the envelope of task {task.task_id} was larger")
+                return replace(task, tokens=payload.tokens, micro_usd=payload.micro_usd)
+            case TaskLifecycle():
+                self._check_lease_of(payload)
+                return _after_task_lifecycle(task, payload)
+
+    def _check_lease_of(self, payload: TaskLifecycle) -> None:
+        """Check that the task is held just if its lease is; with whom it was, nobody knows once erased."""
+        if self.erased_events:
+            return
+        lease = self.leases.get(task_resource(payload.task_id))
+        is_held = lease is not None and lease.is_held
+        if is_held != (payload.new_status in HELD):
+            raise _Contradiction(f"task {payload.task_id} becomes {payload.new_status}, its lease does not")
+
     def _check_taker(self, payload: LeaseAcquired) -> None:
         if payload.holder_incarnation:
             holder = self._agent(payload.holder)
@@ -254,7 +319,9 @@ class Replay:
             raise _Contradiction(f"{holder} is {self.agents[holder].status}, not {status}")
         return replace(lease, end_reason=reason)
 
-    def _all_differences(self, agents: Iterable[AgentState], leases: Iterable[LeaseState]) -> Iterator[str]:
+    def _all_differences(
+        self, agents: Iterable[AgentState], leases: Iterable[LeaseState], tasks: Iterable[TaskState]
+    ) -> Iterator[str]:
         missing = set(self.agents)
         for agent in agents:
             missing.discard(agent.agent_id)
@@ -265,6 +332,11 @@ class Replay:
             missing.discard(lease.resource)
             yield from self._compared_lease(lease)
         yield from (f"lease of {resource}: in the log, not in the store" for resource in sorted(missing))
+        missing = set(self.tasks)
+        for task in tasks:
+            missing.discard(task.task_id)
+            yield from _compared(f"task {task.task_id}", self.tasks.get(task.task_id), task)
+        yield from (f"task {task_id}: in the log, not in the store" for task_id in sorted(missing))
 
     def _compared_lease(self, stored: LeaseState) -> Iterator[str]:
         replayed = self.leases.get(stored.resource)
@@ -339,6 +411,24 @@ def _after_change(
             return replace(agent, maintenance_until_s=_seconds(payload.until))
         case OverrideChanged():
             return replace(agent, override_status=payload.status, override_until_s=_seconds(payload.until))
+
+
+def _after_task_lifecycle(task: TaskState, payload: TaskLifecycle) -> TaskState:
+    if payload.previous_status is not task.status:
+        raise _Contradiction(f"task {task.task_id} is {task.status}, not {payload.previous_status}")
+    try:
+        following = status_after(task.status, payload.signal)
+    except InvalidTaskTransition as error:
+        raise _Contradiction(str(error)) from None
+    if payload.new_status is not following:
+        raise _Contradiction(f"{payload.signal} leads to {following}, not to {payload.new_status}")
+    match payload.signal:
+        case TaskSignal.GRANTED:
+            return replace(task, status=following, runs=task.runs + 1, attempts=task.attempts + 1)
+        case TaskSignal.REQUEUED:
+            return replace(task, status=following, attempts=0)
+        case _:
+            return replace(task, status=following)
 
 
 def _by_resource(shards: Sequence[ShardLease]) -> list[tuple[str, ShardLease]]:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from pydantic_core import PydanticCustomError, to_json
 
 from agent_health.agent_record import NAME_PATTERN, AgentId, Body, Capability, Name, RoleId
-from agent_health.budget import BudgetRecord, Spend
+from agent_health.budget import AmountRecord, BudgetRecord, Spend
 from agent_health.document import MAX_DEPTH, Time
 from agent_health.lease import TTL_SECONDS
 from agent_health.lease_record import LeaseRecord, Token, TtlSeconds
@@ -33,6 +33,7 @@ MAX_COMMENT_CHARACTERS = 2_000
 
 TASK_ID_PATTERN = r"^task_[0-9a-hjkmnp-tv-z]{26}$"
 RUN_ID_PATTERN = r"^run_[0-9a-hjkmnp-tv-z]{26}$"
+CALL_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 
 def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +59,7 @@ Comment = Annotated[str, StringConstraints(min_length=1, max_length=MAX_COMMENT_
 RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 """Chosen by the writer, another one for each write of a run: a retried write gets the first answer."""
-CallId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+CallId = Annotated[str, StringConstraints(pattern=CALL_ID_PATTERN)]
 """Chosen by whoever makes the call, another one for each call of a run."""
 Attempts = Annotated[int, Field(ge=1, le=MOST_ATTEMPTS, strict=True)]
 BackoffSeconds = Annotated[float, Field(ge=0, le=MAX_BACKOFF_SECONDS, allow_inf_nan=False, strict=True)]
@@ -310,5 +311,14 @@ class CallRecord(BaseModel):
     task_id: str
     call_id: str
     state: Literal["reserved", "settled", "released"]
-    available: Spend
+    available: AmountRecord
     """What is left of the envelope; in a repeated answer, what is left now."""
+
+
+class Reviewed(BaseModel):
+    """The answer to a review."""
+
+    task: TaskSummary
+    """It is done, whatever the verdict."""
+    fix: TaskSummary | None = None
+    """The new task, if the work was rejected."""

@@ -10,6 +10,7 @@ import pytest
 from tests.support.databases import KINDS, WoundClock, bare_url
 from tests.support.directory_api import claim, put, upload
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.task_api import Worker, create
 
 from agent_health.agent_record import moment
 from agent_health.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
@@ -77,6 +78,17 @@ async def fill_with_targets(api: RegistryApi) -> None:
     await api.ask("POST", "/api/v1/opt-outs", {"url": urls[1]})
 
 
+async def fill_with_tasks(api: RegistryApi, key: str) -> dict[str, Any]:
+    """Have a row in every table of tasks, and return the grant of the one that is held."""
+    await create(api, capabilities=["billing"], budget={"tokens": 10})
+    one = Worker(api, "agent-1", key)
+    grant = await one.granted()
+    await one.report(grant)
+    await one.reserve(grant, "call-1", tokens=5)
+    await one.write(grant, "delegate", task={"title": "child"})
+    return grant
+
+
 async def acquire(api: RegistryApi, key: str, resource: str) -> int:
     """Take a lease and return its fencing token."""
     answer = await api.ask("POST", LEASES, {"resource": resource}, key=key)
@@ -108,6 +120,7 @@ async def test_all_comes_back_into_either_kind_of_database(
 ) -> None:
     file = tmp_path / "backup.gz"
     await fill_with_targets(full)
+    await fill_with_tasks(full, await agent_key(full))
     erasure = ArchiveErasure(7, "agent-9", ((1, 6),))
     await full.database.write(lambda transaction: archive_erasures.add(transaction, erasure))
     before = await everything(full.database)
@@ -123,7 +136,9 @@ async def test_all_comes_back_into_either_kind_of_database(
     assert (await back(target.database, file)).agents == 1
     after = await everything(target.database)
     changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"leases", "events", "event_log", "registry"}
+    # The lease of the task is over, and with it the run, and what its call had reserved.
+    of_tasks = {"tasks", "task_runs", "task_budgets", "task_calls"}
+    assert changed == {"leases", "events", "event_log", "registry"} | of_tasks
     assert after["events"][: len(before["events"])] == before["events"]
 
 
@@ -155,6 +170,24 @@ async def test_who_comes_back_with_a_backup_stays_erased_in_archives_and_can_be_
     assert found.is_good, found
     assert found.archive_erasures == 0
     assert verify(archived()) == found.archived
+
+
+async def test_case_2_who_held_a_task_before_a_restore_writes_nothing_after_it(
+    full: RegistryApi, tmp_path: Path
+) -> None:
+    file = tmp_path / "backup.gz"
+    key = await agent_key(full)
+    grant = await fill_with_tasks(full, key)
+    await full.database.read(lambda transaction: back_up(transaction, file))
+    await back(full.database, file, is_forced=True)
+    one = Worker(full, "agent-1", key)
+    late = await one.report(grant, idempotency_key="late")
+    assert (late.status, late.json()["error"]["code"]) == (412, "lease_ended")
+    again = await one.granted()
+    assert again["task"]["task_id"] == grant["task"]["task_id"]
+    assert again["lease"]["fencing_token"] > grant["lease"]["fencing_token"] + 2**31
+    assert again["latest_report"]["number"] == 1
+    assert (await full.database.read(verify_log)).is_good
 
 
 async def test_tokens_after_a_restore_are_above_all_before(

@@ -14,6 +14,8 @@
     judge_agents.py         asks for the verdict
     change_status.py        carries it out: record, leases, events
     sweep.py                notices silence
+    reap_leases.py          ends what is over, whether anybody sweeps or not
+    run_task.py             what the holder of a task may write; move_task.py carries out what follows
     accept_observations.py  takes what probers saw
     read_events.py          reads the log; stream_events.py follows it, deliver_webhooks.py sends it
 

@@ -19,22 +19,27 @@ from agent_health.rate_limit import RateLimit, RateLimiter
 from agent_health.registry import (
     accept_observations,
     claim_shards,
+    create_task,
     decree,
     drain_agent,
     erase_agent,
     feed_targets,
     find_agents,
     find_leases,
+    find_tasks,
     import_directory,
     list_targets,
     manage_keys,
     manage_webhooks,
+    meter_calls,
     opt_out_origins,
     read_events,
     recheck_target,
     register_agent,
+    run_task,
     send_command,
     show_census,
+    steer_task,
     tend_monitor,
     update_agent,
     write_state,
@@ -44,6 +49,7 @@ from agent_health.registry.api_documents import OPENAPI_PATH, PAGE_PATH, ApiDocu
 from agent_health.registry.archive_events import Archivist
 from agent_health.registry.call import Door
 from agent_health.registry.check_opt_outs import OptOutChecker
+from agent_health.registry.claim_endpoint import CLAIM_PATH, ClaimEndpoint
 from agent_health.registry.deliver_webhooks import WebhookCourier
 from agent_health.registry.error_responses import OURS, error_response, problem
 from agent_health.registry.event_feed import EventFeed
@@ -53,9 +59,11 @@ from agent_health.registry.openapi import JSON_TYPE, ROOT_PATH, SIGNPOST
 from agent_health.registry.openintent_dialect import dialect_routes
 from agent_health.registry.operations import Operation
 from agent_health.registry.prune_history import HistoryPruner
+from agent_health.registry.reap_leases import Reaper
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.stream_events import STREAM_PATH, EventStreams
 from agent_health.registry.sweep import Sweeper
+from agent_health.registry.task_news import TaskNews
 from agent_health.storage import registry_row
 from agent_health.storage.database import Clock, Database, open_database
 from agent_health.target_address import read_networks
@@ -73,6 +81,11 @@ OPERATIONS: tuple[Operation, ...] = (
     *erase_agent.OPERATIONS,
     *find_leases.OPERATIONS,
     *write_state.OPERATIONS,
+    *create_task.OPERATIONS,
+    *find_tasks.OPERATIONS,
+    *run_task.OPERATIONS,
+    *meter_calls.OPERATIONS,
+    *steer_task.OPERATIONS,
     *manage_keys.OPERATIONS,
     *manage_webhooks.OPERATIONS,
     *accept_observations.OPERATIONS,
@@ -113,6 +126,9 @@ class Registry:
         self.archivist = Archivist(self.database, settings)
         self.courier = WebhookCourier(self.database, self.feed, settings)
         self.sweeper = Sweeper(self.database, settings, monotonic_s)
+        self.reaper = Reaper(self.database, settings.sweep_seconds, monotonic_s)
+        self.task_news = TaskNews(self.database, self.feed)
+        self.claims = ClaimEndpoint(self.door, self.task_news)
         self.pruner = HistoryPruner(self.database)
         self.opt_out_checker = OptOutChecker(self.database, settings)
 
@@ -121,7 +137,9 @@ class Registry:
         """Sweep while the server runs; then store what waits, and let the database go."""
         loops = (
             self.sweeper.run(),
+            self.reaper.run(),
             self.feed.run(),
+            self.task_news.run(),
             self.archivist.run(),
             self.courier.run(),
             self.pruner.run(),
@@ -185,6 +203,7 @@ def _routes(registry: Registry) -> Iterable[BaseRoute]:
     yield Route(RENEW_PATH, registry.leases, methods=["POST"])
     yield Route(LEASES_PATH, registry.leases, methods=["POST"])
     yield Route(LEASE_PATH, registry.leases, methods=["DELETE"])
+    yield Route(CLAIM_PATH, registry.claims.answer, methods=["POST"])
     yield Route(ROOT_PATH, _signpost, methods=["GET"])
     yield Route("/healthz", _healthz(registry), methods=["GET"])
     documents = ApiDocuments(OPERATIONS)

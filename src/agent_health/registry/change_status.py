@@ -1,7 +1,7 @@
 """What happens when an agent's status changes?
 
-The record, the index of capabilities, the leases of whoever is gone, and one event for each step: all
-in the transaction of whoever found out. Nothing else changes a status.
+The record, the index of capabilities, the leases and tasks of whoever is gone, and one event for each
+step: all in the transaction of whoever found out. Nothing else changes a status.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +23,7 @@ from agent_health.lease import EndReason
 from agent_health.lifecycle import Reason, Signal, Status, begins_new_life, reason_of, status_after
 from agent_health.registry import lease_events
 from agent_health.registry.judge_agents import Change
+from agent_health.registry.move_task import lose_tasks
 from agent_health.storage import agents, commands, event_log, leases, targets
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.commands import StoredCommand
@@ -54,6 +55,7 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
         if change.signals and agent.status in _ENDED
     }
     lost = leases.end_all_of(transaction, ended) if ended else {}
+    tasks = lose_tasks(transaction, [claim for several in lost.values() for claim in several], actor)
     # Whoever is off the list is not probed any more; the dead are, since they may be found again.
     off_the_list = [agent_id for agent_id, reason in ended.items() if reason is EndReason.AGENT_DEREGISTERED]
     targets.leave_named(transaction, off_the_list, GoneReason.DEREGISTERED)
@@ -63,7 +65,9 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
         drafts += events
         if agent.reason == Reason.DRAIN_TIMEOUT:
             drafts.append(_drain_warning(agent, len(lost.get(agent.agent_id, ())), actor))
+        # The agent's own first, then its leases, then the tasks that were leased to it (RFC-0016 9.1).
         drafts += [lease_events.over(claim, actor) for claim in lost.get(agent.agent_id, ())]
+        drafts += [draft for claim in lost.get(agent.agent_id, ()) for draft in tasks.get(claim.resource, ())]
         drafts += [command_ended(command, agent, actor) for command in settled.get(agent.id, ())]
     event_log.append(transaction, drafts)
     return after

@@ -22,6 +22,7 @@ _log = logging.getLogger("agent_health.registry")
 STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxyType({
     errors.BodyNotJson:       (400, "not_json"),
     errors.UnknownKey:        (401, "unknown_key"),
+    errors.BudgetExceeded:    (402, "budget_exceeded"),
     errors.NotAllowed:        (403, "not_allowed"),
     errors.NotHolder:         (403, "not_holder"),
     errors.AgentNotFound:     (404, "agent_not_found"),
@@ -34,9 +35,13 @@ STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxy
     errors.DirectoryNotFound: (404, "directory_not_found"),
     errors.ImportNotFound:    (404, "import_not_found"),
     errors.OptOutNotFound:    (404, "opt_out_not_found"),
+    errors.TaskNotFound:      (404, "task_not_found"),
+    errors.CallNotFound:      (404, "call_not_found"),
     errors.BodyTooSlow:       (408, "body_too_slow"),
     errors.AlreadyRegistered: (409, "already_registered"),
     errors.InvalidTransition: (409, "invalid_transition"),
+    errors.InvalidTaskTransition: (409, "invalid_task_transition"),
+    errors.CallOver:          (409, "call_over"),
     errors.TooManyCommands:   (409, "too_many_commands"),
     errors.TooManyWebhooks:   (409, "too_many_webhooks"),
     errors.ImportOver:        (409, "import_over"),
@@ -53,16 +58,19 @@ STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxy
     errors.LeaseOver:         (412, "lease_ended"),
     errors.StaleToken:        (412, "stale_token"),
     errors.TokenNotIssued:    (412, "token_not_issued"),
+    errors.WrongRun:          (412, "wrong_run"),
     errors.BodyTooLarge:      (413, "body_too_large"),
     errors.BodyNotPlain:      (415, "not_plain_json"),
     errors.InvalidRequest:    (422, "invalid_request"),
     errors.InvalidResource:   (422, "invalid_resource"),
+    errors.KeyReused:         (422, "idempotency_key_reused"),
     errors.VersionRequired:   (428, "version_required"),
     errors.TokenRequired:     (428, "token_required"),
     errors.TooManyRequests:   (429, "too_many_requests"),
     errors.StoreUnavailable:  (503, "store_unavailable"),
     errors.TokensExhausted:   (503, "tokens_exhausted"),
     errors.TooManyStreams:    (503, "too_many_streams"),
+    errors.TooManyClaims:     (503, "too_many_claims"),
 })  # fmt: skip
 
 
@@ -80,7 +88,7 @@ def error_response(error: AgentHealthError) -> Response:
             headers["WWW-Authenticate"] = "Bearer"
         case errors.TooManyRequests():
             headers["Retry-After"] = str(max(1, math.ceil(error.wait_s)))
-        case errors.StoreUnavailable() | errors.TooManyStreams():
+        case errors.StoreUnavailable() | errors.TooManyStreams() | errors.TooManyClaims():
             headers["Retry-After"] = str(RETRY_SECONDS)
         case errors.StaleVersion():
             headers["ETag"] = error.etag

@@ -13,6 +13,7 @@ from agent_health.errors import (
     AgentGone,
     AgentHealthError,
     AgentNotFound,
+    InvalidResource,
     LeaseNotFound,
     NotAllowed,
     UnknownKey,
@@ -33,9 +34,11 @@ from agent_health.lifecycle import ALIVE, Status
 from agent_health.registry import lease_events
 from agent_health.registry.change_status import MONITOR
 from agent_health.registry.lease_records import refused
+from agent_health.registry.move_task import lose_tasks
 from agent_health.storage import agents, event_log, lease_askers, leases
 from agent_health.storage.database import Transaction
 from agent_health.storage.lease_askers import Askers, Holder
+from agent_health.task import task_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,8 @@ class _Facts:
     drafts: list[EventDraft] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
     """Draining agents that have given back a lease."""
+    given_back: dict[str, list[Claim]] = field(default_factory=dict)
+    """Leases that were ended, by who did it."""
 
     def put(self, number: int, claim: Claim) -> None:
         """Have a claim stored; whoever comes next in the group finds it so."""
@@ -115,6 +120,9 @@ def hold_leases(transaction: Transaction, asked: Sequence[Asked]) -> list[Answer
         else:
             answers.append(_judged(one, caller, facts))
     leases.store(transaction, list(facts.changed.values()))
+    for actor, claims in facts.given_back.items():
+        moved = lose_tasks(transaction, claims, actor)
+        facts.drafts += [draft for several in moved.values() for draft in several]
     _judge_drained_next(transaction, facts)
     event_log.append(transaction, facts.drafts)
     return answers
@@ -192,6 +200,9 @@ def _judged(one: Asked, caller: Principal, facts: _Facts) -> Answer:
 
 
 def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Facts) -> Claim:
+    if task_in(one.resource) is not None:
+        # Its lease begins and ends with a run.
+        raise InvalidResource(one.resource, "a task of the registry to be claimed at /api/v1/tasks/claim")
     number = facts.numbers[one.resource]
     before = facts.rows[number]
     status = None if agent is None else Status(agent.status)
@@ -252,6 +263,7 @@ def _release(one: Release, caller: Principal, facts: _Facts) -> Claim:
         claim = ended(claim, decision.end_reason, facts.now_s)
         facts.put(number, claim)
         facts.drafts.append(lease_events.over(claim, holder_of(caller)))
+        facts.given_back.setdefault(holder_of(caller), []).append(claim)
         holder = facts.holders.get(claim.holder or "")
         if holder is not None and holder.status == Status.DRAINING:
             facts.drained.add(holder.agent_id)

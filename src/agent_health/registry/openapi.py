@@ -29,6 +29,7 @@ from agent_health.registry.openapi_schemas import WireSchemas
 from agent_health.registry.operations import Operation
 from agent_health.registry.stream_events import STREAM_PATH, StreamQuery
 from agent_health.target import SHARDS
+from agent_health.task_record import CALL_ID_PATTERN, TASK_ID_PATTERN, TaskClaim, TaskGrant
 
 JSON_TYPE = "application/json"
 ROOT_PATH = "/"
@@ -154,6 +155,8 @@ _PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "import_id":  {"type": "string", "pattern": IMPORT_PATTERN},
     "run_id":     {"type": "string", "pattern": RUN_PATTERN},
     "page":       {"type": "integer", "minimum": 1, "maximum": MAX_PAGES},
+    "task_id":    {"type": "string", "pattern": TASK_ID_PATTERN},
+    "call_id":    {"type": "string", "pattern": CALL_ID_PATTERN},
 })  # fmt: skip
 
 _EXAMPLES_IN_PATH = MappingProxyType({
@@ -169,6 +172,8 @@ _EXAMPLES_IN_PATH = MappingProxyType({
     "import_id": "2026-02-08",
     "page": 1,
     "run_id": "2026-02-08",
+    "task_id": "task_01kgxw0f7t3v2m9q8s4r5n6b01",
+    "call_id": "call-1",
 })  # fmt: skip
 
 # What a docstring calls by the name of our exception is a code to those who call from outside.
@@ -288,6 +293,20 @@ BESIDES = (
         action=Action.RELEASE_LEASE,
         status=204,
         errors=(404, 410, 412, 422),
+        headers=("X-Agent-Incarnation",),
+    ),
+    Described(
+        method="POST",
+        path="/api/v1/tasks/claim",
+        name="claim_task",
+        summary="Get a task to work at, or wait for one",
+        description="The longest queued one that the agent fits: by its name, its pool, and what its record "
+        "says it can do, while it has room. With it comes a lease, whose fencing token every write shows, "
+        "and what an earlier holder reported last. 204 if there is none after `wait_seconds`.",
+        action=Action.WORK_TASKS,
+        body=TaskClaim,
+        answer=TaskGrant,
+        errors=(204, 404, 409, 410),
         headers=("X-Agent-Incarnation",),
     ),
     Described(
@@ -512,6 +531,7 @@ def _schemas(ways: Iterable[Described]) -> tuple[dict[str, Any], dict[tuple[type
     return document["$defs"], {key: str(reference["$ref"]) for key, reference in references.items()}
 
 
+_OF_RUN = MappingProxyType({"run_id": "run_01kgxw0f7t3v2m9q8s4r5n6b02", "fencing_token": 4294967297})
 EXAMPLES: Mapping[str, Any] = MappingProxyType({
     "Registration": {
         "agent_id": "agent_billing_01",
@@ -522,6 +542,37 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType({
     },
     "AgentUpdate": {"capabilities": ["billing"], "max_concurrent_tasks": 3},
     "Heartbeat": {"status": "active", "current_load": 3, "client_timestamp": "2026-02-08T10:30:00Z"},
+    "TaskRequest": {
+        "title": "Write the landing page",
+        "role_id": "writers",
+        "input": {"brief": "https://example.com/brief"},
+        "budget": {"tokens": 250000, "usd": 1.5},
+    },
+    "TaskClaim": {"role_id": "writers", "wait_seconds": 30},
+    "ProgressWrite": {
+        **_OF_RUN,
+        "idempotency_key": "report-1",
+        "report": {
+            "summary": "Drafted the hero section",
+            "attempted": [{"action": "fetch brand assets", "outcome": "success"}],
+            "nextStep": "Write three variants of the hero copy",
+        },
+    },
+    "CompletionWrite": {**_OF_RUN, "idempotency_key": "done", "output": {"page": "index.html"}},
+    "HelpWrite": {**_OF_RUN, "idempotency_key": "help", "reason": "Which logo is the current one?"},
+    "DelegationWrite": {
+        **_OF_RUN,
+        "idempotency_key": "child-1",
+        "task": {"title": "Crop the photographs", "budget": {"tokens": 20000, "usd": 0.25}},
+    },
+    "RunRelease": {**_OF_RUN, "idempotency_key": "end", "exit_reason": "crash", "exit_code": 1},
+    "RunWrite": dict(_OF_RUN),
+    "CallReservation": {**_OF_RUN, "call_id": "call-1", "tool": "fetch", "most": {"tokens": 0, "usd": 0.01}},
+    "CallSettlement": {**_OF_RUN, "cost": {"tokens": 0, "usd": 0.004}},
+    "TaskReview": {"verdict": "reject", "comment": "The logo is last year's."},
+    "HandoffResolution": {"resolution": "requeue", "comment": "logo-2026.svg"},
+    "TaskCancellation": {"reason": "no longer needed"},
+    "BudgetTopUp": {"add": {"tokens": 100000, "usd": 0.5}},
     "StatusChange": {"status": "draining", "drain_timeout_seconds": 120},
     "CommandRequest": {"command": "drain", "reason": "maintenance_window", "drain_timeout_seconds": 120},
     "LeaseRequest": {"resource": "intent:intent_42/research", "ttl_seconds": 300},

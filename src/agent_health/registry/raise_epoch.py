@@ -9,6 +9,7 @@ from agent_health.errors import TokensExhausted
 from agent_health.event import MAX_LOGGED_EPOCH, EpochRaised, EventDraft, EventType
 from agent_health.lease import COUNTERS_PER_EPOCH, COUNTERS_PER_MS, EndReason, ended, raised_floor
 from agent_health.registry import lease_events
+from agent_health.registry.move_task import lose_tasks
 from agent_health.storage import event_log, leases, registry_row
 from agent_health.storage.database import Transaction
 
@@ -31,7 +32,9 @@ def raise_epoch(transaction: Transaction, actor: str, reason: str, *, above: Ite
     while running := leases.expired(transaction, inf, CHUNK):
         over = [ended(claim, EndReason.EPOCH_RAISED, transaction.now_s) for claim in running]
         leases.store(transaction, over)
-        event_log.append(transaction, [*lease_events.all_over(over, actor)])
+        moved = lose_tasks(transaction, over, actor)
+        drafts = [*lease_events.all_over(over, actor)]
+        event_log.append(transaction, drafts + [draft for several in moved.values() for draft in several])
     payload = EpochRaised(previous_epoch=previous_epoch, new_epoch=epoch, reason=reason)
     event_log.append(transaction, [EventDraft(type=EventType.EPOCH_RAISED, actor=actor, payload=payload)])
     return epoch

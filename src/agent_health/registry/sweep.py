@@ -17,15 +17,14 @@ from ulid import ULID
 
 from agent_health import monitor_health
 from agent_health.errors import StoreUnavailable
-from agent_health.lease import EndReason, ended
 from agent_health.monitor_health import DEFAULT_POLICY, Look, Monitor, MonitorPolicy, MonitorState
-from agent_health.registry import lease_events
 from agent_health.registry.change_status import MONITOR, change_status, command_ended
 from agent_health.registry.judge_agents import Change, Circumstances, judge_agents
 from agent_health.registry.monitor_row import excused_in, monitor_in, monitor_turned, with_hold, with_monitor
 from agent_health.registry.notice_gap import Reference, gap_jump_s, move_back_some, note_gap, note_set_back
+from agent_health.registry.reap_leases import reap
 from agent_health.registry.settings import RegistrySettings
-from agent_health.storage import agents, commands, event_log, leases, registry_row
+from agent_health.storage import agents, commands, event_log, registry_row
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Clock, Database, Transaction
 from agent_health.storage.registry_row import RegistryRow
@@ -229,11 +228,9 @@ class Sweeper:
 
     async def _end_all_expired(self) -> None:
         """End leases and commands whose time is over."""
+        await reap(self._database)
         for _ in range(MAX_CHUNKS):
-            ended_now, holders = await self._database.write(_end_expired)
-            if holders:
-                await self._database.write(partial(_judge_at_once, agent_ids=holders))
-            if ended_now < CHUNK:
+            if await self._database.write(_end_commands) < CHUNK:
                 return
 
     def _locked(self, transaction: Transaction) -> RegistryRow | None:
@@ -297,21 +294,12 @@ def _put_off_first(transaction: Transaction, due_at_s: float) -> None:
     agents.put_off_first(transaction, due_at_s, transaction.now_s + FAULT_SECONDS)
 
 
-def _judge_at_once(transaction: Transaction, agent_ids: Sequence[str]) -> None:
-    agents.judge_at_once(transaction, agent_ids, transaction.now_s)
-
-
-def _end_expired(transaction: Transaction) -> tuple[int, list[str]]:
-    """End some leases and commands whose time is over; return how many, and who held the leases."""
-    now_s = transaction.now_s
-    over = [ended(claim, EndReason.EXPIRED, now_s) for claim in leases.expired(transaction, now_s, CHUNK)]
-    leases.store(transaction, over)
-    unheard = commands.expired(transaction, now_s, CHUNK)
+def _end_commands(transaction: Transaction) -> int:
+    """End some commands whose time is over, and return how many."""
+    unheard = commands.expired(transaction, transaction.now_s, CHUNK)
     commands.remove(transaction, [command.id for command in unheard])
     numbers = sorted({command.agent for command in unheard})
     whose = {agent.id: agent for agent in agents.find_many(transaction, numbers)} if numbers else {}
-    drafts = [*lease_events.all_over(over, MONITOR)]
-    drafts += [command_ended(command, whose[command.agent], MONITOR) for command in unheard]
+    drafts = [command_ended(command, whose[command.agent], MONITOR) for command in unheard]
     event_log.append(transaction, drafts)
-    holders = sorted({claim.holder for claim in over if claim.holder is not None})
-    return max(len(over), len(unheard)), holders
+    return len(unheard)

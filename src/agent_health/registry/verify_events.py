@@ -23,6 +23,7 @@ class LogReport:
     """How many the log knows of."""
     leases: int
     """How many resources the log knows of."""
+    tasks: int
     archived: Checkpoint
     """Where the archived files end and the database begins."""
     last: Checkpoint
@@ -57,7 +58,9 @@ def verify_log(transaction: Transaction) -> LogReport:
     differences: list[str] = []
     if fault is None:
         differences = replay.differences(
-            logged_states.agent_states(transaction), logged_states.lease_states(transaction)
+            logged_states.agent_states(transaction),
+            logged_states.lease_states(transaction),
+            logged_states.task_states(transaction),
         )
     return LogReport(
         events=checkpoint.sequence - head.archived.sequence,
@@ -65,6 +68,7 @@ def verify_log(transaction: Transaction) -> LogReport:
         archive_erasures=archive_erasures.count(transaction),
         agents=len(replay.agents),
         leases=len(replay.leases),
+        tasks=len(replay.tasks),
         archived=head.archived,
         last=checkpoint,
         fault=fault,

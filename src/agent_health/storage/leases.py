@@ -261,6 +261,12 @@ def expired(transaction: Transaction, at_s: float, limit: int) -> list[Claim]:
     return sorted((_claim(row) for row in found), key=lambda claim: claim.expires_at_s)
 
 
+def is_any_expired(transaction: Transaction, at_s: float) -> bool:
+    """Whether there is a lease whose time is over and that nobody has ended; nothing is locked."""
+    wanted = select(leases.c.number).where(leases.c.ended_at_s.is_(None), leases.c.expires_at_s <= at_s)
+    return transaction.connection.execute(wanted.limit(1)).first() is not None
+
+
 def listing(transaction: Transaction, wanted: LeaseFilter, *, after: int, limit: int) -> dict[int, Claim]:
     """Return leases by the number of their row, ascending from `after`; the last one of each resource."""
     statement = _filtered(_ALL, wanted).where(leases.c.number > after).order_by(leases.c.number).limit(limit)

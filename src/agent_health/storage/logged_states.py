@@ -7,9 +7,11 @@ from sqlalchemy import delete, select, update
 from agent_health.document import HealthStatus
 from agent_health.lease import EndReason
 from agent_health.lifecycle import Reason, Status
-from agent_health.replay import AgentState, LeaseState
+from agent_health.replay import AgentState, LeaseState, TaskState
+from agent_health.storage import task_runs
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import agents, keys, leases
+from agent_health.storage.tables import agents, keys, leases, task_budgets, tasks
+from agent_health.task import TaskStatus
 
 PAGE = 1_000
 """Of rows that are in memory at once."""
@@ -34,6 +36,27 @@ _LEASES = select(
     leases.c.token,
     leases.c.end_reason,
 ).order_by(leases.c.number)
+
+
+_PARENTS, _FIXED = tasks.alias(), tasks.alias()
+_TASKS = (
+    select(
+        tasks.c.number,
+        tasks.c.task_id,
+        tasks.c.status,
+        tasks.c.runs,
+        tasks.c.attempts,
+        tasks.c.reports,
+        task_budgets.c.envelope_tokens,
+        task_budgets.c.envelope_micro_usd,
+        _PARENTS.c.task_id.label("parent_id"),
+        _FIXED.c.task_id.label("fix_of"),
+    )
+    .join(task_budgets, task_budgets.c.task == tasks.c.number)
+    .outerjoin(_PARENTS, _PARENTS.c.number == tasks.c.parent)
+    .outerjoin(_FIXED, _FIXED.c.number == tasks.c.fix_of)
+    .order_by(tasks.c.number)
+)
 
 
 def agent_states(transaction: Transaction) -> Iterator[AgentState]:
@@ -70,6 +93,25 @@ def lease_states(transaction: Transaction) -> Iterator[LeaseState]:
         last = rows[-1].number
 
 
+def task_states(transaction: Transaction) -> Iterator[TaskState]:
+    """Read what is stored of every task."""
+    last = 0
+    while rows := transaction.connection.execute(_TASKS.where(tasks.c.number > last).limit(PAGE)).all():
+        for row in rows:
+            yield TaskState(
+                task_id=row.task_id,
+                status=TaskStatus(row.status),
+                parent_id=row.parent_id,
+                fix_of=row.fix_of,
+                tokens=row.envelope_tokens,
+                micro_usd=row.envelope_micro_usd,
+                runs=row.runs,
+                attempts=row.attempts,
+                reports=row.reports,
+            )
+        last = rows[-1].number
+
+
 def lock_leases_of(transaction: Transaction, holder: str) -> None:
     """Keep others from changing what somebody holds or held, in the order in which all lock them."""
     wanted = select(leases.c.number).where(leases.c.holder == holder)
@@ -77,7 +119,8 @@ def lock_leases_of(transaction: Transaction, holder: str) -> None:
 
 
 def forget_holder(transaction: Transaction, holder: str) -> None:
-    """Take somebody's name off all leases; which tokens were granted stays for ever."""
+    """Take somebody's name off all leases and runs; which tokens were granted stays for ever."""
+    task_runs.forget_holder(transaction, holder)
     transaction.connection.execute(
         update(leases)
         .where(leases.c.holder == holder)

@@ -29,6 +29,10 @@ _MOVE_LEASES = text("""
     UPDATE leases SET acquired_at_s = acquired_at_s + :by_s, expires_at_s = expires_at_s + :by_s
     WHERE ended_at_s IS NULL AND expires_at_s > :running_at_s
 """)
+_MOVE_QUEUED = text("""
+    UPDATE tasks SET not_before_s = not_before_s + :by_s
+    WHERE status = 'queued' AND not_before_s > :running_at_s
+""")
 _SOME = select(agents.c.id).where(agents.c.id > bindparam("after")).order_by(agents.c.id)
 _BEATS_BACK = text("""
     UPDATE beats SET last_heartbeat_at_s = last_heartbeat_at_s + :by_s
@@ -56,10 +60,11 @@ def move_drains(transaction: Transaction, by_s: float, running_at_s: float) -> N
 
 
 def move_leases(transaction: Transaction, by_s: float, running_at_s: float) -> None:
-    """Move each lease that was not over at `running_at_s`; not to be repeated."""
+    """Move each lease that was not over at `running_at_s`, and when tasks may be had; not to be repeated."""
     if transaction.is_postgresql:
         transaction.connection.execute(_RUNNING_LEASES, {"running_at_s": running_at_s})
-    transaction.connection.execute(_MOVE_LEASES, {"by_s": by_s, "running_at_s": running_at_s})
+    for statement in (_MOVE_LEASES, _MOVE_QUEUED):
+        transaction.connection.execute(statement, {"by_s": by_s, "running_at_s": running_at_s})
 
 
 def move_agents_back(

@@ -378,3 +378,111 @@ opt_outs = Table(
     Column("checked_at_s", Double, comment="when somebody last looked whether it is served"),
     Column("proven_at_s", Double, comment="since when it is probed no more"),
 )
+
+# What is to be done. A task's number is that of its lease's row: whoever changes the task has locked that
+# row, so the others need no locks of their own, but for budgets, which a child's end changes too.
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("number", RowNumber, ForeignKey("leases.number"), primary_key=True, autoincrement=False),
+    Column("task_id", String(32), nullable=False, unique=True),
+    Column("title", String(256), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("status_since_s", Double, nullable=False),
+    Column("explanation", Text, comment="why it has this status, where somebody said so"),
+    Column("agent_id", String(128), comment="who alone may have it"),
+    Column("role_id", String(128), comment="whose members alone may have it"),
+    Column("capabilities", JSON, nullable=False, comment="as in task_needs"),
+    Column("input", Text, nullable=False, comment="JSON"),
+    Column("output", Text, comment="JSON"),
+    Column("lease_s", Double, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("backoff_s", Double, nullable=False),
+    Column("attempts", Integer, nullable=False, comment="runs since people last queued it"),
+    Column("runs", Integer, nullable=False, comment="the number of the last one"),
+    Column("reports", Integer, nullable=False, comment="the number of the last one"),
+    Column("writes", Integer, nullable=False, comment="how many stand in task_writes"),
+    Column("not_before_s", Double, comment="while it is queued"),
+    Column("progress_at_s", Double, comment="when the last run began, or last reported"),
+    Column("parent", RowNumber, ForeignKey("tasks.number")),
+    Column("fix_of", RowNumber, ForeignKey("tasks.number")),
+    Column("created_by", String(160), nullable=False),
+    Column("created_at_s", Double, nullable=False),
+    Index(None, "status", "number"),
+    Index(None, "parent", "number"),
+)
+
+task_needs = Table(
+    "task_needs",
+    metadata,
+    Column("task", RowNumber, ForeignKey("tasks.number"), primary_key=True, autoincrement=False),
+    Column("capability", String(128), primary_key=True),
+    sqlite_with_rowid=False,
+)
+
+task_runs = Table(
+    "task_runs",
+    metadata,
+    Column("task", RowNumber, ForeignKey("tasks.number"), primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("run_id", String(32), nullable=False, unique=True),
+    Column("holder", String(128), comment="null: erased"),
+    Column("token", BigInteger, nullable=False),
+    Column("began_at_s", Double, nullable=False),
+    Column("ended_at_s", Double),
+    Column("exit_reason", String(16)),
+    Column("exit_code", Integer),
+    Column("calls", Integer, nullable=False, comment="how many it has reserved for"),
+    Index(None, "holder", "task"),
+)
+
+task_reports = Table(
+    "task_reports",
+    metadata,
+    Column("task", RowNumber, ForeignKey("tasks.number"), primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("run_id", String(32), nullable=False),
+    Column("reported_at_s", Double, nullable=False),
+    Column("report", Text, nullable=False, comment="JSON"),
+)
+
+task_writes = Table(
+    "task_writes",
+    metadata,
+    Column("task", RowNumber, ForeignKey("tasks.number"), primary_key=True, autoincrement=False),
+    Column("run_id", String(32), primary_key=True),
+    Column("idempotency_key", String(128), primary_key=True),
+    Column("digest", String(64), nullable=False, comment="SHA-256 of what was written"),
+    Column("answer", Text, nullable=False, comment="JSON"),
+)
+
+task_budgets = Table(
+    "task_budgets",
+    metadata,
+    Column("task", RowNumber, ForeignKey("tasks.number"), primary_key=True, autoincrement=False),
+    Column("carved_tokens", BigInteger, nullable=False, comment="out of the parent's envelope"),
+    Column("carved_micro_usd", BigInteger, nullable=False),
+    Column("envelope_tokens", BigInteger, nullable=False),
+    Column("envelope_micro_usd", BigInteger, nullable=False),
+    Column("settled_tokens", BigInteger, nullable=False),
+    Column("settled_micro_usd", BigInteger, nullable=False),
+    Column("reserved_tokens", BigInteger, nullable=False),
+    Column("reserved_micro_usd", BigInteger, nullable=False),
+    Column("delegated_tokens", BigInteger, nullable=False),
+    Column("delegated_micro_usd", BigInteger, nullable=False),
+    Column("overrun_tokens", BigInteger, nullable=False),
+    Column("overrun_micro_usd", BigInteger, nullable=False),
+)
+
+task_calls = Table(
+    "task_calls",
+    metadata,
+    Column("task", RowNumber, ForeignKey("tasks.number"), primary_key=True, autoincrement=False),
+    Column("call_id", String(64), primary_key=True),
+    Column("tool", String(256), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("reserved_tokens", BigInteger, nullable=False),
+    Column("reserved_micro_usd", BigInteger, nullable=False),
+    Column("cost_tokens", BigInteger, comment="once it is settled"),
+    Column("cost_micro_usd", BigInteger),
+)

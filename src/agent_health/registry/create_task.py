@@ -1,0 +1,106 @@
+"""How does a task come to be?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic_core import to_json
+from ulid import ULID
+
+from agent_health.access import Action
+from agent_health.budget import NOTHING, Amount, Budget
+from agent_health.event import EventDraft
+from agent_health.registry import task_events
+from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.registry.task_records import record
+from agent_health.storage import event_log, leases, task_budgets, tasks
+from agent_health.storage.database import Transaction
+from agent_health.storage.task_budgets import StoredBudget
+from agent_health.storage.tasks import StoredTask
+from agent_health.task import TaskStatus, task_resource
+from agent_health.task_record import TaskRecord, TaskRequest
+
+PATH = "/api/v1/tasks"
+MAX_TASK_BYTES = 131_072
+"""Of a body that describes a task: its input, and the rest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a new task comes from."""
+
+    actor: str
+    parent: StoredTask | None = None
+    """Out of its budget the envelope was carved."""
+    fix_of: StoredTask | None = None
+
+
+def create_task(transaction: Transaction, call: Call) -> Reply:
+    """Put a new task into the queue."""
+    wanted = call.body_as(TaskRequest)
+    task, drafts = add_task(transaction, wanted, wanted.budget.amount(), Origin(actor=call.actor))
+    event_log.append(transaction, drafts)
+    headers = {"Location": f"{PATH}/{task.task_id}"}
+    return Reply(content=record(transaction, task), status=201, headers=headers)
+
+
+def add_task(
+    transaction: Transaction, wanted: TaskRequest, envelope: Amount, origin: Origin
+) -> tuple[StoredTask, Sequence[EventDraft]]:
+    """Store a new task with its lease's row and its budget; return it, and the event of it."""
+    task_id = f"task_{str(ULID()).lower()}"
+    (number,) = leases.lock(transaction, to_hold=[task_resource(task_id)])
+    now_s = transaction.now_s
+    parent, fix_of = origin.parent, origin.fix_of
+    task = StoredTask(
+        number=number,
+        task_id=task_id,
+        title=wanted.title,
+        status=TaskStatus.QUEUED.value,
+        status_since_s=now_s,
+        explanation=None,
+        agent_id=wanted.agent_id,
+        role_id=wanted.role_id,
+        capabilities=list(dict.fromkeys(wanted.capabilities)),
+        input=to_json(wanted.input).decode(),
+        output=None,
+        lease_s=wanted.lease_seconds,
+        max_attempts=wanted.max_attempts,
+        backoff_s=wanted.backoff_seconds,
+        attempts=0,
+        runs=0,
+        reports=0,
+        writes=0,
+        not_before_s=None,
+        progress_at_s=None,
+        parent=None if parent is None else parent.number,
+        fix_of=None if fix_of is None else fix_of.number,
+        created_by=origin.actor,
+        created_at_s=now_s,
+    )
+    tasks.add(transaction, task)
+    budget = Budget(envelope=envelope)
+    carved = NOTHING if parent is None else envelope
+    task_budgets.add(transaction, StoredBudget(task=number, budget=budget, carved=carved))
+    draft = task_events.created(
+        task,
+        budget,
+        parent_id=None if parent is None else parent.task_id,
+        fix_of=None if fix_of is None else fix_of.task_id,
+        actor=origin.actor,
+    )
+    return task, [draft]
+
+
+OPERATIONS = (
+    Operation(
+        method="POST",
+        path=PATH,
+        summary="Put a task into the queue",
+        action=Action.CREATE_TASKS,
+        deed=create_task,
+        body=TaskRequest,
+        answer=TaskRecord,
+        status=201,
+        max_body_bytes=MAX_TASK_BYTES,
+    ),
+)

@@ -1,0 +1,149 @@
+"""Which tasks are there, how far are they, and what was reported?"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from agent_health.access import Action, may, require
+from agent_health.agent_record import Body, RoleId
+from agent_health.errors import NotAllowed, TaskNotFound
+from agent_health.event import AgentId
+from agent_health.registry.create_task import PATH
+from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
+from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from agent_health.registry.task_records import record, report_record, summaries
+from agent_health.storage import task_runs, tasks
+from agent_health.storage.database import Transaction
+from agent_health.storage.tasks import StoredTask, TaskFilter
+from agent_health.task import TaskStatus
+from agent_health.task_record import TASK_ID_PATTERN, ReportList, TaskList, TaskRecord
+
+MAX_PAGE = 1_000
+MAX_REPORTS_PAGE = 100
+"""Of reports, each of which may have 64 KiB."""
+
+_LISTED, _REPORTED = "tasks", "task_reports"
+
+
+class TaskListing(Body):
+    """The query of `GET /api/v1/tasks`."""
+
+    status: Annotated[tuple[TaskStatus, ...], SEPARATED_BY_COMMAS] = ()
+    """Separated by commas; empty: any."""
+    agent_id: AgentId | None = None
+    """Tasks that only this agent may have."""
+    role_id: RoleId | None = None
+    """Tasks that only agents of this pool may have."""
+    parent_id: Annotated[str, Field(pattern=TASK_ID_PATTERN)] | None = None
+    holder: AgentId | None = None
+    """Tasks that this agent has, or has had."""
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    """As the page before gave it, with the same query."""
+
+
+class ReportListing(Body):
+    """The query of `GET /api/v1/tasks/{task_id}/progress`."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_REPORTS_PAGE)] = 20
+    cursor: Cursor | None = None
+
+
+def list_tasks(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of the tasks that match, the newest first; to an agent, those it has worked at."""
+    query = call.query_as(TaskListing)
+    holder = query.holder
+    if holder is None and not may(call.caller, Action.READ_TASKS):
+        holder = call.caller.agent_id
+    require(call.caller, Action.READ_TASKS, holder)
+    parent = None
+    if query.parent_id is not None:
+        parent = tasks.number_of(transaction, query.parent_id)
+        if parent is None:
+            raise TaskNotFound(query.parent_id)
+    wanted = TaskFilter(
+        statuses=query.status,
+        agent_id=query.agent_id,
+        role_id=query.role_id,
+        parent=parent,
+        holder=holder,
+    )
+    before = None if query.cursor is None else numbers_in(query.cursor, _LISTED, 1)[0]
+    found = tasks.listing(transaction, wanted, before=before, limit=query.limit + 1)
+    page = found[: query.limit]
+    answer = TaskList(
+        tasks=summaries(transaction, page),
+        total=tasks.count(transaction, wanted),
+        cursor=cursor_at(_LISTED, page[-1].number) if len(found) > len(page) else None,
+    )
+    return Reply(content=answer)
+
+
+def show_task(transaction: Transaction, call: Call) -> Reply:
+    """Return all that is known of a task."""
+    return Reply(content=record(transaction, _readable(transaction, call)))
+
+
+def list_reports(transaction: Transaction, call: Call) -> Reply:
+    """Return one page of a task's progress reports, the newest first."""
+    task = _readable(transaction, call)
+    query = call.query_as(ReportListing)
+    before = None if query.cursor is None else numbers_in(query.cursor, _REPORTED, 1)[0]
+    found = task_runs.reports(transaction, task.number, before=before, limit=query.limit + 1)
+    page = found[: query.limit]
+    answer = ReportList(
+        reports=[report_record(report) for report in page],
+        cursor=cursor_at(_REPORTED, page[-1].number) if len(found) > len(page) else None,
+    )
+    return Reply(content=answer)
+
+
+def _readable(transaction: Transaction, call: Call) -> StoredTask:
+    """Return the task of the path; an agent may read what it has worked at, and the children of that."""
+    task_id = call.path["task_id"]
+    number = tasks.number_of(transaction, task_id)
+    if number is None:
+        raise TaskNotFound(task_id)
+    task = tasks.find(transaction, number)
+    if not may(call.caller, Action.READ_TASKS):
+        agent_id = call.caller.agent_id or ""
+        numbers = [number] if task.parent is None else [number, task.parent]
+        if not task_runs.has_worked(transaction, agent_id, numbers):
+            raise NotAllowed(call.caller.role, Action.READ_TASKS, None)
+    return task
+
+
+OPERATIONS = (
+    Operation(
+        method="GET",
+        path=PATH,
+        summary="List tasks by status, pool, parent and holder",
+        action=Action.READ_TASKS,
+        deed=list_tasks,
+        is_write=False,
+        query=TaskListing,
+        answer=TaskList,
+        errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{PATH}/{{task_id}}",
+        summary="Show all that is known of one task",
+        action=Action.READ_TASKS,
+        deed=show_task,
+        is_write=False,
+        answer=TaskRecord,
+        errors=(404,),
+    ),
+    Operation(
+        method="GET",
+        path=f"{PATH}/{{task_id}}/progress",
+        summary="List the progress reports of a task",
+        action=Action.READ_TASKS,
+        deed=list_reports,
+        is_write=False,
+        query=ReportListing,
+        answer=ReportList,
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,75 @@
+"""How does whoever waits for a task learn that one was queued, without asking for it all the time?
+
+One look at the event feed serves all who wait in a server process, and nothing is done while there is
+nothing new. Tasks that other server processes queue are in the same log.
+"""
+
+import asyncio
+import logging
+
+from agent_health.errors import StoreUnavailable
+from agent_health.event import EventType
+from agent_health.event_chain import Event
+from agent_health.registry.event_feed import EventFeed, EventFilter
+from agent_health.storage import event_log
+from agent_health.storage.database import Database
+from agent_health.task import TaskStatus
+
+RETRY_SECONDS = 1.0
+"""Between two looks when the database is away."""
+PATIENCE_SECONDS = 60.0
+"""How long one wait for events lasts."""
+
+_WANTED = EventFilter(types=frozenset({EventType.TASK_CREATED, EventType.TASK_LIFECYCLE}))
+_log = logging.getLogger("agent_health.registry")
+
+
+class TaskNews:
+    """One per server process; `run` it while anybody waits."""
+
+    def __init__(self, database: Database, feed: EventFeed) -> None:
+        self.number = 0
+        """Rises whenever a task may have been queued."""
+        self._database = database
+        self._feed = feed
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow the log until cancelled, or until the feed is closed."""
+        while not self._feed.is_closed:
+            try:
+                await self._follow()
+            except StoreUnavailable:
+                # The feed says so in the log.
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception:  # noqa: BLE001 - it is logged
+                _log.exception("news of tasks could not be read")
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def wait_beyond(self, number: int) -> None:
+        """Return once a task may have been queued since `number` was read."""
+        while self.number <= number:
+            await self._changed.wait()
+
+    async def _follow(self) -> None:
+        """Tell what is new until the log is another one, such as that of a restored backup."""
+        past = self._feed.past
+        position = await self._database.read(event_log.last_sequence)
+        self._tell()
+        while self._feed.past == past and not self._feed.is_closed:
+            page = await self._feed.page(position, _WANTED)
+            if any(_is_queued(event) for event in page.events):
+                self._tell()
+            if page.position == position:
+                await self._feed.wait_beyond(position, PATIENCE_SECONDS)
+            position = page.position
+
+    def _tell(self) -> None:
+        self.number += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _is_queued(event: Event) -> bool:
+    is_new = event.type is EventType.TASK_CREATED
+    return is_new or event.payload.get("new_status") == TaskStatus.QUEUED
