@@ -226,7 +226,7 @@ async def test_another_program_at_the_beginning_ends_it_and_later_it_is_waited_f
         fake.instead["/global/event"] = html
         async with watching(url, {"a": ["ses_1"]}) as seen:
             with pytest.raises(NotOpencode, match="text/html"):
-                await seen.task
+                await asyncio.wait_for(seen.task, 600)
             assert seen.texts(What.ENDED) == []
         fake.instead.clear()
         async with watching(url, {"a": ["ses_1"]}) as seen:
@@ -295,7 +295,7 @@ async def test_who_is_refused_at_the_very_beginning_ends_it() -> None:
     heart.ending["a"] = Refused("HTTP 401: no such key")
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": ["ses_1"]}, heart) as seen:
         with pytest.raises(AgentRefused, match="a: the registry refuses: HTTP 401"):
-            await seen.task
+            await asyncio.wait_for(seen.task, 600)
 
 
 @in_virtual_time
@@ -335,7 +335,7 @@ async def test_two_agents_cannot_have_one_session() -> None:
     async with opencode(ses_1="idle") as (_, url):
         async with watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
             with pytest.raises(InvalidSetting, match="it is a's already"):
-                await seen.task
+                await asyncio.wait_for(seen.task, 600)
         heart.metadata["b"] = {}
         async with watching(url, {"a": ["ses_1"], "b": []}, heart) as seen:
             await seen.until(What.HEARTBEAT)
