@@ -16,6 +16,7 @@
     events.py           what has happened, and what is happening?
     watch_activity.py   what do an agent's sessions do elsewhere?
     watched_agents.py   whose sessions are watched, and with which keys do they beat?
+    mcp.py              how do models get agent-health as tools?
     serve.py            how is the server started?
     migrate.py          is the database of this version?
     keys.py             who gets a key?
@@ -58,6 +59,7 @@ _EXTRAS = {
     "publicsuffixlist": "prober", "pycares": "prober", "rich": "prober", "schedule": "prober",
     "uvloop": "prober", "yaml": "prober,registry",
     "asyncpg": "postgres",
+    "anyio": "mcp", "mcp": "mcp", "mcp_types": "mcp",
 }  # fmt: skip
 """Which extra brings a module."""
 

@@ -17,6 +17,7 @@ from agent_health.cli.directories import directories
 from agent_health.cli.events import events
 from agent_health.cli.keys import keys
 from agent_health.cli.maintenance import maintenance
+from agent_health.cli.mcp import mcp
 from agent_health.cli.migrate import migrate
 from agent_health.cli.probe import probe
 from agent_health.cli.recheck import recheck
@@ -120,6 +121,7 @@ agents.command()(maintenance)
 _application.add_typer(agents, context_settings=_CONTEXT)
 _application.add_typer(events, context_settings=_CONTEXT)
 _application.add_typer(watch_activity, context_settings=_CONTEXT)
+_application.command(context_settings=_CONTEXT)(mcp)
 _application.command(context_settings=_CONTEXT)(serve)
 _application.command(context_settings=_CONTEXT)(migrate)
 _application.add_typer(keys, context_settings=_CONTEXT)

@@ -1,0 +1,70 @@
+"""What is a tool, what does it get, and what does it answer?"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_health.client.health import Get
+from agent_health.client.registry import RegistryClient
+from agent_health.errors import AgentHealthError
+
+MAX_ANSWER_BYTES: Final = 65_536
+"""Of what a tool answers, as JSON: a model pays for every line that it reads."""
+
+
+class Arguments(BaseModel):
+    """What a tool takes; what is not named is refused, so that a misspelt filter is not silently ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class ToolFailed(AgentHealthError):
+    """A tool could not do what it was asked for; the text says why, and what can be done about it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """What tools may use."""
+
+    get: Get
+    """Asks judged addresses alone."""
+    registry: RegistryClient | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a tool answers."""
+
+    content: BaseModel
+    """For programs; what is None is left out, unless the tool `shows_absent`."""
+    text: str
+    """The same in a line or a few, for models and people."""
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One tool, as a model sees it, and what it does."""
+
+    name: str
+    title: str
+    description: str
+    takes: type[BaseModel]
+    gives: type[BaseModel]
+    run: Callable[[Any, Reach], Awaitable[Told]]
+    """Takes an object of `takes`; raises ToolFailed, RegistryError and InvalidSetting."""
+    needs_registry: bool = True
+    is_read_only: bool = True
+    asks_strangers: bool = False
+    """Whether it contacts others than the registry."""
+    shows_absent: bool = False
+    """Whether what is None is shown as null."""
+
+
+def registry_of(reach: Reach) -> RegistryClient:
+    """Return the registry; ToolFailed where none is named, though then no tool that needs it is offered."""
+    if reach.registry is None:
+        raise ToolFailed("no registry is named; whoever runs this server can name one (--registry URL)")
+    return reach.registry

@@ -1,0 +1,139 @@
+"""Should this agent be called? Asked by a model."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.dns_server import dns_serving
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, redirect, serving
+from tests.support.mcp_tools import text_of, tools
+
+from agent_health.cli import main
+from agent_health.mcp.check_agent import MAX_DOCUMENT_BYTES
+
+
+async def test_it_tells_what_the_command_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document("degraded"))}
+    async with serving(replies) as server, tools() as model:
+        result = await model.call_tool("check_agent", {"url": server.url})
+        assert await asyncio.to_thread(main, ["check", server.url, "--json"]) == 1
+    told: Any = result.structured_content
+    printed = json.loads(capsys.readouterr().out)
+    for answer in (told, printed):
+        answer["health"].pop("age_seconds")
+        answer["health"].pop("latency_ms")
+    assert told == printed
+    assert not result.is_error
+    assert text_of(result) == (
+        f"{server.url} is degraded: proceed with caution (the agent calls itself degraded)"
+    )
+
+
+async def test_an_agent_that_does_not_answer_is_a_decision_not_an_error() -> None:
+    async with tools() as model:
+        result = await model.call_tool("check_agent", {"url": "http://127.0.0.1:9"})
+    told: Any = result.structured_content
+    assert not result.is_error
+    assert told["decision"]["action"] == "proceed_and_monitor"
+    assert told["health"]["result"] == "refused"
+
+
+async def test_a_silent_agent_takes_no_longer_than_was_asked_for() -> None:
+    async def silence(_writer: asyncio.StreamWriter, _head: str) -> None:
+        await asyncio.Event().wait()
+
+    async with serving({CARD_PATH: silence, HEALTH_PATH: silence}) as server, tools() as model:
+        result = await model.call_tool("check_agent", {"url": server.url, "timeout_seconds": 0.2})
+    told: Any = result.structured_content
+    assert told["health"]["result"] in {"timeout", "not_measured"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9",
+        "http://localhost:9",
+        "http://[::1]:9",
+        "http://10.0.0.5",
+        "http://192.168.1.1/admin",
+        "http://169.254.169.254/latest/meta-data",
+        "http://[::ffff:127.0.0.1]:9",
+        "http://0.0.0.0:9",
+    ],
+)
+async def test_addresses_that_no_stranger_reaches_are_not_asked(url: str) -> None:
+    async with tools(networks=()) as model:
+        result = await model.call_tool("check_agent", {"url": url})
+    assert result.is_error
+    assert text_of(result).startswith("not asked: ")
+    assert "--allow-network" in text_of(result)
+
+
+async def test_a_name_that_leads_inside_is_not_asked_either() -> None:
+    async with (
+        serving({}) as server,
+        dns_serving({"inside.example": ("127.0.0.1",)}) as dns,
+        tools(networks=(), name_servers=[dns.address]) as model,
+    ):
+        result = await model.call_tool("check_agent", {"url": f"http://inside.example:{server.port}"})
+    assert result.is_error
+    assert server.connections == 0
+
+
+async def test_what_is_never_allowed_stays_so() -> None:
+    async with tools(networks=("169.254.0.0/16",)) as model:
+        result = await model.call_tool("check_agent", {"url": "http://169.254.169.254"})
+    assert "a cloud metadata address" in text_of(result)
+
+
+async def test_a_redirect_leads_inside_no_more_than_a_url() -> None:
+    async with serving({CARD_PATH: as_json(card(name="secret"))}, host="127.0.0.2") as inside:
+        replies = {CARD_PATH: redirect(inside.url + CARD_PATH), HEALTH_PATH: as_json(document())}
+        async with serving(replies) as server, tools(networks=("127.0.0.1/32",)) as model:
+            result = await model.call_tool("check_agent", {"url": server.url})
+        assert inside.connections == 0
+    told: Any = result.structured_content
+    assert told["card"]["result"] == "blocked_address"
+    assert told["status"] == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "url: expected a value"),
+        ({"uri": "https://agent.example"}, "url: expected a value"),
+        ({"url": "https://a.example", "deep": True}, "deep: expected no member of this name"),
+        ({"url": "agent.example"}, "url: expected an absolute http(s) URL"),
+        ({"url": "file:///etc/passwd"}, "url: expected an absolute http(s) URL"),
+        ({"url": "https://a.example", "timeout_seconds": 61}, "timeout_seconds: expected at most 60; got 61"),
+        ({"url": "https://a.example", "timeout_seconds": 0}, "timeout_seconds: expected more than 0; got 0"),
+    ],
+)
+async def test_arguments_that_are_none_are_named(arguments: dict[str, Any], told: str) -> None:
+    async with tools() as model:
+        result = await model.call_tool("check_agent", arguments)
+    assert result.is_error
+    assert text_of(result).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("members", "is_shown"),
+    [
+        ({"extensions": {"org.example.x": "y" * MAX_DOCUMENT_BYTES}}, True),
+        ({"something": "y" * MAX_DOCUMENT_BYTES}, None),
+    ],
+)
+async def test_a_long_document_is_not_handed_on_whole(
+    members: dict[str, Any], *, is_shown: bool | None
+) -> None:
+    async with serving({HEALTH_PATH: as_json(document(**members))}) as server, tools() as model:
+        result = await model.call_tool("check_agent", {"url": server.url})
+    told: Any = result.structured_content
+    assert told["status"] == "healthy"
+    assert len(json.dumps(told)) < MAX_DOCUMENT_BYTES
+    if is_shown:
+        assert told["document"]["health"] == {"status": "healthy"}
+        assert "extensions" not in told["document"]
+        assert told["findings"][-1]["name"] == "document_too_long"

@@ -1,0 +1,114 @@
+"""Which registered agents can do this work? Asked by a model."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.support.mcp_tools import Model, text_of
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+
+from agent_health.access import Role
+from agent_health.client import RegistryClient
+from agent_health.mcp.tool import MAX_ANSWER_BYTES
+
+AGENTS: Mapping[str, Mapping[str, Any]] = {
+    "bill-1": {"capabilities": ["billing"], "max_concurrent_tasks": 2},
+    "bill-2": {"capabilities": ["billing", "mail"], "max_concurrent_tasks": 5},
+    "mail-1": {"capabilities": ["mail"], "endpoint": "https://mail.example"},
+}
+
+
+@pytest.fixture
+async def model(registry: RegistryServer) -> Model:
+    """With agents that can do things, and a reader's key."""
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
+        for agent_id, more in AGENTS.items():
+            await known.agents.register(agent_id, role_id=agent_id[:4], supersede=True, **more)
+        await known.agents.heartbeat("bill-1", current_load=2)
+    return Model(registry.url, KEYS[Role.READER])
+
+
+async def found(model: Model, **arguments: Any) -> list[str]:
+    result = await model.call("find_agents", **arguments)
+    assert not result.is_error, text_of(result)
+    told: Any = result.structured_content
+    return [agent["agent_id"] for agent in told["agents"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, ["bill-1", "bill-2", "mail-1"]),
+        ({"capabilities": ["billing"]}, ["bill-1", "bill-2"]),
+        ({"capabilities": ["billing"], "min_available_capacity": 1}, ["bill-2"]),
+        ({"capabilities": ["mail"], "role_id": "mail"}, ["mail-1"]),
+        ({"capabilities": ["billing"], "least_loaded_first": True}, ["bill-2", "bill-1"]),
+        ({"status": ["dead"]}, []),
+        ({"health": ["healthy"]}, []),
+        ({"limit": 1}, ["bill-1"]),
+    ],
+)
+async def test_agents_are_found_by_what_they_can_do(
+    model: Model, arguments: dict[str, Any], expected: list[str]
+) -> None:
+    assert await found(model, **arguments) == expected
+
+
+async def test_a_pool_is_told_with_its_totals_and_agents_in_lines(model: Model) -> None:
+    result = await model.call("find_agents", role_id="bill")
+    told: Any = result.structured_content
+    assert told["pool"]["available_capacity"] == 5
+    assert text_of(result).splitlines() == [
+        "2 of 2 agents that match",
+        "bill-1: active, health unknown, 2 of 2 tasks",
+        "bill-2: active, health unknown, 0 of 5 tasks",
+    ]
+    none = await model.call("find_agents", role_id="nobody")
+    assert text_of(none) == "no agent matches"
+
+
+async def test_what_does_not_fit_is_had_with_the_cursor(registry: RegistryServer) -> None:
+    capabilities = [f"{number:02}" + "c" * 120 for number in range(64)]
+    names = [f"long-{number:02}" for number in range(12)]
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
+        for name in names:
+            await known.agents.register(name, role_id="long", capabilities=capabilities)
+    seen: list[str] = []
+    model = Model(registry.url, KEYS[Role.READER])
+    arguments: dict[str, Any] = {"role_id": "long"}
+    while True:
+        result = await model.call("find_agents", **arguments)
+        told: Any = result.structured_content
+        page = [agent["agent_id"] for agent in told["agents"]]
+        assert page
+        assert len(page) * 64 * 122 < MAX_ANSWER_BYTES
+        seen += page
+        if "cursor" not in told:
+            break
+        assert text_of(result).startswith(f"{len(page)} of 12 agents that match; more with the cursor\n")
+        arguments["cursor"] = told["cursor"]
+    assert seen == names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"capability": "billing"}, "capability: expected no member of this name"),
+        ({"status": ["alive"]}, "status.0: expected one of 'registering', 'active'"),
+        ({"limit": 1000}, "limit: expected at most 100; got 1000"),
+        ({"cursor": "x"}, "HTTP 422: "),
+    ],
+)
+async def test_a_filter_that_is_none_is_named(model: Model, arguments: dict[str, Any], told: str) -> None:
+    result = await model.call("find_agents", **arguments)
+    assert result.is_error
+    assert text_of(result).startswith(told)
+
+
+async def test_a_key_that_may_not_is_told_who_can_help(registry: RegistryServer) -> None:
+    refused = text_of(await Model(registry.url, KEYS[Role.ENROLL]).call("find_agents"))
+    assert refused.startswith("HTTP 403: ")
+    assert refused.endswith(": the key of this server is not for that: whoever runs it can give it another")
+    unknown = text_of(await Model(registry.url, "ahk_" + "x" * 43).call("find_agents"))
+    assert unknown.startswith("HTTP 401: ")
+    assert "x" * 43 not in unknown

@@ -1,0 +1,120 @@
+"""Who may speak to that socket, how much, and for how long?"""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from agent_health.errors import InvalidSetting
+from agent_health.mcp.guard import MAX_TOKEN_CHARS, MIN_TOKEN_CHARS, PATH, Guard, check_token, new_token
+
+TOKEN = "t" * MIN_TOKEN_CHARS
+
+
+async def taken(_scope: Scope, receive: Receive, send: Send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"taken"})
+
+
+async def never(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    await asyncio.Event().wait()
+
+
+async def ask(
+    guard: Guard,
+    *authorization: str,
+    method: str = "POST",
+    path: str = PATH,
+    body: tuple[bytes | None, ...] = (b"{}",),
+) -> tuple[int, dict[bytes, bytes], bytes]:
+    """Send one request, its body in pieces; None is a piece that never comes."""
+    pieces = list(body)
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        piece = pieces.pop(0)
+        if piece is None:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", value.encode()) for value in authorization]
+    scope: dict[str, Any] = {"type": "http", "method": method, "path": path, "headers": headers}
+    await guard(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"]), b"".join(message["body"] for message in sent[1:])
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        (),
+        ("",),
+        ("Bearer",),
+        ("Bearer ",),
+        (f"Basic {TOKEN}",),
+        (f"Bearer {TOKEN}x",),
+        (f"Bearer {TOKEN[:-1]}",),
+        (TOKEN,),
+        (f"Bearer {TOKEN}", f"Bearer {TOKEN}"),
+    ],
+)
+@pytest.mark.parametrize("path", [PATH, "/"])
+async def test_nobody_is_answered_without_the_token(authorization: tuple[str, ...], path: str) -> None:
+    status, headers, body = await ask(Guard(never, TOKEN), *authorization, path=path)
+    assert (status, headers[b"www-authenticate"]) == (401, b'Bearer realm="agent-health"')
+    assert TOKEN.encode() not in body
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_whoever_shows_the_token_is_let_through(scheme: str) -> None:
+    assert (await ask(Guard(taken, TOKEN), f"{scheme} {TOKEN}", body=(b"{", b"}")))[::2] == (200, b"taken")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", PATH, 405), ("DELETE", PATH, 405), ("POST", "/other", 404)]
+)
+async def test_only_one_place_is_there_and_only_questions_are_answered(
+    method: str, path: str, status: int
+) -> None:
+    found = await ask(Guard(never, TOKEN), f"Bearer {TOKEN}", method=method, path=path)
+    assert found[0] == status
+    assert json.loads(found[2])["error"]
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    guard = Guard(taken, TOKEN, body_seconds=0.01)
+    status, _, body = await ask(guard, f"Bearer {TOKEN}", body=(b"{", None))
+    assert (status, json.loads(body)) == (408, {"error": "it took longer than 0.01 s"})
+
+
+async def test_a_call_that_does_not_end_is_ended() -> None:
+    status, headers, _ = await ask(Guard(never, TOKEN, call_seconds=0.01), f"Bearer {TOKEN}")
+    assert (status, headers[b"connection"]) == (504, b"close")
+
+
+async def test_what_has_begun_to_be_answered_is_cut_off() -> None:
+    async def stuck(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.Event().wait()
+
+    status, _, body = await ask(Guard(stuck, TOKEN, call_seconds=0.01), f"Bearer {TOKEN}")
+    assert (status, body) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    "token", ["", "t" * (MIN_TOKEN_CHARS - 1), "t" * (MAX_TOKEN_CHARS + 1), "t" * 30 + " t", "é" * 30]
+)
+def test_a_token_that_is_easily_guessed_or_cannot_be_sent_is_refused(token: str) -> None:
+    with pytest.raises(InvalidSetting, match="--token-file: expected a token of 22 to 4096") as caught:
+        check_token(token, "--token-file")
+    assert caught.value.given is None
+
+
+def test_tokens_of_our_own_are_good_and_never_the_same() -> None:
+    assert len({check_token(new_token(), "x") for _ in range(100)}) == 100

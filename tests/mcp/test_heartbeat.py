@@ -1,0 +1,244 @@
+"""How does an agent say that it is alive, by calling a tool? (heartbeat tool)"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.support.mcp_tools import Model, text_of
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+
+from agent_health.access import Role
+from agent_health.agent_record import AgentRecord, HeartbeatConfig
+from agent_health.client import RegistryClient
+from agent_health.document import HealthStatus
+from agent_health.lifecycle import Signal
+from agent_health.mcp.heartbeat import MAX_WRITES, METADATA_MEMBER, HeartbeatInput
+from agent_health.mcp.heartbeat import heartbeat as told_by
+from agent_health.mcp.tool import Reach
+from agent_health.registry.change_status import change_status
+from agent_health.registry.judge_agents import Change
+from agent_health.storage import agents
+from agent_health.storage.database import Transaction
+
+CONTRACT = HeartbeatConfig(interval_seconds=30, unhealthy_after_seconds=60, dead_after_seconds=120)
+"""The timing of the contract."""
+TIMES = {"heartbeatTs", "nextDeadline"}
+
+
+@pytest.fixture
+async def known(registry: RegistryServer) -> AsyncIterator[RegistryClient]:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+        yield client
+
+
+@pytest.fixture
+def model(registry: RegistryServer) -> Model:
+    return Model(registry.url, ADMIN_KEY)
+
+
+async def register(known: RegistryClient, agent_id: str, **more: Any) -> AgentRecord:
+    return await known.agents.register(agent_id, role_id="team-1", heartbeat_config=CONTRACT, **more)
+
+
+async def beat(model: Model, agent_id: str, **more: Any) -> dict[str, Any]:
+    result = await model.call("heartbeat", **{"agentId": agent_id, "teamName": "team-1", **more})
+    answer = result.structured_content
+    assert isinstance(answer, dict)
+    assert result.is_error is not answer["success"]
+    return answer
+
+
+async def die(registry: RegistryServer, agent_id: str) -> None:
+    def end(transaction: Transaction) -> None:
+        agent = agents.find(transaction, agent_id, to_change=True)
+        assert agent is not None
+        silent = (Signal.HEARTBEAT_TIMEOUT, Signal.HEARTBEAT_TIMEOUT)
+        change = Change(
+            agent=agent, signals=silent, explanation="silent", health=HealthStatus.UNKNOWN, judge_at_s=None
+        )
+        change_status(transaction, [change], "test")
+
+    await asyncio.to_thread(registry.write, end)
+
+
+# ── the contract's four errors, to the letter ──
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "state", "team", "error"),
+    [
+        ("nobody", "absent", "team-1", "Agent 'nobody' not found"),
+        ("../../keys", "absent", "team-1", "Agent '../../keys' not found"),
+        ("..", "absent", "team-1", "Agent '..' not found"),
+        ("elsewhere", "active", "team-2", "Agent 'elsewhere' not found"),
+        ("gone", "deregistered", "team-1", "Cannot heartbeat for terminated agent"),
+        ("silent", "dead", "team-1", "Agent is inactive. Requires re-spawn."),
+    ],
+)
+async def test_whoever_cannot_beat_is_told_why_and_no_times(
+    registry: RegistryServer,
+    known: RegistryClient,
+    *,
+    agent_id: str,
+    state: str,
+    team: str,
+    error: str,
+) -> None:
+    model = Model(registry.url, ADMIN_KEY)
+    if state != "absent":
+        await register(known, agent_id)
+    if state == "deregistered":
+        await known.agents.deregister(agent_id)
+    if state == "dead":
+        await die(registry, agent_id)
+    answer = await beat(model, agent_id, teamName=team)
+    assert answer == {"success": False, "error": error}
+
+
+async def test_a_registry_that_is_away_is_the_fourth_error() -> None:
+    result = await Model("http://127.0.0.1:9", ADMIN_KEY).call("heartbeat", agentId="a", teamName="t")
+    assert result.is_error
+    assert text_of(result).startswith("Failed to update heartbeat: no connection to 127.0.0.1:9")
+    assert result.structured_content == {"success": False, "error": text_of(result)}
+
+
+async def test_nobody_beats_with_the_key_of_another(registry: RegistryServer, known: RegistryClient) -> None:
+    await register(known, "victim")
+    other = await register(known, "other")
+    assert other.agent_key is not None
+    model = Model(registry.url, other.agent_key)
+    assert (await beat(model, "other"))["success"]
+    refused = await beat(model, "victim")
+    assert refused["error"].startswith("Failed to update heartbeat: HTTP 403: ")
+    refused = await beat(Model(registry.url, KEYS[Role.READER]), "victim")
+    assert refused["error"].startswith("Failed to update heartbeat: HTTP 403: ")
+    assert KEYS[Role.READER] not in refused["error"]
+
+
+# ── a heartbeat that is taken ──
+
+
+async def test_it_counts_in_the_registry_and_says_until_when(known: RegistryClient, model: Model) -> None:
+    before = await register(known, "worker")
+    answer = await beat(model, "worker")
+    after = await known.agents.get("worker")
+    assert answer.keys() == {"success", "agentStatus", *TIMES}
+    assert answer["agentStatus"] == "active"
+    assert answer["heartbeatTs"].endswith("Z")
+    taken, due = (datetime.fromisoformat(answer[name]) for name in ("heartbeatTs", "nextDeadline"))
+    assert due - taken == timedelta(seconds=60)
+    assert after.last_heartbeat_at == taken
+    assert before.last_heartbeat_at is not None
+    assert taken > before.last_heartbeat_at
+    # Nothing was said that would change the record.
+    assert after.version == before.version
+
+
+async def test_idle_is_kept_until_it_is_active_again(known: RegistryClient, model: Model) -> None:
+    await register(known, "resting")
+    statuses = [
+        (await beat(model, "resting", **more))["agentStatus"]
+        for more in ({"status": "idle"}, {}, {"status": "idle"}, {"status": "active"}, {})
+    ]
+    assert statuses == ["idle", "idle", "idle", "active", "active"]
+    record = await known.agents.get("resting")
+    assert record.status == "active"
+    # Said twice, it was written once; and once when it was active again.
+    assert record.version == 3
+
+
+async def test_metadata_stand_in_the_record_beside_what_is_there(known: RegistryClient, model: Model) -> None:
+    await register(known, "busy", metadata={"opencode_session": "ses_1"})
+    await beat(model, "busy", metadata={"task": "t-1", "progress": 0.5})
+    await beat(model, "busy", status="active")
+    assert (await known.agents.get("busy")).metadata == {
+        "opencode_session": "ses_1",
+        METADATA_MEMBER: {"status": "active", "metadata": {"task": "t-1", "progress": 0.5}},
+    }
+
+
+async def test_metadata_that_nobody_can_keep_fail_though_the_agent_is_alive(
+    known: RegistryClient, model: Model
+) -> None:
+    before = await register(known, "talkative")
+    answer = await beat(model, "talkative", metadata={"log": "x" * 20_000})
+    assert answer["error"].startswith("Failed to update heartbeat: metadata: expected at most 16384 bytes")
+    after = await known.agents.get("talkative")
+    assert after.last_heartbeat_at is not None
+    assert before.last_heartbeat_at is not None
+    assert after.last_heartbeat_at > before.last_heartbeat_at
+
+
+async def test_who_is_asked_to_drain_is_told_so(known: RegistryClient, model: Model) -> None:
+    await register(known, "leaving")
+    await known.agents.send_command("leaving", "drain")
+    result = await model.call("heartbeat", agentId="leaving", teamName="team-1")
+    assert text_of(result).endswith("the registry asks it to: drain")
+    await known.agents.drain("leaving")
+    assert (await beat(model, "leaving", status="idle"))["agentStatus"] == "draining"
+
+
+async def test_further_members_are_passed_over_as_in_the_contract(
+    known: RegistryClient, model: Model
+) -> None:
+    await register(known, "newer")
+    assert (await beat(model, "newer", color="blue"))["success"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"teamName": "t"}, "agentId: expected a value"),
+        ({"agentId": "", "teamName": "t"}, "agentId: expected at least 1 characters; got ''"),
+        ({"agentId": "a", "teamName": ""}, "teamName: expected at least 1 characters; got ''"),
+        ({"agentId": "a", "teamName": "t", "status": "dead"}, "status: expected one of 'active' or 'idle'"),
+        ({"agentId": "a", "teamName": "t", "metadata": "x"}, "metadata: expected "),
+    ],
+)
+async def test_arguments_that_are_none_are_named(model: Model, arguments: dict[str, Any], told: str) -> None:
+    result = await model.call("heartbeat", **arguments)
+    assert result.is_error
+    assert text_of(result).startswith(told)
+
+
+# ── somebody else changes the record meanwhile ──
+
+
+class _Busy:
+    """A registry's agents, whose records change between being read and written, so many times."""
+
+    def __init__(self, real: RegistryClient, times: int) -> None:
+        self._real = real.agents
+        self.left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    async def update(self, agent_id: str, **members: Any) -> AgentRecord:
+        if self.left:
+            self.left -= 1
+            record = await self._real.get(agent_id)
+            await self._real.update(agent_id, if_match=record.etag, name=f"renamed {self.left}")
+        return await self._real.update(agent_id, **members)
+
+
+@pytest.mark.parametrize(("times", "is_taken"), [(MAX_WRITES - 1, True), (MAX_WRITES, False)])
+async def test_a_record_that_changes_meanwhile_is_read_again(
+    known: RegistryClient, *, times: int, is_taken: bool
+) -> None:
+    await register(known, f"shared-{times}")
+
+    class Registry:
+        agents = _Busy(known, times)
+
+    asked = HeartbeatInput(agent_id=f"shared-{times}", team_name="team-1", status="idle")
+    reach: Any = Reach(get=None, registry=Registry())  # type: ignore[arg-type]
+    told = await told_by(asked, reach)
+    assert told.is_error is not is_taken
+    after = await known.agents.get(f"shared-{times}")
+    assert after.name == "renamed 0"
+    assert (METADATA_MEMBER in after.metadata) is is_taken
+    if not is_taken:
+        assert told.text.startswith("Failed to update heartbeat: HTTP 412")

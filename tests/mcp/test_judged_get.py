@@ -1,0 +1,45 @@
+"""Which addresses may a model have asked?"""
+
+import asyncio
+
+from tests.support.dns_server import Turns, dns_serving
+from tests.support.hostile_server import as_json, serving
+from yarl import URL
+
+from agent_health.client.bounded_get import Ask
+from agent_health.mcp.judged_get import judged_get
+from agent_health.observation import ResultClass
+from agent_health.target_address import read_networks
+
+
+def ask(token: str | None = None) -> Ask:
+    return Ask(max_bytes=1_000, deadline_s=asyncio.get_running_loop().time() + 10, token=token)
+
+
+async def test_networks_that_were_named_are_asked_and_no_others() -> None:
+    async with serving({"/": as_json({})}) as server, judged_get(read_networks(["127.0.0.1/32"])) as get:
+        taken = await get(URL(server.url), ask("secret"))
+        refused = await get(URL(f"http://127.0.0.2:{server.port}"), ask())
+        large = await get(URL(server.url), Ask(max_bytes=1, deadline_s=ask().deadline_s))
+    assert (taken.result, taken.body) == (ResultClass.OK, b"{}")
+    assert server.asked("/")["user-agent"].startswith("agent-health/")
+    assert refused.result is ResultClass.BLOCKED_ADDRESS
+    assert large.result is ResultClass.TOO_LARGE
+
+
+async def test_a_token_goes_where_it_was_meant_for() -> None:
+    async with serving({"/": as_json({})}) as server, judged_get(read_networks(["127.0.0.1/32"])) as get:
+        await get(URL(server.url), ask("secret"))
+    assert server.asked("/")["authorization"] == "Bearer secret"
+
+
+async def test_a_name_that_leads_elsewhere_a_moment_later_changes_nothing() -> None:
+    turns = Turns(("127.0.0.1",), ("10.0.0.5",))
+    async with (
+        serving({"/": as_json({})}) as server,
+        dns_serving({"agent.example": turns}) as dns,
+        judged_get(read_networks(["127.0.0.1/32"]), name_servers=[dns.address]) as get,
+    ):
+        answer = await get(URL(f"http://agent.example:{server.port}"), ask())
+    assert answer.result is ResultClass.OK
+    assert dns.asked["agent.example"] <= 2

@@ -1,0 +1,117 @@
+"""How is it served on a socket? A real process, driven by the SDK's own client."""
+
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import httpx2
+import pytest
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, serving
+from tests.support.mcp_process import HttpServer, by_http, http_server, settings
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
+
+from agent_health.client import RegistryClient
+from agent_health.errors import InvalidSetting
+from agent_health.mcp.guard import MAX_BODY_BYTES
+from agent_health.mcp.over_http import Place
+
+LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+
+
+@pytest.fixture(scope="module")
+def server(registry: RegistryServer) -> Iterator[HttpServer]:
+    """One for all tests of this file: it keeps nothing from one request to the next."""
+    with http_server(["--allow-network", "127.0.0.0/8"], settings(registry.url, ADMIN_KEY)) as started:
+        yield started
+
+
+async def post(
+    server: HttpServer, headers: Mapping[str, str] = MappingProxyType({}), body: bytes = LIST
+) -> httpx2.Response:
+    fields = {
+        "Authorization": f"Bearer {server.token}",
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        **headers,
+    }
+    async with httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+        return await http.post(server.url, content=body, headers=fields)
+
+
+async def test_a_client_that_has_the_token_calls_each_tool(
+    registry: RegistryServer, server: HttpServer
+) -> None:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
+        await known.agents.register("worker", role_id="team-1", capabilities=["billing"])
+    replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
+    async with serving(replies) as agent, by_http(server, server.token) as model:
+        beat: Any = await model.call_tool("heartbeat", {"agentId": "worker", "teamName": "team-1"})
+        found: Any = await model.call_tool("find_agents", {"capabilities": ["billing"]})
+        checked: Any = await model.call_tool("check_agent", {"url": agent.url})
+    assert beat.structured_content["success"]
+    assert [agent["agent_id"] for agent in found.structured_content["agents"]] == ["worker"]
+    assert checked.structured_content["decision"]["action"] == "proceed"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example:8441"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:3000"}, 200),
+        ({"Content-Type": "text/plain"}, 400),
+    ],
+)
+async def test_a_page_in_a_browser_is_not_answered(
+    server: HttpServer, headers: dict[str, str], status: int
+) -> None:
+    assert (await post(server, headers)).status_code == status
+
+
+async def test_a_body_is_bounded(server: HttpServer) -> None:
+    assert (await post(server, body=b" " * (MAX_BODY_BYTES + 1))).status_code == 413
+
+
+async def test_what_is_no_call_is_told_so_without_a_trace(server: HttpServer) -> None:
+    response = await post(server, body=b"{")
+    assert response.status_code == 400
+    assert "Traceback" not in response.text
+
+
+def test_sigterm_ends_it_and_it_never_told_a_key(registry: RegistryServer, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("t" * 30 + "\n")
+    options = ["--token-file", str(token)]
+    with http_server(options, settings(registry.url, ADMIN_KEY)) as server:
+        server.process.send_signal(signal.SIGTERM)
+        output, errors = server.process.communicate(timeout=30)
+        assert server.process.returncode == 0
+    assert output == ""
+    assert "t" * 30 not in errors
+    assert ADMIN_KEY not in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("place", "hosts", "is_local"),
+    [
+        (Place(), ["127.0.0.1", "localhost", "[::1]"], True),
+        (Place(host="::1"), ["[::1]", "127.0.0.1", "localhost"], True),
+        (Place(host="10.0.0.5"), ["10.0.0.5", "127.0.0.1", "localhost", "[::1]"], False),
+        (Place(host="::", names=["mcp.example"]), ["mcp.example", "127.0.0.1", "localhost", "[::1]"], False),
+    ],
+)  # fmt: skip
+def test_requests_may_name_what_it_is_reached_by(place: Place, hosts: list[str], *, is_local: bool) -> None:
+    assert (place.known_as(), place.is_local) == (hosts, is_local)
+
+
+def test_who_listens_everywhere_says_under_which_name() -> None:
+    with pytest.raises(InvalidSetting, match="--allow-host: expected a name by which clients reach ::"):
+        Place(host="::").known_as()

@@ -1,0 +1,73 @@
+"""How is it served to the program that started it? One real process, driven by the SDK's own client."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.support.agent_check import card, document
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, serving
+from tests.support.mcp_process import COMMAND, by_stdio, settings
+from tests.support.mcp_tools import text_of
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
+
+from agent_health.client import RegistryClient
+
+
+async def test_a_client_that_starts_it_calls_each_tool(registry: RegistryServer, tmp_path: Path) -> None:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
+        await known.agents.register("worker", role_id="team-1", capabilities=["billing"])
+    errors = tmp_path / "stderr"
+    async with (
+        serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as agent,
+        by_stdio(
+            "--allow-network",
+            "127.0.0.0/8",
+            environment=settings(registry.url, ADMIN_KEY),
+            errors=errors,
+        ) as model,
+    ):
+        names = [tool.name for tool in (await model.list_tools()).tools]
+        beat: Any = await model.call_tool("heartbeat", {"agentId": "worker", "teamName": "team-1"})
+        found: Any = await model.call_tool("find_agents", {"capabilities": ["billing"]})
+        checked: Any = await model.call_tool("check_agent", {"url": agent.url})
+        inside = await model.call_tool("check_agent", {"url": "http://169.254.169.254/"})
+    assert names == ["heartbeat", "check_agent", "find_agents"]
+    assert beat.structured_content["success"]
+    assert [agent["agent_id"] for agent in found.structured_content["agents"]] == ["worker"]
+    assert checked.structured_content["decision"]["action"] == "proceed"
+    assert inside.is_error
+    assert "169.254.169.254 is a cloud metadata address" in text_of(inside)
+    assert errors.read_text() == "agent-health mcp: tools: heartbeat, check_agent, find_agents\n"
+
+
+def test_nothing_but_the_protocol_is_written_and_the_end_of_its_input_ends_it() -> None:
+    asked = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"},
+        },
+    }
+    ended = subprocess.run(
+        [sys.executable, *COMMAND],
+        input="what is this?\n" + json.dumps(asked) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={},
+    )
+    assert ended.returncode == 0
+    answers = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert {answer["jsonrpc"] for answer in answers} == {"2.0"}
+    (opened,) = (answer for answer in answers if answer.get("id") == 1)
+    assert opened["result"]["serverInfo"]["name"] == "agent-health"
+    first, second = ended.stderr.splitlines()[:2]
+    assert first == "agent-health mcp: tools: check_agent"
+    assert second.startswith("agent-health mcp: no registry is named (--registry URL, or $AGENT_HEALTH_REG")
+    assert "Traceback" not in ended.stderr

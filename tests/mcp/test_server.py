@@ -1,0 +1,152 @@
+"""How does a call become an answer, whatever goes wrong?"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel
+from tests.support.mcp_tools import text_of, tools
+
+from agent_health.client.registry_errors import (
+    InvalidAnswer,
+    NotAuthorized,
+    NotPermitted,
+    RateLimited,
+    RegistryError,
+    Unavailable,
+    Unreachable,
+)
+from agent_health.errors import InvalidSetting
+from agent_health.mcp.server import MAX_CALLS, new_server
+from agent_health.mcp.tool import Arguments, Reach, Told, Tool, ToolFailed, registry_of
+
+
+class Word(Arguments):
+    word: str = ""
+
+
+class Echo(BaseModel):
+    word: str
+    absent: str | None = None
+
+
+def tool(run: Callable[[Word, Reach], Awaitable[Told]], **more: Any) -> Tool:
+    return Tool(name="echo", title="Echo", description="Says it.", takes=Word, gives=Echo, run=run, **more)
+
+
+async def echo(asked: Word, _reach: Reach) -> Told:
+    return Told(content=Echo(word=asked.word), text=asked.word)
+
+
+def client_of(made: Tool) -> Client:
+    async def nobody(*_: object) -> Any:
+        raise AssertionError
+
+    return Client(new_server([made], Reach(get=nobody)))
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_an_answer_is_text_and_an_object_in_both_eras_of_the_protocol(mode: str) -> None:
+    async def nobody(*_: object) -> Any:
+        raise AssertionError
+
+    server = new_server([tool(echo)], Reach(get=nobody))
+    async with Client(server, mode=mode) as client:
+        result = await client.call_tool("echo", {"word": "hé\n"})
+    assert text_of(result) == "hé\n"
+    assert result.structured_content == {"word": "hé\n"}
+
+
+async def test_what_is_absent_is_shown_by_tools_that_say_so() -> None:
+    async with client_of(tool(echo, shows_absent=True)) as client:
+        result = await client.call_tool("echo", {})
+    assert result.structured_content == {"word": "", "absent": None}
+
+
+async def test_a_tool_that_is_not_there_is_named_with_those_that_are() -> None:
+    async with client_of(tool(echo)) as client:
+        with pytest.raises(MCPError, match="no tool is called 'shout'; there are: echo"):
+            await client.call_tool("shout", {})
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ToolFailed("it is late"), "it is late"),
+        (InvalidSetting("url", "x", "a URL"), "url: expected a URL; got 'x'"),
+        (RegistryError("HTTP 409: no"), "HTTP 409: no"),
+        (NotAuthorized("no"), "no: whoever runs this server must give it a key"),
+        (NotPermitted("no"), "no: the key of this server is not for that"),
+        (RateLimited("no"), "no: ask less often"),
+        (Unavailable("no"), "no: ask again in a few seconds"),
+        (Unreachable("no", was_sent=False), "no: ask again later; whoever runs this server can see whether"),
+        (InvalidAnswer("no"), "no: whoever runs this server should look at the registry's URL (--registry)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+async def test_what_can_be_helped_is_told_with_the_help(error: Exception, told: str) -> None:
+    async def fail(_asked: Word, _reach: Reach) -> Told:
+        raise error
+
+    async with client_of(tool(fail)) as client:
+        result = await client.call_tool("echo", {})
+    assert result.is_error
+    assert text_of(result).startswith(told)
+
+
+async def test_a_fault_of_ours_is_logged_and_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_asked: Word, _reach: Reach) -> Told:
+        raise ZeroDivisionError("ahk_secret")
+
+    async with client_of(tool(fail)) as client:
+        with caplog.at_level(logging.ERROR):
+            result = await client.call_tool("echo", {})
+        assert not (await client.list_tools()).next_cursor
+    assert result.is_error
+    assert text_of(result) == "a fault of this server, which its log tells; asking again may help"
+    assert "the tool echo failed" in caplog.text
+
+
+async def test_a_number_of_calls_go_on_at_once_and_no_more() -> None:
+    begun, may_end = asyncio.Queue[None](), asyncio.Event()
+
+    async def wait(_asked: Word, _reach: Reach) -> Told:
+        begun.put_nowait(None)
+        await may_end.wait()
+        return Told(content=Echo(word="done"), text="done")
+
+    async with client_of(tool(wait)) as client, asyncio.TaskGroup() as group:
+        waiting = [group.create_task(client.call_tool("echo", {})) for _ in range(MAX_CALLS)]
+        for _ in range(MAX_CALLS):
+            await begun.get()
+        refused = await client.call_tool("echo", {})
+        may_end.set()
+        answers = [await task for task in waiting]
+        again = await client.call_tool("echo", {})
+    assert refused.is_error
+    assert text_of(refused) == f"{MAX_CALLS} calls are under way: wait for one of them, then ask again"
+    assert [text_of(answer) for answer in [*answers, again]] == ["done"] * (MAX_CALLS + 1)
+
+
+async def test_tools_say_what_they_do_to_the_world() -> None:
+    async with tools("http://127.0.0.1:9", "ahk_x") as client:
+        listed = (await client.list_tools()).tools
+        assert client.server_info is not None
+    hints = {tool.name: tool.annotations for tool in listed}
+    assert {name: (hint.read_only_hint, hint.open_world_hint) for name, hint in hints.items() if hint} == {
+        "heartbeat": (False, False),
+        "check_agent": (True, True),
+        "find_agents": (True, False),
+    }
+
+
+def test_a_tool_that_needs_a_registry_says_so_where_there_is_none() -> None:
+    async def nobody(*_: object) -> Any:
+        raise AssertionError
+
+    with pytest.raises(ToolFailed, match="no registry is named"):
+        registry_of(Reach(get=nobody))

@@ -1,0 +1,23 @@
+"""Which tools are there, and which of them are offered here?"""
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from agent_health.mcp.tool import Tool
+from agent_health.mcp.tools import TOOLS, offered
+
+
+def test_without_a_registry_there_is_what_needs_none() -> None:
+    assert [tool.name for tool in offered(has_registry=False)] == ["check_agent"]
+    assert [tool.name for tool in offered(has_registry=True)] == ["heartbeat", "check_agent", "find_agents"]
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+def test_a_model_is_told_what_each_tool_and_each_argument_is(tool: Tool) -> None:
+    assert len(tool.description) > 100
+    for model in (tool.takes, tool.gives):
+        schema = model.model_json_schema(by_alias=True)
+        Draft202012Validator.check_schema(schema)
+        assert schema["type"] == "object"
+    asked = tool.takes.model_json_schema(by_alias=True)["properties"]
+    assert [name for name, member in asked.items() if not member.get("description")] == []

@@ -1,0 +1,75 @@
+"""How is the command that serves tools run as a process of its own?"""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
+
+COMMAND = ("-c", "import sys; from agent_health.cli import main; sys.exit(main())", "mcp")
+
+
+def settings(registry_url: str, key: str) -> dict[str, str]:
+    """Return the environment that names a registry."""
+    return {URL_VARIABLE: registry_url, KEY_VARIABLE: key}
+
+
+@asynccontextmanager
+async def by_stdio(*options: str, environment: Mapping[str, str], errors: Path) -> AsyncIterator[Client]:
+    """Start it as a client would, and speak to it through its pipes."""
+    started = StdioServerParameters(command=sys.executable, args=[*COMMAND, *options], env=dict(environment))
+    with errors.open("w") as told:
+        async with Client(stdio_client(started, errlog=told)) as client:
+            yield client
+
+
+@dataclass(frozen=True)
+class HttpServer:
+    """It serves on loopback."""
+
+    process: "subprocess.Popen[str]"
+    url: str
+    token: str
+    """Empty if it was not made by the server."""
+
+
+@contextmanager
+def http_server(options: Sequence[str], environment: Mapping[str, str]) -> Iterator[HttpServer]:
+    """Start it on any free port; it is killed if it is still there at the end."""
+    process = subprocess.Popen(
+        [sys.executable, *COMMAND, "--transport", "http", "--port", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", **environment},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline().split()
+        assert first, process.stderr.read()
+        is_new = "--token-file" not in options
+        lines = [process.stdout.readline() for _ in range(2)] if is_new else ["", ""]
+        yield HttpServer(process, first[-1], lines[1].strip())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@asynccontextmanager
+async def by_http(server: HttpServer, token: str) -> AsyncIterator[Client]:
+    """Speak to it with a token, in the way of the SDK."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http,
+        Client(streamable_http_client(server.url, http_client=http)) as client,
+    ):
+        yield client

@@ -1,0 +1,64 @@
+"""How does a test call tools as a model's client does?"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mcp import Client
+from mcp.server import Server
+from mcp_types import CallToolResult, TextContent
+
+from agent_health.client import RegistryClient
+from agent_health.mcp.judged_get import judged_get
+from agent_health.mcp.server import new_server
+from agent_health.mcp.tool import Reach
+from agent_health.mcp.tools import offered
+from agent_health.target_address import read_networks
+
+LOOPBACK = ("127.0.0.0/8",)
+
+
+@asynccontextmanager
+async def serving_tools(
+    registry_url: str | None = None,
+    key: str | None = None,
+    *,
+    networks: Sequence[str] = LOOPBACK,
+    name_servers: Sequence[str] = (),
+) -> AsyncIterator[Server[dict[str, Any]]]:
+    """Yield the server that the command would run."""
+    async with AsyncExitStack() as opened:
+        get = await opened.enter_async_context(judged_get(read_networks(networks), name_servers=name_servers))
+        registry = None
+        if registry_url is not None:
+            registry = await opened.enter_async_context(RegistryClient(registry_url, key=key))
+        yield new_server(offered(has_registry=registry is not None), Reach(get=get, registry=registry))
+
+
+@asynccontextmanager
+async def tools(
+    registry_url: str | None = None, key: str | None = None, **more: Any
+) -> AsyncIterator[Client]:
+    """Yield the SDK's own client of such a server, in this process."""
+    async with serving_tools(registry_url, key, **more) as server, Client(server) as client:
+        yield client
+
+
+@dataclass(frozen=True)
+class Model:
+    """Calls tools, each with a client of its own: it has to be closed by the task that opened it."""
+
+    registry_url: str
+    key: str
+
+    async def call(self, tool: str, **arguments: Any) -> CallToolResult:
+        async with tools(self.registry_url, self.key) as client:
+            return await client.call_tool(tool, arguments)
+
+
+def text_of(result: CallToolResult) -> str:
+    """Return what a model reads."""
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
