@@ -411,7 +411,11 @@ def test_a_task_is_where_its_events_have_led_it() -> None:
         ([QUEUED], GRANTED, "its lease does not"),
         ([QUEUED], task_step(TaskSignal.CANCELLED, TaskStatus.HANDOFF), "is queued, not handoff"),
         ([QUEUED], task_step(TaskSignal.COMPLETED, TaskStatus.QUEUED), "cannot take the signal completed"),
-        ([QUEUED, TAKEN, GRANTED], task_step(TaskSignal.COMPLETED, TaskStatus.ASSIGNED), "its lease does not"),
+        (
+            [QUEUED, TAKEN, GRANTED],
+            task_step(TaskSignal.COMPLETED, TaskStatus.ASSIGNED),
+            "its lease does not",
+        ),
         ([QUEUED, TAKEN, GRANTED, REPORTED], REPORTED, "with 1 reports"),
         ([QUEUED], REPORTED, "is queued"),
         ([QUEUED], TaskBudgetChanged(task_id="t", tokens=99, micro_usd=5), "was larger"),

@@ -10,6 +10,7 @@
     registry.py             RegistryClient: how is the registry asked from outside?
     registry_agents.py      client.agents
     registry_leases.py      client.leases and client.states
+    registry_tasks.py       client.tasks
     registry_events.py      client.events
     registry_monitor.py     client.monitor
     registry_targets.py     client.targets

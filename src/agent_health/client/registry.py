@@ -15,6 +15,7 @@ from agent_health.client.registry_monitor import RegistryMonitor
 from agent_health.client.registry_opt_outs import RegistryOptOuts
 from agent_health.client.registry_shards import RegistryShards
 from agent_health.client.registry_targets import RegistryTargets
+from agent_health.client.registry_tasks import RegistryTasks
 
 
 class RegistryClient:
@@ -49,6 +50,7 @@ class RegistryClient:
         self.agents = RegistryAgents(self._connection)
         self.leases = RegistryLeases(self._connection)
         self.states = RegistryStates(self._connection)
+        self.tasks = RegistryTasks(self._connection)
         self.events = RegistryEvents(self._connection)
         self.monitor = RegistryMonitor(self._connection)
         self.targets = RegistryTargets(self._connection)

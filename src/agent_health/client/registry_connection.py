@@ -75,6 +75,8 @@ class Question:
     headers: Mapping[str, str] = field(default_factory=dict)
     may_repeat: bool = False
     """Whether doing it twice is as good as doing it once."""
+    waits_s: float = 0.0
+    """How much longer than others it may take, since the registry was asked to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,7 @@ class RegistryConnection:
     async def ask(self, question: Question) -> Reply:
         """Return the answer if it is 2xx; raise RegistryError for any other, and for none in time."""
         now_s = asyncio.get_running_loop().time
-        deadline_s = now_s() + self.timeout_seconds
+        deadline_s = now_s() + self.timeout_seconds + question.waits_s
         may_have_been_done = False
         for tries in range(1, MAX_TRIES + 1):
             is_alone = not question.may_repeat or tries == MAX_TRIES

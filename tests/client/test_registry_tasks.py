@@ -1,0 +1,120 @@
+"""What can be asked of a registry about tasks, and how does the holder of one write?"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.support.registry_server import RegistryServer
+
+from agent_health.budget import Spend
+from agent_health.client import RegistryClient
+from agent_health.client.registry_errors import Conflict, NotFound, RegistryRefusal, Stale, Unprocessable
+from agent_health.client.registry_tasks import HeldRun
+from agent_health.errors import InvalidSetting
+from agent_health.progress_report import ProgressReport
+
+
+@pytest.fixture
+async def agent(client: RegistryClient, registry: RegistryServer) -> AsyncIterator[RegistryClient]:
+    """A client with the key of the agent `worker`."""
+    key = (await client.agents.register("worker")).agent_key
+    async with RegistryClient(registry.url, key=key) as own:
+        yield own
+
+
+async def test_a_task_goes_from_the_queue_to_done(client: RegistryClient, agent: RegistryClient) -> None:
+    made = await client.tasks.create("Write it", input={"brief": "b"}, budget={"tokens": 100, "usd": 1.5})
+    assert made.status == "queued"
+    before_s = asyncio.get_running_loop().time()
+    grant = await agent.tasks.claim(ttl_seconds=60)
+    assert grant is not None
+    assert (grant.task.task_id, grant.input) == (made.task_id, {"brief": "b"})
+    assert before_s + 60 <= grant.deadline_s <= asyncio.get_running_loop().time() + 60
+    run = HeldRun.of(grant)
+    report = ProgressReport(summary="begun", next_step="go on")
+    first = await agent.tasks.report_progress(run, report, idempotency_key="1")
+    assert (first.status, first.report) == ("running", 1)
+    assert await agent.tasks.report_progress(run, report, idempotency_key="1") == first
+
+    await agent.tasks.reserve_call(run, "call-1", "fetch", Spend(usd=1.0))
+    with pytest.raises(RegistryRefusal) as exceeded:
+        await agent.tasks.reserve_call(run, "call-2", "fetch", Spend(usd=1.0))
+    assert (exceeded.value.status, exceeded.value.code) == (402, "budget_exceeded")
+    left = await agent.tasks.settle_call(run, "call-1", Spend(usd=0.25))
+    assert left.available.usd == 1.25
+    await agent.tasks.reserve_call(run, "call-3", "fetch", Spend(tokens=1))
+    assert (await agent.tasks.release_call(run, "call-3")).state == "released"
+
+    child = await agent.tasks.delegate_subtask(run, {"title": "A part"}, idempotency_key="2")
+    assert (await client.tasks.get(made.task_id)).children[0].task_id == child.child_id
+    await agent.leases.renew(grant.lease.lease_id, fencing_token=run.fencing_token)
+    await agent.tasks.mark_complete(run, {"page": "index.html"}, report={"summary": "done"})
+    with pytest.raises(Stale):
+        await agent.tasks.report_progress(run, report, idempotency_key="late")
+    reviewed = await client.tasks.review(made.task_id, "reject", comment="again")
+    assert (reviewed.task.status, reviewed.fix is not None) == ("done", True)
+    reports = await client.tasks.reports(made.task_id, limit=1)
+    assert [one.report["summary"] for one in reports.reports] == ["done"]
+    assert len((await client.tasks.reports(made.task_id, cursor=reports.cursor)).reports) == 1
+
+
+async def test_whoever_holds_the_parent_reviews_the_child(
+    client: RegistryClient, agent: RegistryClient
+) -> None:
+    await client.tasks.create("parent")
+    grant = await agent.tasks.claim()
+    assert grant is not None
+    parent = HeldRun.of(grant)
+    await agent.tasks.delegate_subtask(parent, {"title": "child"}, idempotency_key="1")
+    child = await agent.tasks.claim()
+    assert child is not None
+    await agent.tasks.mark_complete(HeldRun.of(child), {})
+    reviewed = await agent.tasks.review(child.task.task_id, "accept", parent=parent)
+    assert reviewed.task.status == "done"
+
+
+async def test_a_claim_may_wait_longer_than_other_calls_may_take(
+    client: RegistryClient, registry: RegistryServer
+) -> None:
+    key = (await client.agents.register("worker")).agent_key
+    async with RegistryClient(registry.url, key=key, timeout_seconds=0.5) as own:
+        claiming = asyncio.create_task(own.tasks.claim(wait_seconds=30))
+        await asyncio.sleep(0.7)
+        made = await client.tasks.create("late")
+        grant = await asyncio.wait_for(claiming, 20)
+        assert grant is not None
+        assert grant.task.task_id == made.task_id
+        assert await own.tasks.claim(wait_seconds=0.05) is None
+
+
+async def test_people_decide_how_a_task_goes_on(client: RegistryClient, agent: RegistryClient) -> None:
+    made = await client.tasks.create("hard", max_attempts=1)
+    grant = await agent.tasks.claim()
+    assert grant is not None
+    await agent.tasks.request_human_help(HeldRun.of(grant), "which logo?")
+    listed = await client.tasks.list(status=["handoff"])
+    assert ([task.task_id for task in listed.tasks], listed.total) == ([made.task_id], 1)
+    assert listed.tasks[0].explanation == "which logo?"
+    assert (await client.tasks.resolve(made.task_id, "requeue", comment="this one")).status == "queued"
+    assert (await client.tasks.top_up(made.task_id, tokens=5)).budget.envelope.tokens == 5
+    again = await agent.tasks.claim()
+    assert again is not None
+    released = await agent.tasks.release(HeldRun.of(again), "crash", exit_code=-9)
+    assert released.status == "handoff"
+    assert (await client.tasks.cancel(made.task_id, reason="enough")).status == "cancelled"
+    with pytest.raises(Conflict):
+        await client.tasks.cancel(made.task_id)
+    with pytest.raises(NotFound):
+        await client.tasks.get("task_00000000000000000000000000")
+
+
+async def test_what_cannot_be_right_is_not_sent(agent: RegistryClient) -> None:
+    with pytest.raises(InvalidSetting, match="title"):
+        await agent.tasks.create("")
+    with pytest.raises(InvalidSetting, match="wait_seconds"):
+        await agent.tasks.claim(wait_seconds=31)
+    run = HeldRun(task_id="task_1", run_id="nonsense", fencing_token=1)
+    with pytest.raises(InvalidSetting, match="run_id"):
+        await agent.tasks.release_call(run, "c")
+    with pytest.raises(Unprocessable):
+        await agent.tasks.claim(role_id="another")
