@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from tests.support.dns_server import Turns, dns_serving
 from tests.support.hostile_server import as_json, serving
 from yarl import URL
@@ -43,3 +44,19 @@ async def test_a_name_that_leads_elsewhere_a_moment_later_changes_nothing() -> N
         answer = await get(URL(f"http://agent.example:{server.port}"), ask())
     assert answer.result is ResultClass.OK
     assert dns.asked["agent.example"] <= 2
+
+
+async def test_what_a_name_of_our_own_network_leads_to_is_told_to_us_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        dns_serving({"db.internal.example": ("10.1.2.3",)}) as dns,
+        judged_get((), name_servers=[dns.address]) as get,
+    ):
+        answer = await get(URL("http://db.internal.example"), ask())
+        literal = await get(URL("http://10.1.2.3"), ask())
+    assert answer.result is ResultClass.BLOCKED_ADDRESS
+    assert answer.reason == "db.internal.example leads to an address that is not asked"
+    assert "db.internal.example is not asked: 10.1.2.3 is private (RFC 1918)" in caplog.text
+    # Whoever wrote the address knows it.
+    assert literal.reason == "10.1.2.3 is private (RFC 1918)"

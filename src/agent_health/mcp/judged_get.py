@@ -6,14 +6,17 @@ through the prober's connector: the name is looked up once, each address is judg
 to one that was judged. Private networks are asked only if whoever runs the server named them.
 """
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 from yarl import URL
 
 from agent_health.client.bounded_get import Answer, Ask, user_agent
 from agent_health.client.health import Get
+from agent_health.observation import ResultClass
 from agent_health.prober.definition import Timeouts
 from agent_health.prober.fetch import Fetcher, Request
 from agent_health.prober.resolve import Resolver
@@ -22,6 +25,7 @@ from agent_health.target_address import Network
 MAX_SECONDS: Final = 60.0
 """For one request, if whoever asks would wait longer."""
 
+_log = logging.getLogger("agent_health.mcp")
 _TIMEOUTS: Final = Timeouts(total_seconds=MAX_SECONDS)
 
 
@@ -38,7 +42,7 @@ async def judged_get(allowed: Sequence[Network], *, name_servers: Sequence[str] 
 
         async def get(url: URL, ask: Ask) -> Answer:
             headers = {} if ask.token is None else {"Authorization": f"Bearer {ask.token}"}
-            return await fetcher.fetch(
+            fetched = await fetcher.fetch(
                 Request(
                     url=url,
                     max_bytes=ask.max_bytes,
@@ -47,5 +51,13 @@ async def judged_get(allowed: Sequence[Network], *, name_servers: Sequence[str] 
                     may_leave_origin=ask.may_leave_origin,
                 )
             )
+            was_looked_up = fetched.phases is not None
+            if fetched.result is ResultClass.BLOCKED_ADDRESS and was_looked_up:
+                # Which addresses the names of our own network have is told to whoever runs it alone.
+                _log.warning("%s is not asked: %s", fetched.url.raw_host, fetched.reason)
+                return replace(
+                    fetched, reason=f"{fetched.url.raw_host} leads to an address that is not asked"
+                )
+            return fetched
 
         yield get
