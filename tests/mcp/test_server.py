@@ -1,6 +1,7 @@
 """How does a call become an answer, whatever goes wrong?"""
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -142,6 +143,19 @@ async def test_tools_say_what_they_do_to_the_world() -> None:
         "check_agent": (True, True),
         "find_agents": (True, False),
     }
+
+
+async def test_what_a_model_has_to_read_before_its_first_call_is_short() -> None:
+    async with tools("http://127.0.0.1:9", "ahk_x") as client:
+        listed = (await client.list_tools()).tools
+    text = json.dumps([tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed])
+    assert len(text) < 12_000
+    assert "ResultClass" in text
+    assert "How one request to an agent ended" not in text
+    assert all(
+        set(tool.input_schema) <= {"type", "properties", "required", "additionalProperties", "$defs"}
+        for tool in listed
+    )
 
 
 def test_a_tool_that_needs_a_registry_says_so_where_there_is_none() -> None:

@@ -23,6 +23,7 @@ from mcp_types import (
 )
 from mcp_types import Tool as ListedTool
 from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from agent_health.client.registry_errors import (
     InvalidAnswer,
@@ -154,5 +155,17 @@ def _listed(tool: Tool) -> ListedTool:
     )
 
 
-def _schema(model: type[BaseModel], mode: Any) -> dict[str, Any]:
-    return model.model_json_schema(by_alias=True, mode=mode)
+class _Terse(GenerateJsonSchema):
+    """Writes no titles: they repeat the names, and a model reads all of it before its first call."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic calls it so
+        return False
+
+
+def _schema(model: type[BaseModel], mode: JsonSchemaMode) -> dict[str, Any]:
+    schema = model.model_json_schema(by_alias=True, mode=mode, schema_generator=_Terse)
+    # What a class says of itself is for whoever reads the code.
+    for described in (schema, *schema.get("$defs", {}).values()):
+        described.pop("title", None)
+        described.pop("description", None)
+    return schema
