@@ -23,6 +23,7 @@ from agent_health.cli.probe import probe
 from agent_health.cli.recheck import recheck
 from agent_health.cli.serve import serve
 from agent_health.cli.targets import targets
+from agent_health.cli.tasks import tasks
 from agent_health.cli.terminal import printable
 from agent_health.cli.validate import validate
 from agent_health.cli.watch_activity import watch_activity
@@ -96,6 +97,7 @@ def _agent_health(
       agent-health probe https://agent.example
       agent-health census urls.txt
       agent-health agents list
+      agent-health tasks list
       agent-health events tail
       agent-health serve
 
@@ -119,6 +121,7 @@ _application.add_typer(targets, context_settings=_CONTEXT)
 _application.add_typer(directories, context_settings=_CONTEXT)
 agents.command()(maintenance)
 _application.add_typer(agents, context_settings=_CONTEXT)
+_application.add_typer(tasks, context_settings=_CONTEXT)
 _application.add_typer(events, context_settings=_CONTEXT)
 _application.add_typer(watch_activity, context_settings=_CONTEXT)
 _application.command(context_settings=_CONTEXT)(mcp)

@@ -1,0 +1,84 @@
+"""How is a task shown to people?"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from agent_health.cli.agent_page import time_text
+from agent_health.cli.terminal import Colour, Line, listed
+
+if TYPE_CHECKING:
+    from agent_health.budget import AmountRecord, BudgetRecord
+    from agent_health.task_record import ReportRecord, RunRecord, TaskRecord
+
+_COLOURS = {
+    "running": Colour.GREEN,
+    "assigned": Colour.GREEN,
+    "review": Colour.CYAN,
+    "handoff": Colour.YELLOW,
+    "cancelled": Colour.FAINT,
+}
+
+
+def page(task: "TaskRecord") -> Iterator[Line]:
+    """Tell what is known of one task, for people."""
+    yield Line("task", task.task_id)
+    yield Line("title", task.title)
+    yield Line("status", f"{task.status} since {time_text(task.status_since)}", _COLOURS.get(task.status))
+    facts = (
+        ("because", task.explanation),
+        ("held by", task.holder),
+        ("not before", None if task.not_before is None else time_text(task.not_before)),
+        ("for agent", task.agent_id),
+        ("for pool", task.role_id),
+        ("needs", ", ".join(task.capabilities)),
+        ("part of", task.parent_id),
+        ("fix of", task.fix_of),
+    )
+    yield from (Line(label, text) for label, text in facts if text)
+    if task.no_progress_seconds is not None:
+        yield Line("no progress", f"for {task.no_progress_seconds:.0f} s")
+    yield Line("attempts", f"{task.attempts} of {task.max_attempts}")
+    yield from _budget(task.budget)
+    if task.latest_report is not None:
+        yield from _report(task.latest_report)
+    yield from listed("runs", map(_run, task.runs))
+    yield from listed("parts", (f"{child.task_id}  {child.status}  {child.title}" for child in task.children))
+    yield from listed("input", (f"{name}: {value}" for name, value in task.input.items()))
+    yield from listed("output", (f"{name}: {value}" for name, value in (task.output or {}).items()))
+    yield Line("created", f"{time_text(task.created_at)} by {task.created_by}")
+
+
+def _budget(budget: "BudgetRecord") -> Iterator[Line]:
+    if not _is_any(budget.envelope):
+        return
+    yield Line("budget", f"{_amount(budget.available)} left of {_amount(budget.envelope)}")
+    parts = (("reserved", budget.reserved), ("delegated", budget.delegated))
+    yield from (Line(name, _amount(amount)) for name, amount in parts if _is_any(amount))
+    if _is_any(budget.overrun):
+        yield Line("overrun", _amount(budget.overrun), Colour.RED)
+
+
+def _report(report: "ReportRecord") -> Iterator[Line]:
+    said = report.report
+    yield Line("said", f"{said['summary']} ({time_text(report.reported_at)})")
+    if "nextStep" in said:
+        yield Line("next", said["nextStep"])
+    yield from listed("blocked by", said.get("blockers", ()), Colour.YELLOW)
+
+
+def _run(run: "RunRecord") -> str:
+    begun = (
+        f"{run.number}. {run.holder or 'erased'} with token {run.fencing_token}, {time_text(run.began_at)}"
+    )
+    if run.ended_at is None:
+        return begun
+    code = "" if run.exit_code is None else f" ({run.exit_code})"
+    return f"{begun} to {time_text(run.ended_at)}: {run.exit_reason}{code}"
+
+
+def _amount(amount: "AmountRecord") -> str:
+    return f"{amount.tokens:,} tokens, {amount.usd:.6f} USD"
+
+
+def _is_any(amount: "AmountRecord") -> bool:
+    return bool(amount.tokens or amount.usd)

@@ -1,0 +1,114 @@
+"""What is to be done, and how does it go on? Asked on the command line."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
+
+from agent_health.cli import main
+from agent_health.client import RegistryClient
+from agent_health.client.registry_tasks import HeldRun
+
+Captured = pytest.CaptureFixture[str]
+
+
+def shown_by(capsys: Captured, *arguments: str, ends: int = 0) -> str:
+    """Run a command and return what it prints; its errors are printed to nobody else."""
+    assert main(["tasks", *arguments]) == ends, capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert ADMIN_KEY not in captured.out + captured.err
+    return captured.out if ends == 0 else captured.err
+
+
+def json_of(capsys: Captured, *arguments: str) -> Any:
+    return json.loads(shown_by(capsys, *arguments, "--json"))
+
+
+def worked_at(registry: RegistryServer, agent_id: str = "worker", *, asks_for_help: bool = False) -> None:
+    """Let an agent take the first task, report, and hand its result in."""
+
+    async def work() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            key = (await client.agents.register(agent_id)).agent_key
+        async with RegistryClient(registry.url, key=key) as own:
+            grant = await own.tasks.claim()
+            assert grant is not None
+            run = HeldRun.of(grant)
+            report = {"summary": "drafted \x1b[31mit", "nextStep": "polish", "blockers": ["no logo"]}
+            await own.tasks.report_progress(run, report, idempotency_key="1")
+            if asks_for_help:
+                await own.tasks.request_human_help(run, "which logo?")
+            else:
+                await own.tasks.mark_complete(run, {"page": "index.html"})
+
+    asyncio.run(work())
+
+
+def test_a_task_is_created_worked_at_and_reviewed(
+    registry: RegistryServer, capsys: Captured, tmp_path: Path
+) -> None:
+    given = tmp_path / "input.json"
+    given.write_text('{"brief": "b"}')
+    made = json_of(capsys, "create", "Write it", "--usd", "1.5", "--tokens", "10", "--input", str(given))
+    assert (made["status"], made["input"]) == ("queued", {"brief": "b"})
+    assert made["budget"]["envelope"] == {"tokens": 10, "usd": 1.5}
+    worked_at(registry)
+    shown = shown_by(capsys, "show", made["task_id"])
+    assert "status      review since" in shown
+    assert "blocked by  no logo" in shown
+    assert "10 tokens, 1.500000 USD left of 10 tokens, 1.500000 USD" in shown
+    assert "worker with token 1" in shown
+    assert "\x1b" not in shown
+    fix = shown_by(capsys, "review", made["task_id"], "reject", "--comment", "again")
+    assert f"fix of      {made['task_id']}" in fix
+    assert json_of(capsys, "show", made["task_id"])["status"] == "done"
+    refused = shown_by(capsys, "cancel", made["task_id"], ends=1)
+    assert "(invalid_task_transition)" in refused
+
+
+def test_tasks_stand_under_one_another_the_newest_first(registry: RegistryServer, capsys: Captured) -> None:
+    assert shown_by(capsys, "list") == "no task matches\n"
+    shown_by(capsys, "create", "first", "--role", "writers")
+    second = json_of(capsys, "create", "second", "--agent", "worker")
+    heads, *rows = shown_by(capsys, "list").splitlines()
+    assert heads.split() == ["TASK", "STATUS", "SINCE", "HELD", "BY", "FOR", "TITLE"]
+    assert [row.split()[-2:] for row in rows] == [["worker", "second"], ["writers", "first"]]
+    assert shown_by(capsys, "list", "--limit", "1").endswith("1 of 2 (see --limit)\n")
+    listed = json_of(capsys, "list", "--role", "writers", "--status", "queued")
+    assert (listed["total"], listed["tasks"][0]["title"]) == (1, "first")
+    shown_by(capsys, "cancel", second["task_id"], "--reason", "no longer needed")
+    assert json_of(capsys, "list", "--status", "cancelled")["total"] == 1
+
+
+def test_people_help_and_pay(registry: RegistryServer, capsys: Captured, tmp_path: Path) -> None:
+    made = json_of(capsys, "create", "hard")
+    worked_at(registry, asks_for_help=True)
+    assert "because     which logo?" in shown_by(capsys, "show", made["task_id"])
+    again = json_of(capsys, "resolve", made["task_id"], "requeue", "--comment", "this one")
+    assert (again["status"], again["explanation"]) == ("queued", "this one")
+    assert json_of(capsys, "top-up", made["task_id"], "--usd", "0.5")["budget"]["envelope"]["usd"] == 0.5
+    worked_at(registry, "another", asks_for_help=True)
+    output = tmp_path / "output.json"
+    output.write_text('{"by": "hand"}')
+    done = json_of(capsys, "resolve", made["task_id"], "done", "--output", str(output))
+    assert (done["status"], done["output"]) == ("done", {"by": "hand"})
+
+
+def test_what_cannot_be_right_is_wrong_usage(
+    registry: RegistryServer, capsys: Captured, tmp_path: Path
+) -> None:
+    list_file = tmp_path / "list.json"
+    list_file.write_text("[1]")
+    for arguments in (
+        ("review", "task_1", "perhaps"),
+        ("resolve", "task_1", "perhaps"),
+        ("top-up", "task_1"),
+        ("create", "t", "--input", str(tmp_path / "missing.json")),
+        ("create", "t", "--input", str(list_file)),
+        ("create", "t", "--usd", "0.0000001"),
+    ):
+        assert shown_by(capsys, *arguments, ends=3), arguments
+    assert "(task_not_found)" in shown_by(capsys, "show", "task_1", ends=1)
