@@ -1,0 +1,98 @@
+"""What does one process do that works at tasks while others do, or that sleeps through its own deadline?"""
+
+import asyncio
+import sys
+from threading import Barrier
+from typing import Any
+
+from agent_health.access import Principal, Role, digest_of
+from agent_health.errors import AgentHealthError
+from agent_health.registry.claim_task import Seeker, claim_task
+from agent_health.registry.operations import Call, Deed, Reply
+from agent_health.registry.reap_leases import reap
+from agent_health.registry.run_task import mark_complete
+from agent_health.storage.database import Database, open_database
+from agent_health.task_record import CompletionWrite, RunWrite, TaskClaim, TaskGrant
+
+PATIENCE_SECONDS = 60
+LOOKS = 3
+"""After so many looks in a row that found nothing, there is nothing left."""
+
+
+class TaskRacer:
+    """One agent in a process of its own, at the database itself."""
+
+    def __init__(self, url: str, agent_id: str, key: str) -> None:
+        self.database: Database = open_database(url)
+        self._caller = Principal(f"key_{agent_id}", Role.AGENT, agent_id)
+        self._digest = digest_of(key)
+
+    async def claim(self, ttl_s: float = 60.0) -> TaskGrant | None:
+        """Ask for a task."""
+        seeker = Seeker(
+            caller=self._caller, digest=self._digest, incarnation=None, wanted=TaskClaim(ttl_seconds=ttl_s)
+        )
+        return await self.database.write(lambda transaction: claim_task(transaction, seeker))
+
+    async def complete(self, grant: TaskGrant) -> Reply | AgentHealthError:
+        """Hand a result in."""
+        body = CompletionWrite(
+            run_id=grant.run_id, fencing_token=grant.lease.fencing_token, idempotency_key="complete"
+        )
+        return await self._write(mark_complete, grant, body)
+
+    async def _write(self, deed: Deed, grant: TaskGrant, body: RunWrite) -> Reply | AgentHealthError:
+        call = Call(
+            caller=self._caller,
+            path={"task_id": grant.task.task_id},
+            body=body,
+            query=None,
+            headers={},
+            digest=self._digest,
+        )
+        return await self.database.write(lambda transaction: deed(transaction, call))
+
+
+def race(url: str, agent_id: str, key: str, start: Barrier) -> list[str]:
+    """Work at tasks until there are none; return which were handed in."""
+    with asyncio.Runner() as runner:
+        return runner.run(_race(TaskRacer(url, agent_id, key), start))
+
+
+async def _race(racer: TaskRacer, start: Barrier) -> list[str]:
+    done: list[str] = []
+    try:
+        await asyncio.to_thread(start.wait, PATIENCE_SECONDS)
+        in_vain = 0
+        while in_vain < LOOKS:
+            grant = await racer.claim()
+            # A reaper of each process goes round beside the work.
+            await reap(racer.database)
+            in_vain = in_vain + 1 if grant is None else 0
+            if grant is not None and isinstance(await racer.complete(grant), Reply):
+                done.append(grant.task.task_id)
+    finally:
+        await racer.database.close()
+    return done
+
+
+async def _sleep_through(url: str, agent_id: str, key: str) -> None:
+    """Claim a task for a second, say so, and hand it in once somebody says so."""
+    racer = TaskRacer(url, agent_id, key)
+    grant = await racer.claim(ttl_s=1.0)
+    assert grant is not None
+    _say(f"claimed {grant.task.task_id} {grant.lease.fencing_token}")
+    # Here the process is stopped; it goes on as if no time had passed.
+    await asyncio.to_thread(sys.stdin.readline)
+    answer: Any = await racer.complete(grant)
+    _say(type(answer).__name__)
+    await racer.database.close()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(_sleep_through(*sys.argv[1:4]))
