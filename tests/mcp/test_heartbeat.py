@@ -242,3 +242,40 @@ async def test_a_record_that_changes_meanwhile_is_read_again(
     assert (METADATA_MEMBER in after.metadata) is is_taken
     if not is_taken:
         assert told.text.startswith("Failed to update heartbeat: HTTP 412")
+
+
+class _Fleeting:
+    """A registry's agents, one of which begins or ends a life between being looked at and beating."""
+
+    def __init__(self, real: RegistryClient, *, is_back: bool) -> None:
+        self._real = real.agents
+        self._is_back = is_back
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    async def heartbeat(self, agent_id: str, **members: Any) -> Any:
+        await self._real.deregister(agent_id)
+        if self._is_back:
+            await self._real.register(agent_id, role_id="team-1")
+        return await self._real.heartbeat(agent_id, **members)
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "is_back", "error"),
+    [
+        ("leaver", False, "Cannot heartbeat for terminated agent"),
+        ("returner", True, "Failed to update heartbeat: the agent has just registered anew: try again"),
+    ],
+)
+async def test_a_life_that_ends_meanwhile_is_told_as_if_it_had_ended_before(
+    known: RegistryClient, agent_id: str, error: str, *, is_back: bool
+) -> None:
+    await register(known, agent_id)
+
+    class Registry:
+        agents = _Fleeting(known, is_back=is_back)
+
+    reach: Any = Reach(get=None, registry=Registry())  # type: ignore[arg-type]
+    told = await told_by(HeartbeatInput(agent_id=agent_id, team_name="team-1"), reach)
+    assert (told.is_error, told.text) == (True, error)

@@ -65,7 +65,9 @@ async def test_a_client_that_has_the_token_calls_each_tool(
         ({"Host": "127.0.0.1.evil.example:8441"}, 421),
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost.evil.example"}, 403),
         ({"Origin": "http://localhost:3000"}, 200),
+        ({"Origin": "https://localhost"}, 200),
         ({"Content-Type": "text/plain"}, 400),
     ],
 )

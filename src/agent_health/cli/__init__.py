@@ -61,7 +61,7 @@ _EXTRAS = {
     "publicsuffixlist": "prober", "pycares": "prober", "rich": "prober", "schedule": "prober",
     "uvloop": "prober", "yaml": "prober,registry",
     "asyncpg": "postgres",
-    "anyio": "mcp", "mcp": "mcp", "mcp_types": "mcp",
+    "mcp": "mcp", "mcp_types": "mcp",
 }  # fmt: skip
 """Which extra brings a module."""
 

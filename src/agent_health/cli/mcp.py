@@ -96,7 +96,7 @@ def mcp(
 
     \b
     Exit codes:
-      0 its client has left, or it was asked to end   1 it cannot serve   3 wrong usage
+      0 its client has left, or over http it was asked to end   1 it cannot serve   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     # The SDK takes a second, which `--help` need not pay.
     import asyncio  # noqa: PLC0415

@@ -76,7 +76,12 @@ def app_of(server: Server[Any], place: Place, token: str) -> ASGIApp:
         # A page that a browser was led to here by its own name says so in Host, and by whom in Origin.
         transport_security=TransportSecuritySettings(
             allowed_hosts=[name for host in hosts for name in (host, f"{host}:*")],
-            allowed_origins=[f"http://{host}:*" for host in hosts],
+            allowed_origins=[
+                f"{scheme}://{host}{port}"
+                for host in hosts
+                for scheme in ("http", "https")
+                for port in ("", ":*")
+            ],
         ),
     )
     return Guard(app, token)
