@@ -259,6 +259,15 @@ def test_no_database_is_made_where_none_was(capsys: Captured, tmp_path: Path) ->
         ({"is_held": True, "until": None}, "is_held true; until null by x"),
         ({"agent_id": 7, "places": [[1, 2], []]}, "7: places [[1,2],[]] by x"),
         ({"agent_id": "a", "settings": {"on": True, "name": "ö"}}, 'a: settings {"on":true,"name":"ö"} by x'),
+        (
+            {"task_id": "t", "previous_status": "queued", "new_status": "assigned", "signal": "granted"},
+            "t: queued -> assigned (granted) by x",
+        ),
+        (
+            {"task_id": "t", "previous_status": "running", "new_status": "failed", "exit_reason": "crash"},
+            "t: running -> failed (crash) by x",
+        ),
+        ({"task_id": "t", "run_id": "r", "report": 2}, "t: run_id r; report 2 by x"),
     ],
 )
 def test_each_event_is_told_on_one_line(payload: dict[str, Any], text: str) -> None:

@@ -186,7 +186,7 @@ def verify_events(
     Keys of --json:
       good        whether nothing is wrong
       fault       what broke the chain, or null   differences  between the log and the stored states
-      events, erased, agents, leases              how many there are
+      events, erased, agents, leases, tasks       how many there are
       archive_erasures                            erased agents of whom archived files may still tell
       archived, checkpoint                        sequence and hash where the database begins and ends
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
@@ -195,7 +195,7 @@ def verify_events(
         write_json(sys.stdout, {
             "good": report.is_good, "fault": report.fault, "differences": list(report.differences),
             "events": report.events, "erased": report.erased, "agents": report.agents,
-            "leases": report.leases, "archive_erasures": report.archive_erasures,
+            "leases": report.leases, "tasks": report.tasks, "archive_erasures": report.archive_erasures,
             "archived": asdict(report.archived), "checkpoint": asdict(report.last),
         })  # fmt: skip
     else:
@@ -228,7 +228,7 @@ def _report(report: "LogReport") -> Iterator[Line]:
         yield Line("because", report.fault)
     yield from listed("stored", report.differences)
     yield Line("events", f"{report.events}, {report.erased} of all without their payload")
-    yield Line("tell of", f"{report.agents} agents, {report.leases} leased resources")
+    yield Line("tell of", f"{report.agents} agents, {report.leases} leased resources, {report.tasks} tasks")
     if report.archived.sequence:
         yield Line("archived", f"up to {report.archived.sequence} {report.archived.hash}")
     if report.archive_erasures:
@@ -254,6 +254,9 @@ def told(event: "LoggedEvent") -> str:
     match event.payload:
         case {"previous_status": before, "new_status": now, "agent_id": agent_id, **rest}:
             return f"{agent_id}: {before} -> {now} ({rest.get('reason', 'no reason')}) by {event.actor}"
+        case {"task_id": task_id, "previous_status": before, "new_status": now, **rest}:
+            why = rest.get("exit_reason", rest.get("signal", "no reason"))
+            return f"{task_id}: {before} -> {now} ({why}) by {event.actor}"
         case {"previous_health": before, "new_health": now, "agent_id": agent_id}:
             return f"{agent_id}: {before} -> {now}"
         case {"agent_id": agent_id, **rest} if not rest and event.type in _ENDED:
@@ -265,11 +268,11 @@ def told(event: "LoggedEvent") -> str:
 
 
 def _members(payload: Mapping[str, Any]) -> str:
-    subject = payload.get("agent_id") or payload.get("resource")
+    subject = payload.get("agent_id") or payload.get("resource") or payload.get("task_id")
     named = [
         f"{name} {_shards(value) if name == 'shards' else _text(value)}"
         for name, value in payload.items()
-        if name not in {"agent_id", "resource"} and value not in ([], {})
+        if name not in {"agent_id", "resource", "task_id"} and value not in ([], {})
     ]
     return ": ".join(filter(None, (subject and _text(subject), "; ".join(named))))
 
