@@ -12,6 +12,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.task_api import TASKS, create, task, told, worker
 
 from agent_health.access import Role
+from agent_health.outcome import Outcome
 from agent_health.registry import claim_endpoint
 from agent_health.registry.claim_task import Seeker, look_for_task
 from agent_health.storage.database import Transaction
@@ -231,3 +232,13 @@ async def test_more_do_not_wait_than_a_server_keeps(
     answer = await one.claim(wait_seconds=1)
     assert told(answer) == (503, "too_many_claims")
     assert answer.header("retry-after") is not None
+
+
+async def test_a_wait_for_work_says_nothing_of_the_servers_own_health(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await worker(api)
+    counted: list[Outcome] = []
+    monkeypatch.setattr(api.app, "count", lambda outcome, *_told: counted.append(outcome))
+    assert (await one.claim()).status == 204
+    assert counted == [Outcome.EXCLUDED]

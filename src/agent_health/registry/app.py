@@ -181,7 +181,8 @@ def create_app(registry: Registry) -> AgentHealthMiddleware:
         app,
         agent_id=registry.settings.public_url or "agent-health-registry",
         counting="server_faults",
-        exclude=["/healthz", STREAM_PATH],
+        # Who waits is not kept waiting: a claim may last longer than any answer should.
+        exclude=["/healthz", STREAM_PATH, CLAIM_PATH],
     )
 
 
