@@ -102,6 +102,7 @@ def test_wrong_usage_ends_with_three_and_an_explanation(
         ("aiohttp", ["agents", "list"], "client"),
         ("aiohttp", ["events", "tail"], "client"),
         ("sqlalchemy", ["events", "verify", "--database", "sqlite://"], "registry"),
+        ("mcp", ["mcp"], "mcp"),
     ],
 )
 def test_without_the_extra_there_is_one_line_that_says_what_to_install(

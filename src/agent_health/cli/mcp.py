@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,10 +21,12 @@ from agent_health.cli.terminal import printable
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from mcp.server import Server
 
     from agent_health.mcp.over_http import Place
-    from agent_health.mcp.tool import Tool
+    from agent_health.mcp.tool import Reach
     from agent_health.target_address import Network
 
 TOKEN_VARIABLE = "AGENT_HEALTH_MCP_TOKEN"  # noqa: S105 - the name of it, not the token
@@ -101,6 +103,8 @@ def mcp(
     # The SDK takes a second, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
+    # Before all else: whoever lacks the SDK is told of the extra that brings the rest as well.
+    from agent_health.mcp.server import new_server  # noqa: PLC0415
     from agent_health.mcp.tools import offered  # noqa: PLC0415
     from agent_health.target_address import read_networks  # noqa: PLC0415
 
@@ -116,7 +120,7 @@ def mcp(
     if front is None and sys.stdin.isatty():
         _tell("this waits for an MCP client on standard input; Ctrl-C ends it")
     try:
-        asyncio.run(_serve(tools, networks, known, front))
+        asyncio.run(_serve(partial(new_server, tools), networks, known, front))
     except KeyboardInterrupt:
         return 0
     except SystemExit as ended:
@@ -143,7 +147,7 @@ class _Front:
 
 
 async def _serve(
-    tools: "Sequence[Tool]",
+    new_server: "Callable[[Reach], Server[Any]]",
     networks: "Sequence[Network]",
     registry: _Registry | None,
     front: _Front | None,
@@ -151,7 +155,6 @@ async def _serve(
     """Serve until the client leaves, or somebody asks for the end."""
     from agent_health.client import RegistryClient  # noqa: PLC0415 - see mcp
     from agent_health.mcp.judged_get import judged_get  # noqa: PLC0415
-    from agent_health.mcp.server import new_server  # noqa: PLC0415
     from agent_health.mcp.tool import Reach  # noqa: PLC0415
 
     async with AsyncExitStack() as opened:
@@ -161,7 +164,7 @@ async def _serve(
             client = await opened.enter_async_context(
                 RegistryClient(registry.url, key=registry.key, allow_plain_http=registry.allow_plain_http)
             )
-        server = new_server(tools, Reach(get=get, registry=client))
+        server = new_server(Reach(get=get, registry=client))
         if front is None:
             from agent_health.mcp.over_stdio import over_stdio  # noqa: PLC0415
 
