@@ -78,7 +78,7 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
     assert all((tmp_path / line).read_text() for line in told[:5])
     written = (tmp_path / "report/targets.csv").read_bytes().decode()
     rows = list(csv.reader(io.StringIO(written, newline="")))
-    assert [len(rows), sorted(row[1] for row in rows[1:])] == [
+    assert [len(rows), sorted(row[2] for row in rows[1:])] == [
         7,
         ["gated", "http_error", "http_error", "not_an_agent", "ok", "refused"],
     ]

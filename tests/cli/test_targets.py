@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,13 +61,14 @@ def run(*arguments: str) -> int:
 def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--database", database) == 0
     heads, *rows = capsys.readouterr().out.splitlines()
-    assert heads.split() == ["URL", "RESULT", "SINCE", "PROBED", "WHY"]
-    found = {row.split()[0]: row.split(maxsplit=4)[1:] for row in rows}
+    assert heads.split() == ["URL", "IS", "RESULT", "SINCE", "PROBED", "WHY"]
+    found = {row.split()[0]: re.split(r" {2,}", row)[1:] for row in rows}
     assert set(found) == set(URLS)
-    assert found[URLS[0]][0] == "ok"
-    assert found[URLS[0]][3] == "a card only: its interface was not asked"
-    assert found[URLS[2]][3] == "no answer within 5 s"
-    assert found[URLS[3]][:3] == ["never_measured", "-", "-"]
+    assert found[URLS[0]][:2] == ["alive", "ok"]
+    assert found[URLS[0]][4] == "a card only: its interface was not asked"
+    assert found[URLS[1]][:2] == ["not alive", "refused"]
+    assert found[URLS[2]][4] == "no answer within 5 s"
+    assert found[URLS[3]][:4] == ["unknown", "never_measured", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -74,9 +76,14 @@ def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest
     [
         (["--result", "timeout"], URLS[2:3]),
         (["--result", "timeout", "--result", "refused"], URLS[1:3]),
+        (["--result", "blocked_address"], []),
         (["--result", "never_measured"], URLS[3:]),
         (["--result", "never_measured", "--result", "ok"], [URLS[0], *URLS[3:]]),
         (["--directory", "a-list"], URLS),
+        (["--alive"], URLS[:1]),
+        (["--not-alive"], URLS[1:3]),
+        (["--alive", "--not-alive", "--result", "timeout"], URLS[:3]),
+        (["--alive", "--result", "never_measured"], [URLS[0], *URLS[3:]]),
     ],
 )
 def test_the_list_is_narrowed_as_asked(
@@ -86,6 +93,8 @@ def test_the_list_is_narrowed_as_asked(
     shown = json.loads(capsys.readouterr().out)
     assert sorted(target["url"] for target in shown["targets"]) == found
     assert shown["total"] == len(found)
+    lives = {URLS[0]: "alive", URLS[1]: "not_alive", URLS[2]: "not_alive"}
+    assert all(target["is"] == lives.get(target["url"], "unknown") for target in shown["targets"])
 
 
 def test_all_pages_are_turned_and_no_cell_is_a_formula(
@@ -94,13 +103,14 @@ def test_all_pages_are_turned_and_no_cell_is_a_formula(
     monkeypatch.setattr(targets, "MAX_PAGE", 2)
     assert run("--database", database, "--csv") == 0
     heads, *rows = csv.reader(io.StringIO(capsys.readouterr().out, newline=""))
-    assert heads == ["url", "result", "result_since", "observed_at", "why"]
+    assert heads == ["url", "is", "result", "result_since", "observed_at", "why"]
     found = {row[0]: row[1:] for row in rows}
     assert (len(rows), set(found)) == (5, set(URLS))
     results = ["ok", "refused", "timeout", "never_measured", "never_measured"]
-    assert [found[url][0] for url in URLS] == results
-    assert found[URLS[1]][3] == "'=1+1 closed"
-    assert found[URLS[3]][1:] == ["", "", ""]
+    assert [found[url][1] for url in URLS] == results
+    assert [found[url][0] for url in URLS] == ["alive", "not_alive", "not_alive", "unknown", "unknown"]
+    assert found[URLS[1]][4] == "'=1+1 closed"
+    assert found[URLS[3]][2:] == ["", "", ""]
     assert run("--database", database, "--json", "--limit", "3") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (len(shown["targets"]), shown["total"]) == (3, 5)
@@ -126,7 +136,12 @@ def test_a_registry_is_asked_where_no_database_is_named(
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [(["--result", "dead"], "--result"), (["--json", "--csv"], "--csv"), (["--limit", "0"], "--limit")],
+    [
+        (["--result", "dead"], "--result"),
+        (["--result", "internal"], "expected never_measured"),
+        (["--json", "--csv"], "--csv"),
+        (["--limit", "0"], "--limit"),
+    ],
 )
 def test_wrong_usage_is_told_on_one_line(
     options: list[str], told: str, database: str, capsys: pytest.CaptureFixture[str]

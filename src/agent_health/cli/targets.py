@@ -43,6 +43,12 @@ def list_targets(
             help=f"Those that ended so, such as timeout, or {NEVER_MEASURED}; may be repeated.",
         ),
     ] = None,
+    is_alive: Annotated[
+        bool, typer.Option("--alive", help="Those that live, be it behind a gate: ok and gated.")
+    ] = False,
+    is_not_alive: Annotated[
+        bool, typer.Option("--not-alive", help="Those that were asked, and showed no life.")
+    ] = False,
     directory: Annotated[
         str | None, typer.Option("--directory", metavar="NAME", help="Those that this directory lists.")
     ] = None,
@@ -64,8 +70,12 @@ def list_targets(
 ) -> None:
     """List targets with their last result: since when, when they were last probed, and what was seen.
 
+    Whether a target lives follows from its result, as in a census; of stale_document and never_measured
+    that is unknown. --alive, --not-alive and --result add up: who matches one of them is listed.
+
     \b
     Examples:
+      agent-health targets list --database sqlite:///urls.db --alive
       agent-health targets list --database sqlite:///urls.db --result timeout --result refused
       agent-health targets list --database sqlite:///urls.db --csv > targets.csv
       agent-health targets list --directory agents.txt --json | jq -r .targets[].url
@@ -81,11 +91,13 @@ def list_targets(
 
     \b
     Keys of --json:
-      targets   as the registry lists them   total   how many match
+      targets   as the registry lists them, and of each what it is: alive, not_alive or unknown
+      total     how many match
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if as_json and as_csv:
         raise InvalidSetting("--csv", "given", "one of --json and --csv")
-    wanted = _wanted(result or [], directory)
+    named = [*(result or []), *_classes(is_alive=is_alive, is_not_alive=is_not_alive)]
+    wanted = _wanted(named, directory)
     most = limit if as_json or as_csv else min(limit or USUAL_IN_TABLE, MAX_IN_TABLE)
 
     async def written(source: "PagedTargets") -> None:
@@ -113,17 +125,35 @@ def list_targets(
     run_locally(database, Role.READER, lambda local: written(LocalTargets(local)))
 
 
+def _classes(*, is_alive: bool, is_not_alive: bool) -> list[str]:
+    """Return the result classes of those who live, of those who do not, or of both."""
+    from agent_health.observation import ResultClass  # noqa: PLC0415 - pydantic takes 60 ms
+    from agent_health.prober.census import Group, life_of  # noqa: PLC0415
+    from agent_health.result_sums import tells_anything  # noqa: PLC0415
+
+    groups = {Group.ALIVE} if is_alive else set()
+    if is_not_alive:
+        groups.add(Group.NOT_ALIVE)
+    return [each for each in filter(tells_anything, ResultClass) if life_of(each) in groups]
+
+
 def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
     """Return what is asked for; InvalidSetting for a class that is none."""
     from agent_health.client.registry_targets import TargetQuery  # noqa: PLC0415 - pydantic takes 60 ms
     from agent_health.observation import ResultClass  # noqa: PLC0415
+    from agent_health.result_sums import tells_anything  # noqa: PLC0415
 
-    classes = [*ResultClass, NEVER_MEASURED]
+    classes = [*filter(tells_anything, ResultClass), NEVER_MEASURED]
     for name in results:
-        if name not in classes:
-            raise InvalidSetting("--result", name, f"one of {', '.join(classes)}")
+        if name in classes:
+            continue
+        expected = f"one of {', '.join(classes)}"
+        if name in {*ResultClass}:
+            expected = f"{NEVER_MEASURED}: a look that tells nothing is nobody's last result"
+        raise InvalidSetting("--result", name, expected)
     wanted = TargetQuery(
-        result=tuple(ResultClass(name) for name in results if name != NEVER_MEASURED),
+        # Each once: --alive and --result may name the same.
+        result=tuple(ResultClass(name) for name in dict.fromkeys(results) if name != NEVER_MEASURED),
         never_measured=NEVER_MEASURED in results,
     )
     if directory is not None:
@@ -146,13 +176,16 @@ async def _pages(
 
 async def _write_json(pages: AsyncIterator["TargetList"]) -> None:
     """Write one object, each target on a line of its own as it comes."""
+    from agent_health.prober.census import life_of  # noqa: PLC0415 - see _classes
+
     total, separator = 0, "\n"
     sys.stdout.write('{"targets": [')
     async for page in pages:
         total = total or page.total
         for target in page.targets:
             sys.stdout.write(separator)
-            write_json(sys.stdout, target.model_dump(mode="json", exclude_none=True), indent=None)
+            shown = target.model_dump(mode="json", exclude_none=True) | {"is": life_of(target.result)}
+            write_json(sys.stdout, shown, indent=None)
             separator = ","
     sys.stdout.write(f'], "total": {total}}}\n')
 
@@ -165,14 +198,18 @@ async def _write_table(pages: AsyncIterator["TargetList"]) -> None:
     if not found:
         sys.stdout.write("no target matches\n")
         return
-    write_table(sys.stdout, ("URL", "RESULT", "SINCE", "PROBED", "WHY"), map(_row, found))
+    write_table(sys.stdout, ("URL", "IS", "RESULT", "SINCE", "PROBED", "WHY"), map(_row, found))
     if total > len(found):
         sys.stdout.write(f"{len(found):,} of {total:,} (see --limit)\n")
 
 
 def _row(target: "TargetSummary") -> tuple[str, ...]:
+    from agent_health.prober.census import life_of  # noqa: PLC0415 - see _classes
+    from agent_health.prober.census_tables import GROUP_WORDS  # noqa: PLC0415
+
     return (
         target.url,
+        GROUP_WORDS[life_of(target.result)],
         NEVER_MEASURED if target.result is None else target.result,
         "-" if target.result_since is None else time_text(target.result_since),
         "-" if target.observed_at is None else time_text(target.observed_at),

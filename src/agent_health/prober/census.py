@@ -61,6 +61,7 @@ GROUPS: Final[Mapping[ResultClass | None, Group]] = {
     **{result: _group_of(result) for result in ResultClass},
     None: Group.NEVER_MEASURED,
 }
+"""What each result class says of whoever ended so; None: never measured."""
 _Tally = list[int]
 """How many targets there are of each group, in their order: a million platforms may need one each."""
 _PLACES: Final[Mapping[ResultClass | None, int]] = {
@@ -357,6 +358,12 @@ def platform_of(host: str) -> str:
             return host
         return ADDRESSES
     return _suffixes().privatesuffix(host) or host
+
+
+def life_of(result: ResultClass | None) -> Group:
+    """Return whether a target lives: ALIVE, NOT_ALIVE or UNKNOWN, which who was never measured is too."""
+    group = GROUPS[result]
+    return Group.UNKNOWN if group is Group.NEVER_MEASURED else group
 
 
 def ratio(part: int, whole: int) -> float | None:
