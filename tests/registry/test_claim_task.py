@@ -242,3 +242,10 @@ async def test_a_wait_for_work_says_nothing_of_the_servers_own_health(
     monkeypatch.setattr(api.app, "count", lambda outcome, *_told: counted.append(outcome))
     assert (await one.claim()).status == 204
     assert counted == [Outcome.EXCLUDED]
+
+
+async def test_no_task_is_called_like_the_way_to_claim_one(api: RegistryApi) -> None:
+    for method in ("GET", "DELETE"):
+        answer = await api.ask(method, f"{TASKS}/claim")
+        assert told(answer) == (405, "method_not_allowed")
+        assert answer.header("allow") == "POST"

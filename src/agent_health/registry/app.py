@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from pydantic_core import to_json
 from starlette.applications import Starlette
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -101,6 +102,15 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 Answer = Callable[[Request], Awaitable[Response]]
+
+
+class _TaskId(StringConvertor):
+    """Any part of a path but the name of what stands beside the tasks: nobody shows a task called claim."""
+
+    regex = rf"(?!{CLAIM_PATH.rpartition('/')[2]}$)[^/]+"
+
+
+register_url_convertor("task", _TaskId())
 
 
 class Registry:

@@ -127,7 +127,7 @@ OPERATIONS = (
     ),
     Operation(
         method="GET",
-        path=f"{PATH}/{{task_id}}",
+        path=f"{PATH}/{{task_id:task}}",
         summary="Show all that is known of one task",
         action=Action.READ_TASKS,
         deed=show_task,
