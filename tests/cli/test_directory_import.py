@@ -149,6 +149,16 @@ async def test_where_a_file_lies_is_nobody_elses_concern(
         assert record.applied.source == place
 
 
+@pytest.mark.parametrize("networks", [[], ["127.0.0.0/8"]])
+async def test_this_machine_is_told_of_only_if_it_is_not_asked(
+    networks: list[str], database: Database, tmp_path: Path
+) -> None:
+    write_list(tmp_path, "http://127.0.0.1:1/", "http://localhost:1/")
+    source = {"file": "agents.txt"}
+    outcome = await read(database, defined(tmp_path, directories=[source], networks={"allow": networks}))
+    assert ("on this machine itself" in outcome.told) is (not networks)
+
+
 async def test_what_did_not_change_is_not_handed_over_again(
     database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,7 @@ class DirectoryImporter:
             key=key,
             kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
             max_entries=max(1, self._definition.limits.max_targets - others),
+            networks=self._definition.networks_allowed,
         )
 
     def _at(self, directory: str, doing: str, done: int, total: int | None = None) -> None:

@@ -15,6 +15,7 @@ from agent_health.prober.directories.gathered import (
 )
 from agent_health.prober.directories.page import MAX_NAME_CHARS, Entry, Kind, Listed, Skipped
 from agent_health.target import read_target
+from agent_health.target_address import read_networks
 
 BASE = "https://directory.example/catalogs/all.json"
 
@@ -139,6 +140,21 @@ def test_an_entry_on_localhost_is_a_target_and_told_of(url: str) -> None:
     assert finding.message.startswith("1 on this machine itself: asked only if")
     assert "--allow-network" in finding.message
     assert finding.message.endswith(f"127.0.0.0/8 or ::1: {url}")
+
+
+@pytest.mark.parametrize(
+    ("networks", "told"),
+    [
+        (["127.0.0.0/8"], "https://[::1]/"),
+        (["::1"], "http://127.0.0.1/"),
+        (["10.0.0.0/8"], "http://localhost:5008/, http://127.0.0.1/, https://[::1]/"),
+        (["127.0.0.0/8", "::1"], None),
+    ],
+)
+def test_whoever_is_asked_on_this_machine_is_no_finding(networks: list[str], told: str | None) -> None:
+    found = Gathered(networks=read_networks(networks))
+    found.add(Listed(url) for url in ("http://localhost:5008/", "http://127.0.0.1/", "https://[::1]/"))
+    assert [finding.message.partition(" or ::1: ")[2] for finding in found.findings()] == [told] * bool(told)
 
 
 def test_a_directory_without_any_target_is_told_of() -> None:

@@ -5,7 +5,7 @@ is probed: an entry on `localhost` is a target, and its probe will say that it w
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
@@ -23,7 +23,7 @@ from agent_health.prober.directories.page import (
     SkipReason,
 )
 from agent_health.target import read_target
-from agent_health.target_address import MAX_URL_CHARACTERS, without_password
+from agent_health.target_address import MAX_URL_CHARACTERS, Network, Refused, judge_url, without_password
 
 MAX_EXAMPLES: Final = 5
 """Of what was left out for one reason."""
@@ -64,12 +64,19 @@ class TooMany(Exception):
 class Gathered:
     """What the documents of one directory come to, one after the other."""
 
-    def __init__(self, kinds: frozenset[Kind] = PROBED_KINDS, max_entries: int = MAX_ENTRIES) -> None:
+    def __init__(
+        self,
+        kinds: frozenset[Kind] = PROBED_KINDS,
+        max_entries: int = MAX_ENTRIES,
+        networks: Sequence[Network] = (),
+    ) -> None:
+        """Begin with nothing; `networks` are the private ones whose addresses will be contacted."""
         self.kinds = kinds
         self.max_entries = max_entries
         self.items = 0
         """What was listed in all: targets, the same ones again, and what was left out."""
         self.duplicates = 0
+        self._networks = networks
         self._found: dict[str, Listed] = {}
         self._left_out: dict[SkipReason, LeftOut] = {}
         self._local = LeftOut()
@@ -104,7 +111,7 @@ class Gathered:
             elif len(found) == self.max_entries:
                 raise TooMany(f"more than {self.max_entries} targets")
             else:
-                if url.startswith(_LOCAL):
+                if url.startswith(_LOCAL) and isinstance(judge_url(url, self._networks), Refused):
                     self._local = _one_more(self._local, url)
                 if url != entry.url or entry.name is not None:
                     entry = Listed(url, _name(entry.name), entry.kind)  # noqa: PLW2901 - a million times

@@ -118,7 +118,7 @@ class _Reading:
         self._validators: tuple[str | None, str | None] = (None, None)
         """Entity tag and `Last-Modified` of the document that came last."""
         self._walk = Walk()
-        self._gathered = Gathered(source.kinds, source.max_entries)
+        self._gathered = Gathered(source.kinds, source.max_entries, source.networks)
 
     async def run(self) -> Snapshot | Unchanged:
         """Read all of it. _NoReading, BrokenPlugIn."""

@@ -16,7 +16,7 @@ from agent_health.prober.directories.formats import AUTO, WELL_KNOWN
 from agent_health.prober.directories.gathered import PROBED_KINDS
 from agent_health.prober.directories.page import MAX_ENTRIES, Format, Kind
 from agent_health.target import host_of, read_target
-from agent_health.target_address import Refused, without_password
+from agent_health.target_address import Network, Refused, without_password
 
 MAX_DOCUMENT_BYTES: Final = 128 * 1024 * 1024
 """Of one document, after decompression: a list of MAX_ENTRIES URLs of 64 characters."""
@@ -125,6 +125,8 @@ class Source:
     kinds: frozenset[Kind] = PROBED_KINDS
     """What becomes a target: MCP servers do not, unless they are named here."""
     max_entries: int = MAX_ENTRIES
+    networks: tuple[Network, ...] = ()
+    """The private ones whose addresses will be contacted: nobody is warned of those."""
 
     def __post_init__(self) -> None:
         if (self.url is None) == (self.file is None):
