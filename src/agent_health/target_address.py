@@ -122,6 +122,11 @@ _LOOPBACK_NAMES: Final = frozenset({
     "localhost4.localdomain4", "localhost6.localdomain6",
 })  # fmt: skip
 
+WITH_CREDENTIALS: Final = "a URL with a user name or a password is not contacted"
+"""The reason of a `Refused`."""
+NO_PORT: Final = "expected a port from 1 to 65535"
+"""The reason of a `Refused`."""
+
 # What RFC 3986 allows. Everything else is read differently by different readers of URLs: a backslash
 # is a slash to some, a line break is nothing, and other alphabets have digits and dots of their own.
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
@@ -201,13 +206,13 @@ def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | Refused:
     if scheme is None:
         return _invalid("only http and https are contacted")
     if "@" in parts["authority"]:
-        return _invalid("a URL with a user name or a password is not contacted")
+        return _invalid(WITH_CREDENTIALS)
     authority = _AUTHORITY.fullmatch(parts["authority"])
     if authority is None:
         return _invalid("expected a host, or a host and a port")
     port = _port(authority["port"], DEFAULT_PORTS[scheme])
     if port is None:
-        return _invalid("expected a port from 1 to 65535")
+        return _invalid(NO_PORT)
     host = _judge_host(authority["host"].lower(), allowed)
     if isinstance(host, Refused):
         return host

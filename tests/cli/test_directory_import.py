@@ -73,6 +73,18 @@ async def test_a_list_becomes_targets_and_says_what_was_left_out(
     assert await sizes(database) == {"agents.txt": 2}
 
 
+async def test_what_was_left_out_is_named_by_its_first_examples(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    good = [f"{name}.example" for name in "abcdefg"]
+    write_list(tmp_path, *good, "one", "two", "three", "http://u:s3cret@h.example/", "i.example:70000")
+    outcome = await read(database, a_list)
+    assert outcome.told == (
+        "agents.txt: 7 targets; left out: 3 neither a URL nor a domain (one, two, …), "
+        "1 a URL with credentials (http://...@h.example/), 1 a port out of range (i.example:70000)"
+    )
+
+
 @pytest.mark.parametrize(
     ("stored", "source", "is_same"),
     [

@@ -34,6 +34,7 @@ from agent_health.prober.directories import (
     SKIP_REASONS,
     Get,
     Kind,
+    LeftOut,
     NotRead,
     Snapshot,
     Source,
@@ -47,6 +48,8 @@ INLINE_SUFFIX: Final = ".Targets"
 MAX_FINDINGS: Final = 3
 """Of those that are told of one reading."""
 MAX_FINDING_CHARS: Final = 160
+MAX_EXAMPLES_TOLD: Final = 2
+"""Of what was left out for one reason."""
 _DIGEST_DIGITS: Final = 8
 
 
@@ -298,7 +301,9 @@ def _held(name: str, record: ImportRecord) -> Outcome:
 
 def _with_findings(outcome: Outcome, read: Snapshot) -> Outcome:
     """Add to what is told what was left out, and why."""
-    left_out = [f"{reasons.count:,} {SKIP_REASONS[reason]}" for reason, reasons in read.left_out.items()]
+    left_out = [
+        f"{found.count:,} {SKIP_REASONS[reason]}{_examples(found)}" for reason, found in read.left_out.items()
+    ]
     told = outcome.told
     if read.duplicates:
         told += f", {read.duplicates:,} listed again"
@@ -306,6 +311,14 @@ def _with_findings(outcome: Outcome, read: Snapshot) -> Outcome:
         told += f"; left out: {', '.join(left_out)}"
     findings = "".join(f"; {_short(finding.message)}" for finding in read.findings[:MAX_FINDINGS])
     return Outcome(directory=outcome.directory, told=told + findings, is_held=outcome.is_held)
+
+
+def _examples(left_out: LeftOut) -> str:
+    """Return the first of what was left out, so that it can be found in the list; empty if it has no name."""
+    told = [*left_out.examples[:MAX_EXAMPLES_TOLD]]
+    if told and left_out.count > len(told):
+        told.append("…")
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _short(message: str) -> str:

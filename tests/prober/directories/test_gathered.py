@@ -64,9 +64,12 @@ def test_the_first_listing_of_a_url_names_it() -> None:
         ("", "invalid_url"),
         ("agent", "invalid_url"),
         ("not a url", "invalid_url"),
-        ("a.example:99999", "invalid_url"),
+        ("a.example:99999", "no_port"),
+        ("http://a.example:0/", "no_port"),
+        ("ops@a.example", "invalid_url"),
         ("https://", "invalid_url"),
-        ("http://user:secret@a.example/", "invalid_url"),
+        ("http://user:secret@a.example/", "with_credentials"),
+        ("https://token@a.example:99999/", "with_credentials"),
         ("/relative", "invalid_url"),
         ("https://a.example/\u202e", "invalid_url"),
         (f"https://a.example/{'x' * 3_000}", "invalid_url"),
@@ -124,7 +127,7 @@ def test_examples_and_names_are_cut_and_can_be_printed() -> None:
 def test_examples_show_no_password() -> None:
     found = gather("https://u:s3@a.example", "https://t0ken@b.example", Skipped("c://u:p@c", "no_url"))
     assert found.left_out == {
-        "invalid_url": LeftOut(2, ("https://...@a.example", "https://...@b.example")),
+        "with_credentials": LeftOut(2, ("https://...@a.example", "https://...@b.example")),
         "no_url": LeftOut(1, ("c://...@c",)),
     }
 

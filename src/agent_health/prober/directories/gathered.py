@@ -23,7 +23,15 @@ from agent_health.prober.directories.page import (
     SkipReason,
 )
 from agent_health.target import read_target
-from agent_health.target_address import MAX_URL_CHARACTERS, Network, Refused, judge_url, without_password
+from agent_health.target_address import (
+    MAX_URL_CHARACTERS,
+    NO_PORT,
+    WITH_CREDENTIALS,
+    Network,
+    Refused,
+    judge_url,
+    without_password,
+)
 
 MAX_EXAMPLES: Final = 5
 """Of what was left out for one reason."""
@@ -156,10 +164,16 @@ def _why(text: str) -> SkipReason:
     if _PLACEHOLDER.search(text):
         return "template_url"
     scheme = _SCHEME.match(text.strip())
-    if scheme is None or scheme["name"].lower() in {"http", "https"}:
-        return "invalid_url"
+    is_web = scheme is not None and scheme["name"].lower() in {"http", "https"}
     # A host and a port look like a scheme and what follows it.
-    return "invalid_url" if scheme["rest"][:1].isdecimal() else "foreign_scheme"
+    if scheme is not None and not is_web and not scheme["rest"][:1].isdecimal():
+        return "foreign_scheme"
+    refused = read_target(text)
+    reason = refused.reason if isinstance(refused, Refused) else ""
+    # Without a scheme it is somebody's mail address.
+    if reason == WITH_CREDENTIALS and is_web:
+        return "with_credentials"
+    return "no_port" if reason == NO_PORT else "invalid_url"
 
 
 def _one_more(left_out: LeftOut, what: str) -> LeftOut:

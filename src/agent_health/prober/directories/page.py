@@ -24,13 +24,15 @@ MAX_TOKEN_CHARS: Final = 1024
 """Of what leads to the next page."""
 
 SkipReason = Literal[
-    "template_url", "foreign_scheme", "invalid_url", "no_url", "not_a2a", "delisted", "a_registry",
-    "too_deep", "unreadable",
+    "template_url", "foreign_scheme", "with_credentials", "no_port", "invalid_url", "no_url", "not_a2a",
+    "delisted", "a_registry", "too_deep", "unreadable",
 ]  # fmt: skip
 """Why an entry is no target."""
 SKIP_REASONS: Final[Mapping[SkipReason, str]] = {
     "template_url": "a placeholder was left in the URL: nobody can call it",
     "foreign_scheme": "neither http nor https",
+    "with_credentials": "a URL with credentials",
+    "no_port": "a port out of range",
     "invalid_url": "neither a URL nor a domain",
     "no_url": "no URL on the web",
     "not_a2a": "not an A2A agent",
