@@ -211,6 +211,19 @@ async def test_who_has_no_time_left_blames_nobody(monkeypatch: pytest.MonkeyPatc
 
 
 @on_both_loops
+async def test_what_gets_lost_on_the_way_to_a_quick_name_server_is_asked_again() -> None:
+    # c-ares asks twice, and waits for the second answer less than a second once it knows the server.
+    names: dict[str, Answer | Turns] = {
+        "lost.example": Turns(Failure.SILENCE, Failure.SILENCE, Failure.SILENCE, HERE)
+    }
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=4) as resolver:
+        for number in range(5):
+            await resolver.resolve(f"unknown{number}.example")
+        assert texts(await resolver.resolve("lost.example")) == ["127.0.0.1"]
+        assert resolver.faults == 0
+
+
+@on_both_loops
 async def test_a_name_server_that_is_gone_is_our_own_matter() -> None:
     async with dns_serving({}) as dns:
         gone = dns.address

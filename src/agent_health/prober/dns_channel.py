@@ -56,6 +56,8 @@ class NameAnswer:
     """How long they hold, 0 or more."""
     unclear: str = ""
     """Why it is not known whether there are addresses; empty if it is."""
+    is_lost: bool = False
+    """Whether it is not known as nobody answered in time."""
 
 
 Tell = Callable[[NameAnswer], None]
@@ -255,7 +257,8 @@ def _read(result: pycares.AddrInfoResult | None, code: int | None) -> NameAnswer
         if code in _NO_ADDRESS:
             return NameAnswer()
         told = pycares.errno.strerror(code or pycares.errno.ARES_EBADRESP)
-        return NameAnswer(unclear=f"could not be looked up: {told!s}")
+        is_lost = code == pycares.errno.ARES_ETIMEOUT
+        return NameAnswer(unclear=f"could not be looked up: {told!s}", is_lost=is_lost)
     nodes = result.nodes[:MAX_ADDRESSES]
     addresses = tuple(ip_address(node.addr[0].decode()) for node in nodes)
     return NameAnswer(addresses, float(max(0, min((node.ttl for node in nodes), default=0))))

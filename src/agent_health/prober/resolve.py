@@ -31,6 +31,10 @@ RENEW_SECONDS: Final = 10.0
 MAX_NAMES: Final = 2 * MAX_LOOKUPS_OF_CHANNEL
 """That are remembered: more than c-ares does."""
 MAX_LOOKUPS_AT_ONCE: Final = 1_000
+FIRST_LOOKUPS_AT_ONCE: Final = 100
+MIN_LOOKUPS_AT_ONCE: Final = 20
+LOOKUPS_PER_SAMPLE: Final = 50
+"""After so many it is seen anew whether the name server gets as many at once as it can answer."""
 MAX_UNCLEAR_NAMES: Final = 10
 """Since one was found: then it is our name server that finds nothing, though it answers."""
 ROOT_SECONDS: Final = 1.0
@@ -55,6 +59,43 @@ _UNKNOWN_NAME: Final = NoAddress("it does not exist, or has no address")
 _GIVEN_UP: Final = NoAddress("could not be looked up in the time that was left", is_given_up=True)
 
 
+class _Width:
+    """How many names are looked up at once: more while they are answered, fewer when many get lost.
+
+    Some name servers answer fifty questions at once and drop the others; names that nobody serves get lost
+    too, but are seldom a third of them.
+    """
+
+    def __init__(self) -> None:
+        self.at_once = min(FIRST_LOOKUPS_AT_ONCE, MAX_LOOKUPS_AT_ONCE)
+        self._seen = self._lost = 0
+
+    def note(self, *, is_lost: bool) -> None:
+        """Note how one question ended."""
+        self._seen += 1
+        self._lost += is_lost
+        if self._seen < LOOKUPS_PER_SAMPLE:
+            return
+        if self._lost * 3 > self._seen:
+            self.at_once = max(self.at_once // 2, MIN_LOOKUPS_AT_ONCE)
+        elif self._lost * 10 < self._seen:
+            self.at_once = min(self.at_once * 2, MAX_LOOKUPS_AT_ONCE)
+        self._seen = self._lost = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Lookup:
+    """A name that is looked up, or will be."""
+
+    host: str
+    waiting: list[asyncio.Future[NameAnswer | None]]
+    """Whoever wants to know; some may have left."""
+    until_s: float = 0.0
+    """Until when it is asked for, from its first turn on."""
+    timer: asyncio.TimerHandle | None = None
+    """Ends it then; None before its first turn."""
+
+
 class Resolver:
     """Looks names up; made within a running loop, and closed by the end of its `async with`."""
 
@@ -75,11 +116,11 @@ class Resolver:
         self._renewed_at_s = self._loop.time()
         self._kept: dict[str, tuple[float, Found | NoAddress]] = {}
         """Until when it holds; the oldest first."""
-        self._pending: dict[str, list[asyncio.Future[NameAnswer | None]]] = {}
-        """Who waits for the answer about a name that is being looked up; some may have left."""
+        self._pending: dict[str, _Lookup] = {}
         self._under_way = 0
-        self._queued: deque[str] = deque()
-        """Names whose turn has not come."""
+        self._width = _Width()
+        self._queued: deque[_Lookup] = deque()
+        """Those whose turn has not come."""
         self._found_at_s = -1.0
         self._unclear: set[str] = set()
         """Names that could not be looked up since one was found."""
@@ -104,8 +145,9 @@ class Resolver:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._channel.close()
-        while self._queued:
-            self._tell(self._queued.popleft(), NameAnswer(unclear="was given up"))
+        self._queued.clear()
+        for lookup in [*self._pending.values()]:
+            self._end(lookup, NameAnswer(unclear="was given up"))
 
     def remembered(self, host: str) -> Found | NoAddress | None:
         """Return what is still known of a name; None if it has to be looked up."""
@@ -120,17 +162,18 @@ class Resolver:
     async def resolve(self, host: str, deadline_s: float = math.inf) -> Found | NoAddress:
         """Return the addresses of a name as `TargetUrl` spells it, or why there are none.
 
-        Who asks for a name that is being looked up gets the same answer. It takes up to `timeout_s`, and
-        `ROOT_SECONDS` more where nobody answers, but not longer than until `deadline_s` on the loop's clock.
+        Who asks for a name that is being looked up gets the same answer. From its turn on it takes up to
+        `timeout_s`, and `ROOT_SECONDS` more where nobody answers; all in all not longer than until
+        `deadline_s` on the loop's clock.
         """
         known = self.remembered(host)
         if known is not None:
             return known
         began_at_s = self._loop.time()
         self.lookups += 1
-        answer = await self._answer(host, min(deadline_s, began_at_s + self._timeout_s))
+        answer = await self._answer(host, deadline_s)
         if answer is None:
-            answer = NameAnswer(unclear=f"could not be looked up within {self._timeout_s:g} s")
+            return _GIVEN_UP
         if not answer.unclear:
             return answer.addresses or _UNKNOWN_NAME
         try:
@@ -156,41 +199,61 @@ class Resolver:
         Each has a future and a timer of its own: who leaves does not take the answer away from others.
         """
         waiting: asyncio.Future[NameAnswer | None] = self._loop.create_future()
-        waiters = self._pending.get(host)
-        if waiters is not None:
-            waiters.append(waiting)
+        lookup = self._pending.get(host)
+        if lookup is not None:
+            lookup.waiting.append(waiting)
         else:
-            self._pending[host] = [waiting]
-            self._queued.append(host)
+            lookup = self._pending[host] = _Lookup(host, [waiting])
+            self._queued.append(lookup)
             self._start_next()
+        if deadline_s == math.inf:
+            return await waiting
         timer = self._loop.call_at(deadline_s, _settle, waiting, None)
         try:
             return await waiting
         finally:
             timer.cancel()
 
-    def _tell(self, host: str, answer: NameAnswer) -> None:
-        for waiting in self._pending.pop(host):
-            _settle(waiting, answer)
-
     def _start_next(self) -> None:
-        if not self._queued or self._under_way >= MAX_LOOKUPS_AT_ONCE:
-            return
+        while self._queued and self._under_way < self._width.at_once:
+            self._start(self._queued.popleft())
+
+    def _start(self, lookup: _Lookup) -> None:
+        """Ask once; what gets lost has another turn while there is time for one as long as this."""
         self._lookups_left -= 1
         if self._lookups_left < 0:
             self._renew_channel()
-        host = self._queued.popleft()
         self._under_way += 1
+        asked_at_s = self._loop.time()
+        if lookup.timer is None:
+            lookup.until_s = asked_at_s + self._timeout_s
+            late = NameAnswer(unclear=f"could not be looked up within {self._timeout_s:g} s")
+            lookup.timer = self._loop.call_at(lookup.until_s, self._end, lookup, late)
 
         def settle(answer: NameAnswer) -> None:
+            now_s = self._loop.time()
             self._under_way -= 1
-            self._keep(host, answer)
-            self._tell(host, answer)
+            self._width.note(is_lost=answer.is_lost)
+            is_awaited = not all(waiting.done() for waiting in lookup.waiting)
+            if answer.is_lost and is_awaited and 2 * now_s - asked_at_s <= lookup.until_s:
+                self._queued.append(lookup)
+            else:
+                self._keep(lookup.host, answer)
+                self._end(lookup, answer)
             if self._queued:
                 # Not within this call: it may have come from within another one.
                 self._loop.call_soon(self._start_next)
 
-        self._channel.look_up(host, settle)
+        self._channel.look_up(lookup.host, settle)
+
+    def _end(self, lookup: _Lookup, answer: NameAnswer) -> None:
+        """Tell an answer to whoever waits for it; later ones are for the memory alone."""
+        if self._pending.get(lookup.host) is lookup:
+            del self._pending[lookup.host]
+        if lookup.timer is not None:
+            lookup.timer.cancel()
+        for waiting in lookup.waiting:
+            _settle(waiting, answer)
 
     def _keep(self, host: str, answer: NameAnswer) -> None:
         if answer.unclear:
@@ -227,7 +290,7 @@ class Resolver:
         renewed = self._channel.renewed()
         if renewed is None:
             return
-        waiting = [future for waiters in self._pending.values() for future in waiters]
+        waiting = [future for lookup in self._pending.values() for future in lookup.waiting]
         task = asyncio.create_task(self._retire(self._channel, waiting))
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
