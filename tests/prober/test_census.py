@@ -170,6 +170,29 @@ def test_a_run_that_measured_nothing_changes_nothing() -> None:
     assert runs[1].ended_at is None
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "other_list_of"),
+    [
+        (254, 8, 254),
+        (100, 90, None),
+        (100, 89, 100),
+        (100, 110, None),
+        (100, 111, 100),
+        (0, 8, None),
+        (8, 0, None),
+    ],
+)
+def test_a_list_that_changed_by_more_than_a_tenth_is_another_one(
+    before: int, now: int, other_list_of: int | None
+) -> None:
+    runs = [
+        RunFacts(began_at_s=MADE_AT_S + at, ended_at_s=None, counts={ResultClass.OK: count})
+        for at, count in enumerate((before, now))
+    ]
+    first, second = take_census(facts(runs=runs)).runs
+    assert (first.other_list_of, second.other_list_of) == (None, other_list_of)
+
+
 def test_the_oldest_runs_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RUNS", 2)
     assert [run.groups.alive for run in take_census(facts()).runs] == [9, 10]

@@ -4,9 +4,11 @@ import csv
 import io
 import json
 
-from tests.support.census_facts import EVIL, facts
+from tests.support.census_facts import EVIL, MADE_AT_S, facts
 
-from agent_health.prober.census import take_census
+from agent_health.observation import ResultClass as R
+from agent_health.prober.census import RunFacts, take_census
+from agent_health.prober.census_page import as_html
 from agent_health.prober.census_text import CSV_HEADS, as_csv, as_json, as_markdown, plain
 
 
@@ -76,6 +78,22 @@ def test_csv_has_one_fact_per_row() -> None:
     assert ["latencies", "discovery", "p99_ms", "1978.0"] in rows
     # What is not known is empty, not zero.
     assert ["platforms", "example.org", "alive_ratio", ""] in rows
+
+
+def test_every_format_says_that_two_runs_were_not_of_the_same_list() -> None:
+    counts: list[dict[R | None, int]] = [{R.OK: 48, R.REFUSED: 206}, {R.OK: 3, R.REFUSED: 4, None: 1}]
+    runs = [
+        RunFacts(began_at_s=MADE_AT_S + at, ended_at_s=MADE_AT_S + at, counts=count)
+        for at, count in enumerate(counts)
+    ]
+    taken = take_census(facts(runs=runs))
+    told = "+24.0 points (254 → 8 targets: not the same list)"
+    assert f"| {told} |" in as_markdown(taken)
+    assert told in as_html(taken)
+    assert "Not all were of the same list." in as_html(taken)
+    assert [run["other_list_of"] for run in json.loads(as_json(taken))["runs"]] == [None, 254]
+    assert ["other_list_of", "254"] in [row[2:] for row in csv.reader(io.StringIO(as_csv(taken), newline=""))]
+    assert "not the same list" not in as_markdown(take_census(facts()))
 
 
 def test_no_spreadsheet_computes_a_name() -> None:

@@ -81,8 +81,9 @@ def census(
     """Probe every agent of a list once, and tell what share of it is alive.
 
     By result, layer, platform, protocol generation and over time: a list that is counted again is compared
-    with the times before. Who could not be asked, and who was never asked, is told apart from who is down.
-    Progress goes to standard error, the report to standard output.
+    with the times before. A list that is named here is applied as it is, however much of it has gone; the
+    report marks where it was not the same list. Who could not be asked, and who was never asked, is told
+    apart from who is down. Progress goes to standard error, the report to standard output.
 
     \b
     Examples:

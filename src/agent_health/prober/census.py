@@ -28,6 +28,9 @@ MAX_PLATFORMS: Final = 1_000
 MAX_DIRECTORIES: Final = 1_000
 MAX_RUNS: Final = 100
 MAX_NAME_CHARS: Final = 256
+MAX_DRIFT_RATIO: Final = 0.1
+"""A list that has grown or shrunk by more from one pass to the next is not the same one: its share of the
+living is another list's."""
 ADDRESSES: Final = "(IP addresses)"
 """The platform of all targets whose host is an address: it has no domain."""
 UNNAMED: Final = "(not known)"
@@ -259,6 +262,8 @@ class Run(_Shown):
     """Of the measured, 0 to 1; null if none was."""
     change: Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)] | None
     """Of `alive_ratio` against the pass before; null if one of them is unknown, or there was none."""
+    other_list_of: Count | None
+    """How many targets the pass before had, if over a tenth more or fewer: not the same list; else null."""
 
 
 class Census(_Shown):
@@ -471,6 +476,7 @@ def _runs(facts: Sequence[RunFacts]) -> tuple[Run, ...]:
     """Return the latest MAX_RUNS, the oldest of them first."""
     runs: list[Run] = []
     before: float | None = None
+    listed: int | None = None
     for run in sorted(facts, key=lambda run: run.began_at_s)[-MAX_RUNS:]:
         groups = _groups(run.counts)
         now = groups.alive_ratio
@@ -481,10 +487,16 @@ def _runs(facts: Sequence[RunFacts]) -> tuple[Run, ...]:
                 groups=groups,
                 alive_ratio=now,
                 change=None if now is None or before is None else now - before,
+                other_list_of=None if _is_same_list(listed, groups.listed) else listed,
             )
         )
-        before = now
+        before, listed = now, groups.listed
     return tuple(runs)
+
+
+def _is_same_list(before: int | None, now: int) -> bool:
+    """Whether a list has so many targets as before, more or less; one without any tells nothing."""
+    return not before or not now or abs(now - before) <= MAX_DRIFT_RATIO * before
 
 
 def _name(text: str) -> str:

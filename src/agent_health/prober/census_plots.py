@@ -69,6 +69,8 @@ def latency_bar(took: Latency) -> str:
 def trend(runs: Sequence[Run]) -> str:
     """Draw the share of the living from run to run; a run of which nothing is known leaves a gap.
 
+    So does one that had another list: between two lists there is no way to go.
+
     Empty with fewer than two runs: there is no trend.
     """
     known = [(at, run) for at, run in enumerate(runs) if run.alive_ratio is not None]
@@ -79,8 +81,8 @@ def trend(runs: Sequence[Run]) -> str:
     places = [(at, _x(at, len(runs)), _y((run.alive_ratio or 0.0) / top), run) for at, run in known]
     lines = "".join(
         f'<line class="trend" x1="{x1:.3f}%" y1="{y1:.1f}" x2="{x2:.3f}%" y2="{y2:.1f}"/>'
-        for (at1, x1, y1, _), (at2, x2, y2, _) in pairwise(places)
-        if at2 == at1 + 1
+        for (at1, x1, y1, _), (at2, x2, y2, run) in pairwise(places)
+        if at2 == at1 + 1 and run.other_list_of is None
     )
     dots = "".join(
         f'<circle class="dot" cx="{x:.3f}%" cy="{y:.1f}" r="4">'
@@ -92,6 +94,8 @@ def trend(runs: Sequence[Run]) -> str:
         f"From {percent(first.alive_ratio)} alive on {first.began_at:%Y-%m-%d} "
         f"to {percent(last.alive_ratio)} on {last.began_at:%Y-%m-%d}, in {len(known)} runs."
     )
+    if any(run.other_list_of is not None for run in runs[1:]):
+        told += " Not all were of the same list."
     return (
         f'<svg class="trend" role="img" width="100%" height="{TREND_HEIGHT}" aria-label="{escape(told)}">'
         f"{_scale(top)}{lines}{dots}</svg>"

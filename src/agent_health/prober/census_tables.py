@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent_health.observation import ResultClass
-from agent_health.prober.census import Census, Group, Groups, NamedCount, NamedGroups, ratio
+from agent_health.prober.census import Census, Group, Groups, NamedCount, NamedGroups, Run, ratio
 
 MAX_SHOWN: Final = 50
 """Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
@@ -219,11 +219,18 @@ def _runs(census: Census) -> Table:
                 number(run.groups.listed),
                 *(number(count) for _, count in of_groups(run.groups)),
                 percent(run.alive_ratio),
-                NOT_KNOWN if run.change is None else f"{run.change * 100:+.1f} points",
+                _change(run),
             )
             for run in census.runs[-MAX_SHOWN:]
         ),
     )
+
+
+def _change(run: Run) -> str:
+    told = NOT_KNOWN if run.change is None else f"{run.change * 100:+.1f} points"
+    if run.other_list_of is None:
+        return told
+    return f"{told} ({number(run.other_list_of)} → {number(run.groups.listed)} targets: not the same list)"
 
 
 def of_groups(groups: Groups) -> tuple[tuple[Group, int], ...]:

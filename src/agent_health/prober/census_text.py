@@ -116,6 +116,8 @@ def _facts(census: Census) -> Iterator[_Fact]:
             yield part, count.name, "share", count.share
     for run in census.runs:
         yield from _of_groups("runs", run.began_at.isoformat(), run.groups, run.alive_ratio)
+        if run.other_list_of is not None:
+            yield "runs", run.began_at.isoformat(), "other_list_of", run.other_list_of
 
 
 def _of_results(census: Census) -> Iterator[_Fact]:
