@@ -14,6 +14,7 @@ from tests.support.hostile_server import (
     Reply,
     answer,
     as_json,
+    redirect,
     serving,
 )
 
@@ -140,3 +141,21 @@ async def test_a_file_without_a_token_is_wrong_usage(
     ended, server = await run({}, "--token-file", str(file))
     assert (ended, server.heads) == (3, [])
     assert not content or content not in capsys.readouterr().err
+
+
+async def test_a_network_is_followed_into_if_it_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving(
+        {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}, host="127.0.0.2"
+    ) as moved:
+        replies: dict[str, Reply] = {CARD_PATH: redirect(moved.url + CARD_PATH)}
+        refused, _ = await run(replies)
+        assert moved.heads == []
+        assert "'127.0.0.2', which is not asked: 127.0.0.2 is loopback" in capsys.readouterr().out
+        allowed, _ = await run(replies, "--allow-network", "127.0.0.0/8")
+    assert (refused, allowed) == (3, 0)
+
+
+async def test_what_is_no_network_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    ended, server = await run({}, "--allow-network", "nearby")
+    assert (ended, server.heads) == (3, [])
+    assert "10.1.0.0/16" in capsys.readouterr().err

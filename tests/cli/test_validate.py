@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support import hostile_server as hostile
 from tests.support.agent_check import SHORT_SECONDS, document
-from tests.support.hostile_server import HEALTH_PATH, Reply, answer, as_json, serving
+from tests.support.hostile_server import HEALTH_PATH, Reply, answer, as_json, redirect, serving
 
 from agent_health.cli import main
 from agent_health.document_reader import MAX_DOCUMENT_BYTES
@@ -105,6 +105,13 @@ async def test_a_url_is_read_at_its_path_or_else_at_the_well_known_one(
     shown = capsys.readouterr().out
     assert "plain http" in shown
     assert (path if len(path) > 1 else HEALTH_PATH) + ": a valid health document" in shown
+
+
+async def test_no_redirect_leads_to_another_host(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serving({HEALTH_PATH: as_json(document())}, host="127.0.0.2") as elsewhere:
+        ended = await validate_url(redirect(elsewhere.url + HEALTH_PATH), "")
+    assert (ended, elsewhere.heads) == (1, [])
+    assert "redirected to another origin" in capsys.readouterr().err
 
 
 async def test_a_wrong_content_type_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,11 +44,22 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help=f"Holds a token for full detail; else ${TOKEN_VARIABLE} is used."),
     ] = None,
+    allow_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-network",
+            metavar="NETWORK",
+            help="A private network that the agent may redirect to; may be repeated.",
+        ),
+    ] = None,
 ) -> int:
     """Ask an agent how it is, and say whether to call it.
 
     Reads the agent's card and its health document, each bounded in time and size, and decides as
     appendix A of the draft says: a request that fails means unknown, not unhealthy.
+
+    The host of URL may be anywhere. Where its redirects lead is the agent's own choice: another host
+    is asked only at public addresses, and in a network that --allow-network names.
 
     \b
     Examples:
@@ -78,7 +89,14 @@ def check(
     from agent_health.client import fetch_health  # noqa: PLC0415
 
     token = _token(token_file)
-    checked = asyncio.run(fetch_health(url, timeout_seconds=timeout_seconds, detail_token=token))
+    checked = asyncio.run(
+        fetch_health(
+            url,
+            timeout_seconds=timeout_seconds,
+            detail_token=token,
+            allowed_networks=allow_network or (),
+        )
+    )
     if as_json:
         from agent_health.client.check_report import check_report  # noqa: PLC0415 - loaded by now
 

@@ -28,7 +28,8 @@ def validate(
     """Say whether something is a health document, and where and why not.
 
     Every fault is told with its place (a JSON pointer) and the section of the draft that it offends.
-    Oddities are warnings. A URL without a path means its /.well-known/agent-health.
+    Oddities are warnings. A URL without a path means its /.well-known/agent-health; no redirect
+    leads to another host.
 
     \b
     Examples:

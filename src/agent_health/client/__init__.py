@@ -4,6 +4,7 @@
     check_report.py         how is that told as JSON?
     places.py               where may its card and its health document stand?
     bounded_get.py          what comes back from one GET, whatever the peer does?
+    reach.py                whom may an agent lead us to?
     redirects.py            where does a redirect lead, and do we follow it?
     http_headers.py         what do the answer's headers say that matters?
 

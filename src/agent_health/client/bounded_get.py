@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from agent_health.client.http_headers import max_age_seconds, retry_after_seconds, status_links, whole_number
+from agent_health.client.reach import LedInward, Reach
 from agent_health.client.redirects import MAX_SHOWN_CHARS, joined, refusal
 from agent_health.observation import ResultClass
 
@@ -30,8 +31,6 @@ MAX_REDIRECTS = 3
 MAX_HEADER_LINE_BYTES = 8190
 """Of the status line, and of each header field."""
 MAX_HEADERS = 128
-MAX_CONNECTIONS = 4
-"""Of the session that is opened for one check."""
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # What a GET can raise, all of it the peer's or the network's doing. ValueError: host names that no
@@ -94,21 +93,12 @@ def user_agent() -> str:
     return f"agent-health/{version} (+https://github.com/agent-health)"
 
 
-def new_session() -> aiohttp.ClientSession:
-    """Open a session without cookies, and without proxies or credentials from the environment."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,
-    )
-
-
-async def bounded_get(session: aiohttp.ClientSession, url: URL, ask: Ask) -> Answer:
+async def bounded_get(reach: Reach, url: URL, ask: Ask) -> Answer:
     """Get `url`, following redirects by hand; never raises for what the peer does."""
     started_s = perf_counter()
     followed = 0
     while True:
-        answer, location = await _ask_once(session, url, ask)
+        answer, location = await _ask_once(reach.session_for(url), url, ask)
         answer = replace(answer, latency_ms=(perf_counter() - started_s) * 1000)
         if location is None:
             return answer
@@ -247,6 +237,8 @@ def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
     match error:
         case TimeoutError():
             found = ResultClass.TIMEOUT, f"no complete answer from {place} in time"
+        case LedInward():
+            found = ResultClass.BLOCKED_ADDRESS, str(error)
         case aiohttp.ClientConnectorDNSError() | UnicodeError():
             found = ResultClass.DNS_FAILURE, f"the host name {url.raw_host!a} has no address"
         case aiohttp.ClientSSLError() | aiohttp.ServerFingerprintMismatch() | ssl.SSLError():

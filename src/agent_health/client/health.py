@@ -3,17 +3,18 @@
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 import aiohttp
 from yarl import URL
 
 from agent_health.agent_card import MAX_CARD_BYTES, AgentCard
 from agent_health.card_announcement import DEFAULT_HEALTH_PATH
-from agent_health.client.bounded_get import Answer, Ask, bounded_get, new_session
+from agent_health.client.bounded_get import Answer, Ask, bounded_get
 from agent_health.client.places import (
     NOTHING_ANNOUNCED,
     Announced,
@@ -25,6 +26,7 @@ from agent_health.client.places import (
     place_under,
     read_place,
 )
+from agent_health.client.reach import Reach
 from agent_health.client.redirects import is_same_origin
 from agent_health.decision import Decision, age_seconds, decide, duration_text, is_stale
 from agent_health.document import HealthDocument
@@ -33,6 +35,9 @@ from agent_health.errors import InvalidSetting
 from agent_health.finding import Finding
 from agent_health.observation import ResultClass
 from agent_health.served_body import is_absent, judge_card, judge_document
+
+if TYPE_CHECKING:
+    from agent_health.target_address import Network
 
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
@@ -87,6 +92,7 @@ async def fetch_health(
     get: Get | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
     detail_token: str | None = None,
+    allowed_networks: Sequence[str] = (),
 ) -> HealthCheck:
     """Read an agent's card and its health document, and decide whether to call it.
 
@@ -97,19 +103,22 @@ async def fetch_health(
 
     `timeout_seconds` (above 0, at most 300) is for everything together. `detail_token` goes as Bearer to
     the health document on the origin of `url`, nowhere else. A session of your own keeps its cookies,
-    proxies and default headers; ours has none. Addresses are not judged: whoever lets strangers choose
-    `url` gives a `get` that refuses those of the own network; it is asked in place of a session.
+    proxies and default headers, and is asked for the host of `url` alone; ours has none.
+
+    The host of `url` may be anywhere: whoever asks has named it. Where the agent leads from there is its own
+    choice: another host is asked only at public addresses, and in `allowed_networks` (such as `10.1.0.0/16`;
+    a metadata address of a cloud never). Whoever lets strangers choose `url` as well gives a `get` that
+    judges every address; it is asked in place of a session, and `allowed_networks` is its own affair.
     """
     given = read_place(url)
     _check_settings(timeout_seconds, detail_token)
+    networks = _networks(allowed_networks)
     started_s = asyncio.get_running_loop().time()
     visit = _Visit(url, given, started_s, timeout_seconds, detail_token)
     if get is not None:
         return await _check(get, visit)
-    if session is not None:
-        return await _check(partial(bounded_get, session), visit)
-    async with new_session() as own:
-        return await _check(partial(bounded_get, own), visit)
+    async with Reach(given.url, networks, session) as reach:
+        return await _check(partial(bounded_get, reach), visit)
 
 
 async def fetch_document(
@@ -124,9 +133,10 @@ async def fetch_document(
     has_path = given.url.raw_path != "/"
     place = given.url if has_path else place_under(given.url, "", DEFAULT_HEALTH_PATH)
     deadline_s = asyncio.get_running_loop().time() + timeout_seconds
-    async with new_session() as session:
+    async with Reach(given.url) as reach:
+        # Its redirects stay with the host that was named, so that no other is judged.
         ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=deadline_s)
-        answer = await bounded_get(session, place, ask)
+        answer = await bounded_get(reach, place, ask)
     findings = [] if answer.url.scheme == "https" else [_NOT_HTTPS]
     if not answer.is_json:
         message = f"expected application/json; got {answer.content_type or 'none'}"
@@ -143,6 +153,14 @@ def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
     ):
         expected = f"1 to {MAX_TOKEN_CHARS} visible ASCII characters"
         raise InvalidSetting("detail_token", "something else (not shown)", expected)
+
+
+def _networks(allowed: Sequence[str]) -> "Sequence[Network]":
+    if not allowed:
+        return ()
+    from agent_health.target_address import read_networks  # noqa: PLC0415 - few name any
+
+    return read_networks(allowed, "allowed_networks")
 
 
 @dataclass(frozen=True, slots=True)
