@@ -170,12 +170,32 @@ def test_wrong_usage_is_told_on_one_line(
     assert complaint.count("\n") == 1
 
 
-def test_a_list_that_cannot_be_read_has_no_census(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "list.txt").write_text('{"neither": "fish nor fowl"}')
+@pytest.mark.parametrize("body", [b'{"neither": "fish nor fowl"}', bytes(range(256)), b"", None])
+def test_a_list_that_cannot_be_read_has_no_census_and_leaves_nothing(
+    body: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if body is None:
+        (tmp_path / "list.txt").mkdir()
+    else:
+        (tmp_path / "list.txt").write_bytes(body)
     assert main(["census", "list.txt"]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "list.txt: not read" in shown.err
+    assert [file.name for file in tmp_path.iterdir()] == ["list.txt"]
+
+
+def test_a_database_that_was_there_stays_though_its_list_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("http://127.0.0.1:9/\n")
+    assert main(["census", "list.txt"]) == 0
+    (tmp_path / "list.txt").write_bytes(bytes(range(256)))
+    main(["census", "list.txt"])
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "empty.db.crawl").touch()
+    assert main(["census", "list.txt", "--database", "sqlite:///empty.db"]) == 1
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names >= {"list.txt", "list.db", "list.db.crawl", "empty.db", "empty.db.crawl"}
+    assert main(["census", "list.db"]) == 0
 
 
 def test_a_file_that_is_no_database_of_ours_is_refused(

@@ -145,7 +145,9 @@ def run_crawl(
     async def ran(progress: "Progress") -> "Crawled":
         stop = asyncio.Event()
         opened = (
-            open_local_home(place, report) if isinstance(place, str) else open_registry_home(place, report)
+            open_local_home(place, report, is_once=is_once)
+            if isinstance(place, str)
+            else open_registry_home(place, report)
         )
         with stopped_by_signals(stop, progress.say):
             async with opened as home:

@@ -9,7 +9,7 @@ import fcntl
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +27,7 @@ from agent_health.cli.directory_import import TakesLists
 from agent_health.cli.local_registry import LocalDirectories, LocalRegistry, LocalTargets
 from agent_health.cli.server_database import sqlite_file
 from agent_health.client import RegistryClient
-from agent_health.errors import InvalidSetting
+from agent_health.errors import AgentHealthError, InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.jobs import Deed
 from agent_health.registry.claim_shards import LeavingWorker, leave_shards
@@ -46,6 +46,8 @@ SWEEP_SECONDS: Final = 2.0
 """How often agents that fall silent are looked for: of those that are probed, no deadline is near."""
 LOCK_SUFFIX: Final = ".crawl"
 """Of the file beside a database that says that somebody crawls with it."""
+DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
+"""Of the files that SQLite keeps a database in."""
 REPORT_SECONDS: Final = 3600.0
 RESUMED_SECONDS: Final = 86_400.0
 """A pass that was broken off longer ago is not gone on with: what it saw is old."""
@@ -260,45 +262,72 @@ async def open_registry_home(place: RegistryPlace, report: Path | None = None) -
 
 
 @asynccontextmanager
-async def open_local_home(url: str, report: Path | None = None) -> AsyncIterator[LocalHome]:
+async def open_local_home(
+    url: str, report: Path | None = None, *, is_once: bool = False
+) -> AsyncIterator[LocalHome]:
     """Open a database, set up if it is empty; it is closed at the end of the block.
 
-    `report` is a directory into which a census is written now and then, and at the end.
+    `report` is a directory into which a census is written now and then, and at the end. `is_once`: an SQLite
+    file that was made here goes again if no list came to stand in it; one that was there before never does.
 
     InvalidSetting if somebody else crawls with it. SchemaOutdated, ForeignDatabase, StoreUnavailable.
     """
     file = sqlite_file(url)
     with _alone_with(file):
+        made = file if is_once and file is not None and not file.exists() else None
         database = open_database(url)
+        is_empty = False
         try:
             await database.write(schema.set_up_or_check)
             home = LocalHome(url, database, report, is_alone=file is not None)
             if file is not None:
                 await home.clear()
-            yield home
+            try:
+                yield home
+            finally:
+                with suppress(AgentHealthError):
+                    is_empty = made is not None and not await home.lists.all()
             await prune_history(database)
             await home.write_report()
         finally:
             await database.close()
+            if made is not None and is_empty:
+                for suffix in DATABASE_SUFFIXES:
+                    made.with_name(made.name + suffix).unlink(missing_ok=True)
 
 
 @contextmanager
 def _alone_with(file: Path | None) -> Iterator[None]:
-    """Keep everybody else from crawling with an SQLite file, as long as this process lives."""
+    """Keep everybody else from crawling with an SQLite file, as long as this process lives.
+
+    The lock stays beside the database; if none is there at the end, a lock that was made here goes too.
+    """
     if file is None:
         yield
         return
     lock = file.with_name(file.name + LOCK_SUFFIX)
+    was_there = lock.exists()
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise InvalidSetting("database", str(file), f"a file that can be made ({error.strerror})") from None
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _has_locked(fd, lock):
             expected = "a database that no other crawl is using: one is under way"
-            raise InvalidSetting("database", str(file), expected) from None
-        yield
+            raise InvalidSetting("database", str(file), expected)
+        try:
+            yield
+        finally:
+            if not was_there and not file.exists():
+                lock.unlink(missing_ok=True)
     finally:
         os.close(fd)
+
+
+def _has_locked(fd: int, lock: Path) -> bool:
+    """Lock a file; False if somebody else has it, or has removed it so that it keeps nobody out."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(fd), lock.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
