@@ -16,6 +16,7 @@ from tests.support.hand_clock import HandClock
 from tests.support.recording import agent, published, record, samples
 from tests.support.scripted import PLAIN, Server, final, play, start
 from tests.support.servers import REPOSITORY
+from tests.support.small_disk import fill, mounted
 
 from agent_health import AgentHealth
 from agent_health.document import HealthStatus
@@ -32,36 +33,12 @@ def clock() -> HandClock:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """A disk of its own, mounted with options such as `size=1m`."""
-    mounted: list[Path] = []
-
-    def mount(options: str) -> Path:
-        place = tmp_path / "disk"
-        place.mkdir(exist_ok=True)
-        made = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True, check=False
-        )
-        if made.returncode:
-            pytest.skip(f"NOT RUN, a tmpfs may not be mounted here (root is needed): {made.stderr.decode()}")
-        mounted.append(place)
-        return place
-
-    yield mount
-    for place in mounted:
-        subprocess.run(["umount", "--lazy", place], check=True)
+    with contextlib.ExitStack() as stack:
+        yield lambda options: stack.enter_context(mounted(tmp_path / "disk", options))
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING]
-
-
-def fill(place: Path) -> int:
-    """Write until the disk is full; return how much went in."""
-    path = place / "filling"
-    with path.open("ab", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    assert os.statvfs(place).f_bavail == 0
-    return path.stat().st_size
 
 
 def expect_private_counting(health: AgentHealth, caplog: pytest.LogCaptureFixture) -> None:

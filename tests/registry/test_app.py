@@ -1,12 +1,19 @@
 """Does the server's own health show whether it can serve?"""
 
+import asyncio
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from tests.support.databases import WoundClock, opened
-from tests.support.registry_api import RegistryApi
+from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.small_disk import fill, mounted
+
+from agent_health.storage.database import ROOM_BYTES
+
+FACTS = {f"fact {number}": "x" * 100 for number in range(10)}
 
 
 async def test_a_server_that_can_store_nothing_says_that_it_is_ill(
@@ -25,3 +32,33 @@ async def test_a_server_that_can_store_nothing_says_that_it_is_ill(
                 assert (await api.ask("GET", "/healthz", key=None)).status == 503
         assert (await api.ask("GET", "/healthz", key=None)).status == 200
         assert (await api.ask("POST", "/api/v1/agents", {"agent_id": "a"})).status == 201
+
+
+@pytest.mark.fault
+async def test_a_server_whose_disk_is_full_is_ill_until_there_is_room_again(
+    tmp_path: Path, clock: WoundClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with mounted(tmp_path / "disk", "size=2m") as disk:
+        async with opened("sqlite", disk, clock.now_s) as database:
+            api = RegistryApi(database, clock)
+            await api.add_keys()
+
+            async def register_many() -> set[int]:
+                bodies = ({"agent_id": f"a{number}", "metadata": FACTS} for number in range(60))
+                answers = await asyncio.gather(*(api.ask("POST", AGENTS, body) for body in bodies))
+                return {answer.status for answer in answers}
+
+            filled = fill(disk)
+            os.truncate(disk / "filling", filled - ROOM_BYTES // 2)
+            for _ in range(3):
+                assert await register_many() == {503}
+                # One row is stored in what the log has kept of the disk; that is no sign of room.
+                assert (await api.ask("GET", "/healthz", key=None)).status == 503
+            assert os.statvfs(disk).f_bavail == 0
+            (disk / "filling").unlink()
+            assert (await api.ask("GET", "/healthz", key=None)).status == 200
+            assert await register_many() == {201}
+    assert [line for line in caplog.messages if line.startswith("changes")] == [
+        "changes cannot be stored: the database does not answer (database or disk is full)",
+        "changes are stored again",
+    ]

@@ -258,6 +258,9 @@ def _healthz(registry: Registry) -> Answer:
                 await registry.door.database.write(
                     lambda transaction: registry_row.store(transaction, registry_row.lock(transaction))
                 )
+            if (failure := registry.database.writes.failure) is not None:
+                # It fitted into what the disk had left, as others may not.
+                raise failure
         except StoreUnavailable as error:
             return error_response(error)
         return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})

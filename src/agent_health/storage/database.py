@@ -6,6 +6,7 @@ fails alone. On PostgreSQL each has its own connection, and the server groups th
 """
 
 import asyncio
+import errno
 import logging
 import os
 import sqlite3
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine, event, func, make_url, select
@@ -51,6 +53,8 @@ STATEMENT_SECONDS = 30.0
 WARN_AGAIN_SECONDS = 60.0
 """Between two lines in the log that say that changes fail."""
 READER_THREADS = 2
+ROOM_BYTES = 262_144
+"""That the disk must have left before changes to SQLite count as stored again: more than one change takes."""
 MAX_TRIES = 5
 """Of a deed whose transaction PostgreSQL gave up because of another one."""
 
@@ -64,6 +68,7 @@ _SQLITE_IS_AWAY = frozenset({
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_NOTADB,
 })  # fmt: skip
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SQLITE_IS_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _PRIMARY_CODE = 0xFF
 
@@ -110,7 +115,8 @@ class WriteWatch:
 
     def __init__(self) -> None:
         self.failure: StoreUnavailable | None = None
-        """Of the last change; None if it was stored, or failed through no fault of the database."""
+        """Of the last change; None if it was stored with room for others, or failed through no fault of the
+        database."""
         self._warned_at_s = -inf
         self._is_said = False
 
@@ -199,8 +205,11 @@ class SqliteDatabase:
         self._waiting: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
         is_memory = url.database in {None, "", ":memory:"}
+        self._directory: Path | None = None
         if not is_memory:
             _make_private(Path(str(url.database)))
+            # Where SQLite keeps its log, also of a file that is a link.
+            self._directory = Path(str(url.database)).resolve().parent
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="registry-writer")
         self._write_engine = self._engine("BEGIN IMMEDIATE")
         if is_memory:
@@ -243,8 +252,12 @@ class SqliteDatabase:
                 if isinstance(failure := outcomes[0].error, StoreUnavailable):
                     # Then all of them have failed.
                     self.writes.failed(failure)
-                elif has_changed:
-                    # What changes nothing succeeds on a full disk too.
+                elif (
+                    has_changed
+                    and self.writes.failure is not None
+                    and await loop.run_in_executor(self._writer, self._has_room)
+                ):
+                    # What changes nothing succeeds on a full disk too, and so does what still fits.
                     self.writes.succeeded()
                 for waiting, outcome in zip(group, outcomes, strict=True):
                     _resolve(waiting.done, outcome)
@@ -265,6 +278,20 @@ class SqliteDatabase:
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait
             return [_Outcome(error=error)] * len(deeds), False
         return outcomes, has_changed
+
+    def _has_room(self) -> bool:
+        """Whether the disk can hold ROOM_BYTES more: the log may have kept some room that it reuses.
+
+        They are taken and given back at once, since no count of free blocks knows of quotas.
+        """
+        if self._directory is None:
+            return True
+        try:
+            with TemporaryFile(buffering=0, dir=self._directory) as file:
+                return file.write(bytes(ROOM_BYTES)) == ROOM_BYTES
+        except OSError as error:
+            # Anything else tells nothing about the disk.
+            return error.errno not in _NO_ROOM
 
     def _run_in_savepoint(self, connection: Connection, deed: Callable[[Transaction], Any]) -> _Outcome:
         savepoint = connection.begin_nested()
