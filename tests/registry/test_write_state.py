@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from tests.support.asgi_client import Answer
+from tests.support.asgi_client import Answer, ask
 from tests.support.registry_api import RegistryApi
 
 from agent_health.access import Role
@@ -144,6 +144,27 @@ async def test_a_write_needs_its_token(api: RegistryApi) -> None:
 async def test_who_holds_nothing_by_its_role_writes_nothing(api: RegistryApi, role: Role) -> None:
     assert _told(await _write(api, role, 1)) == (403, "not_allowed")
     assert await _rejected(api) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("x-fencing-token", 422), ("x-api-key", 401), ("authorization", 401)]
+)
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_a_header_that_comes_twice_counts_for_nobody(
+    api: RegistryApi, name: str, status: int, *, is_same: bool
+) -> None:
+    key, other = await _agents(api)
+    token = (await _hold(api, key))["fencing_token"]
+    sent = {"content-type": "application/json", "x-api-key": key, "x-fencing-token": str(token)}
+    if name == "authorization":
+        sent["authorization"] = f"Bearer {sent.pop('x-api-key')}"
+    others = {"x-fencing-token": str(token + 1), "x-api-key": other, "authorization": f"Bearer {other}"}
+    headers = [(one.encode(), value.encode()) for one, value in sent.items()]
+    doubled = [*headers, (name.encode(), (sent[name] if is_same else others[name]).encode())]
+    for orderly in (doubled, doubled[::-1]):
+        answer = await ask(api.app, STATE, method="PUT", body={"step": 1}, headers=orderly)
+        assert answer.status == status, answer.body
+    assert (await ask(api.app, STATE, method="PUT", body={"step": 1}, headers=headers)).status == 200
 
 
 async def test_a_state_is_a_small_shallow_object(api: RegistryApi) -> None:

@@ -74,7 +74,8 @@ class Door:
             return problem(500, "internal", "an error of ours; it was logged")
 
     async def _reply(self, operation: Operation, request: Request) -> Reply | AgentHealthError:
-        digest = self.digest_of_caller(headers_in(request.scope))
+        headers = headers_in(request.scope)
+        digest = self.digest_of_caller(headers)
         self.check_rate(digest)
 
         def check(caller: Principal) -> None:
@@ -97,7 +98,7 @@ class Door:
                 path=request.path_params,
                 body=body,
                 query=query,
-                headers=request.headers,
+                headers=headers,
                 digest=digest,
                 webhook_networks=self._webhook_networks,
             )
@@ -215,7 +216,7 @@ def _check_plain(headers: Mapping[str, str]) -> None:
 def headers_in(scope: Scope) -> dict[str, str]:
     """Return a request's headers by their names in lower case; those of one name are joined (RFC 9110 5.3).
 
-    So two keys are none: which one counts must not depend on who reads them.
+    So two keys are none, and two tokens no number: which one counts must not depend on who reads them.
     """
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     if len(headers) < len(scope["headers"]):

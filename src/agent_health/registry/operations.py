@@ -36,6 +36,7 @@ class Call:
     body: BaseModel | None
     query: BaseModel | None
     headers: Mapping[str, str]
+    """By their names in lower case; see `headers_in`."""
     digest: bytes = field(repr=False)
     """Of the caller's key."""
     webhook_networks: Sequence[Network] = ()

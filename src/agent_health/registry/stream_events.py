@@ -211,11 +211,11 @@ def _wanted(request: Request) -> tuple[StreamQuery, int | None]:
     """Return what the query says, and behind which event to begin; InvalidRequest."""
     query = checked(StreamQuery, query_of(request))
     assert isinstance(query, StreamQuery)  # noqa: S101 - just read as one
-    return query, _last_event_id(request) if "last-event-id" in request.headers else query.after
+    last_event_id = headers_in(request.scope).get("last-event-id")
+    return query, query.after if last_event_id is None else _sequence_in(last_event_id)
 
 
-def _last_event_id(request: Request) -> int:
-    text = request.headers["last-event-id"]
+def _sequence_in(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text[:MAX_DIGITS]) <= MAX_NUMBER):
         expected = "Last-Event-ID: expected the id of an event of this stream"
         raise InvalidRequest([Finding("invalid_event_id", "", expected)])
