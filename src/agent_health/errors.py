@@ -427,6 +427,14 @@ class DatabaseNotEmpty(AgentHealthError):
         self.tables = tuple(tables)
 
 
+class DatabaseInUse(AgentHealthError):
+    """Somebody has the SQLite file open in which everything is to be replaced."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__(f"{file} is in use: stop the server, and whatever else has it open, first")
+        self.file = file
+
+
 class RowRefused(AgentHealthError):
     """The database does not take rows that it is to hold again, or has no such table."""
 

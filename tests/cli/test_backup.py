@@ -2,10 +2,13 @@
 
 import gzip
 import os
+import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
 from tests.support.databases import bare_url
+from tests.support.registry_server import RegistryServer
 
 from agent_health.cli import main
 
@@ -102,3 +105,52 @@ def test_a_directory_that_is_not_there_ends_with_one(
 ) -> None:
     assert main(["backup", str(tmp_path / "absent" / "b.gz"), "--database", filled]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_a_file_that_a_server_has_open_is_not_restored_to(
+    registry: RegistryServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "registry.gz"
+    assert main(["backup", str(file), "--database", registry.database_url]) == 0
+    assert main(["agents", "register", "since-the-backup"]) == 0
+    capsys.readouterr()
+    for options in ([], ["--force"]):
+        assert main(["restore", str(file), "--database", registry.database_url, *options]) == 1
+        said = capsys.readouterr().err
+        assert "registry.db is in use: stop the server" in said
+        assert said.count("\n") == 1
+    assert main(["agents", "show", "since-the-backup"]) == 0
+    registry.stop()
+    assert main(["restore", str(file), "--database", registry.database_url, "--force"]) == 0
+    registry.start()
+    assert main(["agents", "show", "since-the-backup", "--registry", registry.url]) == 1
+
+
+def test_a_command_that_is_just_at_its_end_is_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, url = tmp_path / "registry.gz", f"sqlite:///{tmp_path}/registry.db"
+    assert main(["keys", "create", "--role", "admin", "--name", "alice", "--database", url]) == 0
+    assert main(["backup", str(file), "--database", url]) == 0
+    other = sqlite3.connect(tmp_path / "registry.db", check_same_thread=False)
+    other.execute("PRAGMA journal_mode=WAL")
+    other.execute("SELECT count(*) FROM registry").fetchall()
+    leaving = threading.Timer(0.2, other.close)
+    leaving.start()
+    try:
+        assert main(["restore", str(file), "--database", url, "--force"]) == 0
+    finally:
+        leaving.join()
+
+
+def test_a_file_that_is_no_database_is_not_restored_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, url = tmp_path / "registry.gz", f"sqlite:///{tmp_path}/registry.db"
+    assert main(["keys", "create", "--role", "admin", "--name", "alice", "--database", url]) == 0
+    assert main(["backup", str(file), "--database", url]) == 0
+    (tmp_path / "diary.db").write_bytes(b"Dear diary, " * 1_000)
+    capsys.readouterr()
+    assert main(["restore", str(file), "--database", f"sqlite:///{tmp_path}/diary.db", "--force"]) == 1
+    assert "file is not a database" in capsys.readouterr().err
+    assert (tmp_path / "diary.db").read_bytes() == b"Dear diary, " * 1_000

@@ -54,10 +54,12 @@ def restore(
 
     All or nothing: the file is read whole before anything is changed. Every lease is over then, and all
     new fencing tokens are above all old ones. Nobody dies of the time since the backup. Agents that were
-    erased since are back: erase them again. Move archives that were written since to another place.
+    erased since are back: `agent-health agents erase` them again. Move archives that were written since
+    to another place.
 
     Stop all servers of this database first, and start them again afterwards: what they remember is of
-    another past. One that runs all the same ends its event streams.
+    another past. An SQLite file that anybody has open is not restored to. On PostgreSQL it cannot be known:
+    a server that runs all the same ends its event streams.
 
     \b
     Examples:
@@ -71,10 +73,13 @@ def restore(
     from functools import partial  # noqa: PLC0415
 
     from agent_health.registry.back_up import restore as put_back  # noqa: PLC0415 - see backup
-    from agent_health.storage import backup_file  # noqa: PLC0415
+    from agent_health.storage import backup_file, file_use  # noqa: PLC0415
 
     # Before the database is opened, which would create an SQLite file.
     backup_file.check(file)
+    place = sqlite_file(database)
+    if place is not None and place.exists():
+        file_use.check_unused(place)
     deed = partial(put_back, file=file, is_forced=is_forced, actor=ACTOR)
     restored = run_deed(database, deed, must_exist=False)
     told = f"{restored.agents} agents; fencing tokens go on in epoch {restored.epoch}"
