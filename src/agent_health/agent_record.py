@@ -384,6 +384,17 @@ class AgentList(BaseModel):
     pool: Pool | None = None
 
 
+class Erasure(BaseModel):
+    """What was erased of an agent, and what will be."""
+
+    agent_id: str
+    events: int
+    """How many payloads gave way to their hash."""
+    archived_sequence: int
+    """Events up to here are in archived files, perhaps some of this agent: they are erased there within an
+    hour, or once the files are back, and then `archive.erased` says so. 0 if there are none."""
+
+
 def etag_of(incarnation: int, version: int) -> str:
     """The record's entity tag: an older life's tag never matches again, though the version starts anew."""
     return f'"{version}"' if incarnation == 1 else f'"{incarnation}.{version}"'

@@ -52,6 +52,6 @@ class StateRecord(BaseModel):
     """From 1; rises by one with each write."""
     fencing_token: int
     """Of the write."""
-    holder: str
-    """Who wrote."""
+    holder: str | None = None
+    """Who wrote; absent once that agent was erased."""
     written_at: Time

@@ -158,7 +158,7 @@ def test_whom_a_url_does_not_single_out_is_named_by_its_id(
 
 
 @pytest.mark.parametrize(
-    "command", ["drain", "deregister", "command {} drain", "maintenance {} --for 1h --reason disk"]
+    "command", ["drain", "deregister", "erase", "command {} drain", "maintenance {} --for 1h --reason disk"]
 )
 def test_who_is_changed_is_named_by_its_id(command: str, capsys: Captured) -> None:
     url = "https://agent.example"

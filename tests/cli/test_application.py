@@ -13,7 +13,7 @@ from agent_health.cli import main
 HELPS = (
     ["--help"], ["-h"], ["check", "--help"], ["validate", "--help"],
     *(["agents", command, "--help"]
-      for command in ("list", "show", "register", "drain", "deregister", "command", "maintenance")),
+      for command in ("list", "show", "register", "drain", "deregister", "command", "maintenance", "erase")),
     *(["events", command, "-h"] for command in ("list", "tail", "verify")),
     *(["keys", command, "-h"] for command in ("create", "list", "rotate", "revoke")),
     *([command, "--help"] for command in ("serve", "migrate", "backup", "restore")),

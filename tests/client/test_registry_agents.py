@@ -242,3 +242,13 @@ async def test_an_end_whose_answer_was_lost_is_no_conflict(status: str, *, is_do
             with pytest.raises(Conflict):
                 await client.agents.deregister("a")
     assert len(server.heads) == 2
+
+
+async def test_an_agent_is_forgotten_for_ever(client: RegistryClient) -> None:
+    record = await client.agents.register("a")
+    with pytest.raises(Stale):
+        await client.agents.erase("a", if_match='"9"')
+    erased = await client.agents.erase("a", if_match=record.etag)
+    assert (erased.agent_id, erased.events, erased.archived_sequence) == ("a", 3, 0)
+    with pytest.raises(NotFound):
+        await client.agents.erase("a")

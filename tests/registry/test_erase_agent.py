@@ -4,6 +4,7 @@ from pathlib import Path
 from sqlalchemy import select
 from tests.registry.test_archive_events import archive_everything
 from tests.registry.test_verify_events import live_a_little, report
+from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import AGENTS, RegistryApi
@@ -15,6 +16,7 @@ from agent_health.storage.tables import metadata
 from agent_health.target import target_id
 
 RECORD = f"{AGENTS}/agent-1/record"
+STATE = "/api/v1/intents/i1/state/s1"
 
 
 def _words(transaction: Transaction) -> dict[str, str]:
@@ -35,6 +37,7 @@ async def test_nothing_is_left_of_an_agent_but_its_id_in_the_log(api: RegistryAp
     await api.ask("POST", "/api/v1/leases", {"resource": "r:1"}, key=key)
     await api.ask("POST", f"{AGENTS}/agent-1/commands", {"command": "drain", "reason": "Mrs Secret"})
     await api.beat("agent-1", key, client_timestamp="2020-01-01T00:00:00Z")
+    await write_state(api, key)
     await api.register("agent-2")
     answer = await api.ask("DELETE", RECORD)
     assert answer.status == 200, answer.body
@@ -44,6 +47,24 @@ async def test_nothing_is_left_of_an_agent_but_its_id_in_the_log(api: RegistryAp
     assert (await api.ask("GET", f"{AGENTS}/agent-1")).status == 404
     assert (await api.beat("agent-1", key)).status == 401
     assert (await api.record("agent-2"))["status"] == "active"
+
+
+async def write_state(api: RegistryApi, key: str, **state: int) -> Answer:
+    held = await api.ask("POST", "/api/v1/leases", {"resource": "intent:i1/s1"}, key=key)
+    token = str(held.json()["fencing_token"])
+    return await api.ask("PUT", STATE, state, key=key, headers={"x-fencing-token": token})
+
+
+async def test_a_state_stays_with_its_intent_without_the_name_of_who_wrote_it(api: RegistryApi) -> None:
+    record, other = await api.register("agent-1"), await api.register("agent-2")
+    written = (await write_state(api, record["agent_key"], step=7)).json()
+    assert written["holder"] == "agent-1"
+    assert (await api.ask("DELETE", RECORD)).status == 200
+    kept = (await api.ask("GET", STATE)).json()
+    assert kept == {name: value for name, value in written.items() if name != "holder"}
+    again = (await write_state(api, other["agent_key"], step=8)).json()
+    assert (again["version"], again["holder"]) == (2, "agent-2")
+    assert again["fencing_token"] > kept["fencing_token"]
 
 
 async def test_nothing_is_left_of_a_target_that_showed_life(api: RegistryApi, clock: WoundClock) -> None:

@@ -13,6 +13,7 @@
     agents.py           which agents are there, and what becomes of them?
     agent_page.py       how is an agent's record shown to people?
     maintenance.py      when may nothing take an agent down?
+    erase.py            how is an agent forgotten?
     tasks.py            what is to be done, and how does it go on?
     task_page.py        how is a task shown to people?
     events.py           what has happened, and what is happening?

@@ -14,6 +14,7 @@ from agent_health.cli.census import census
 from agent_health.cli.check import check
 from agent_health.cli.crawl import crawl
 from agent_health.cli.directories import directories
+from agent_health.cli.erase import erase
 from agent_health.cli.events import events
 from agent_health.cli.keys import keys
 from agent_health.cli.maintenance import maintenance
@@ -120,6 +121,7 @@ _application.command(context_settings=_CONTEXT)(recheck)
 _application.add_typer(targets, context_settings=_CONTEXT)
 _application.add_typer(directories, context_settings=_CONTEXT)
 agents.command()(maintenance)
+agents.command()(erase)
 _application.add_typer(agents, context_settings=_CONTEXT)
 _application.add_typer(tasks, context_settings=_CONTEXT)
 _application.add_typer(events, context_settings=_CONTEXT)

@@ -15,6 +15,7 @@ from agent_health.agent_record import (
     Body,
     Capacity,
     CommandRequest,
+    Erasure,
     Heartbeat,
     HeartbeatConfig,
     HeartbeatReply,
@@ -235,6 +236,18 @@ class RegistryAgents:
             # The earlier try, whose answer was lost, has done it.
             if not (error.may_be_repeat and error.details.get("status") == Status.DEREGISTERED):
                 raise
+
+    async def erase(self, agent_id: str, *, if_match: str | None = None) -> Erasure:
+        """Forget an agent for ever; its id stays in the log, in which payloads give way to their hashes.
+
+        NotFound if nobody is called so any more: after a lost answer, that it was done.
+        """
+        question = Question(
+            method="DELETE",
+            path=path_of("agents", agent_id, "record"),
+            headers={} if if_match is None else {"If-Match": if_match},
+        )
+        return await self._connection.ask_for(Erasure, question)
 
     async def send_command(
         self,

@@ -1,13 +1,14 @@
 """How is an agent forgotten? (`DELETE /api/v1/agents/{agent_id}/record`)
 
 Deregistering keeps the record for audit; erasing keeps nothing of it. The log stays whole: each payload
-of the agent's events gives way to its hash. What was archived before is in files: whichever server
-process has them does the same there (`erase_archives`), and an event says when no file tells of it.
+of the agent's events gives way to its hash, and the id stays as their subject and actor, which the chain
+covers. What belongs to others stays without the name: tasks, and states of intents. What was archived
+before is in files: whichever server process has them does the same there (`erase_archives`), and an event
+says when no file tells of it.
 """
 
-from pydantic import BaseModel
-
 from agent_health.access import Action
+from agent_health.agent_record import Erasure
 from agent_health.document import HealthStatus
 from agent_health.event import AgentErased, EventDraft, EventType
 from agent_health.lifecycle import ALIVE, Signal
@@ -17,24 +18,17 @@ from agent_health.registry.find_agents import existing_agent
 from agent_health.registry.judge_agents import Change
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.replay import Replay
-from agent_health.storage import archive_erasures, event_log, logged_states, targets
+from agent_health.storage import archive_erasures, event_log, logged_states, states, targets
 from agent_health.storage.archive_erasures import ArchiveErasure
 from agent_health.storage.database import Transaction
 
 
-class Erasure(BaseModel):
-    """What was erased, and what will be."""
-
-    agent_id: str
-    events: int
-    """How many payloads gave way to their hash."""
-    archived_sequence: int
-    """Events up to here are in archived files, perhaps some of this agent: they are erased there within an
-    hour, or once the files are back, and then `archive.erased` says so. 0 if there are none."""
-
-
 def erase_agent(transaction: Transaction, call: Call) -> Reply:
-    """End an agent's life if it has one, and remove all that is known of it."""
+    """End an agent's life if it has one; remove its record, keys and target, and what its events tell.
+
+    What stays: its id in the log, as who did something and whom it was about, since the chain of hashes
+    covers it; tasks and states of intents that it worked on, without its name.
+    """
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
     agent_id = agent.agent_id
@@ -50,6 +44,7 @@ def erase_agent(transaction: Transaction, call: Call) -> Reply:
         )
         change_status(transaction, [change], call.actor)
     logged_states.forget_holder(transaction, agent_id)
+    states.forget_holder(transaction, agent_id)
     logged_states.remove_agent(transaction, agent_id)
     # A directory that still lists it makes it a target anew, of which nothing is known.
     targets.remove(transaction, agent_id)
@@ -74,7 +69,7 @@ OPERATIONS = (
     Operation(
         method="DELETE",
         path="/api/v1/agents/{agent_id}/record",
-        summary="Forget an agent; the payloads of its events give way to their hashes",
+        summary="Forget an agent but for its id in the log; its events' payloads give way to their hashes",
         action=Action.ERASE,
         deed=erase_agent,
         answer=Erasure,

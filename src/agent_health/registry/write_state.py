@@ -109,7 +109,7 @@ def _resource(call: Call) -> str:
 
 def _token(call: Call) -> int:
     """Return the fencing token that came with the request."""
-    text = call.headers.get(TOKEN_HEADER)
+    text = call.headers.get(TOKEN_HEADER.lower())
     if text is None:
         raise TokenRequired
     is_number = text.isascii() and text.isdecimal() and len(text) <= MAX_TOKEN_DIGITS
@@ -121,7 +121,10 @@ def _token(call: Call) -> int:
 
 def _written(state: StoredState, call: Call) -> EventDraft:
     payload = StateWritten(
-        resource=state.resource, holder=state.holder, fencing_token=state.token, version=state.version
+        resource=state.resource,
+        holder=holder_of(call.caller),
+        fencing_token=state.token,
+        version=state.version,
     )
     return EventDraft(
         type=EventType.STATE_WRITTEN,
