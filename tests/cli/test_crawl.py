@@ -101,6 +101,21 @@ async def test_a_definition_that_changes_tells_what_it_has_left_and_where_result
     assert "agent-health directories remove agents.txt --database sqlite:///other.db" in told
 
 
+async def test_names_that_nobody_looks_up_are_told_of_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Nobody listens there.
+    resolver = "resolver: {servers: ['127.0.0.1:9']}\n"
+    listed = DEFINITION.replace("directories: [{file: agents.txt}]", "targets: [https://a.example]")
+    (tmp_path / "mixed.yml").write_text(listed + resolver)
+    assert await crawl("mixed.yml", "--once") == 0
+    told = capsys.readouterr().err
+    assert "look-up of names stayed unanswered" in told
+    assert "limits.concurrency" in told
+    assert "resolver.servers" in told
+    assert ": 1 not measured (internal 1)" in told
+
+
 async def test_whoever_crawls_has_the_database_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -99,13 +99,13 @@ async def test_those_who_do_not_end_when_asked_are_killed(
 
 def test_the_sums_of_a_process_that_died_stay() -> None:
     standings = Standings(total=200)
-    standings.note("a", STANDING)
-    standings.note("b", STANDING)
+    standings.note("a", replace(STANDING, unanswered=5))
+    standings.note("b", replace(STANDING, unanswered=2))
     standings.let_go("a")
     standings.let_go("unknown")
     standings.note("a", replace(STANDING, probed=1, classes={ResultClass.OK: 1}))
     state = standings.state
-    assert (state.probed, state.total) == (21, 200)
+    assert (state.probed, state.total, state.unanswered) == (21, 200, 7)
     assert state.results == {ResultClass.OK: 9, ResultClass.REFUSED: 12}
     assert state.note == ""
 

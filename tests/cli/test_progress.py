@@ -40,6 +40,8 @@ def test_probes_are_told_by_group_and_by_class() -> None:
     told = "12 alive, 1,503 not alive (refused 1,500, ok 12, timeout 3)"
     assert counts_text(RESULTS) == told
     assert counts_text({}) == "nothing yet"
+    silent = {ResultClass.STALE_DOCUMENT: 7, ResultClass.INTERNAL: 47, ResultClass.NOT_MEASURED: 1}
+    assert counts_text(silent).startswith("7 unknown, 48 not measured (internal 47, stale_document 7")
 
 
 def test_a_line_tells_how_far_it_is_and_how_long_it_takes() -> None:

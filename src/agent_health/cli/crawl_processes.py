@@ -42,6 +42,7 @@ class Standings:
     """By worker."""
     _past: Counter[ResultClass] = field(default_factory=Counter)
     _past_probed: int = 0
+    _past_unanswered: int = 0
 
     def note(self, worker: str, progress: Progress) -> None:
         """Take note of what a worker says of itself."""
@@ -53,6 +54,7 @@ class Standings:
         if progress is not None:
             self._past.update(progress.classes)
             self._past_probed += progress.probed
+            self._past_unanswered += progress.unanswered
 
     @property
     def state(self) -> CrawlState:
@@ -64,6 +66,7 @@ class Standings:
             probed=self._past_probed + sum(progress.probed for progress in self.now.values()),
             total=self.total,
             results=classes,
+            unanswered=self._past_unanswered + sum(progress.unanswered for progress in self.now.values()),
             note="; ".join(self._notes()),
         )
 

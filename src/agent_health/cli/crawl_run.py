@@ -22,6 +22,7 @@ from agent_health.cli.directory_import import DirectoryImporter, Outcome, target
 from agent_health.cli.progress import Progress
 from agent_health.errors import AgentHealthError
 from agent_health.observation import ResultClass
+from agent_health.prober.census_tables import plural
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
 from agent_health.prober.directories.fetching import TIMEOUTS, fetching_with
 from agent_health.prober.fetch import Fetcher
@@ -36,6 +37,10 @@ RETRY_SECONDS: Final = 600.0
 CLOSED_NETWORKS: Final = (
     "nothing was sent to addresses of networks that nobody allowed: --allow-network of a census, "
     "or networks.allow of a definition, names those that are yours"
+)
+UNANSWERED: Final = (
+    "of names stayed unanswered: no name server did its work; in a definition, limits.concurrency asks fewer "
+    "at once, and resolver.servers others"
 )
 
 _log = logging.getLogger("agent_health.prober")
@@ -111,6 +116,8 @@ class Crawl:
             self._progress.show(standings.state)
             if standings.state.results.get(ResultClass.BLOCKED_ADDRESS):
                 self._progress.say(CLOSED_NETWORKS)
+            if unanswered := standings.state.unanswered:
+                self._progress.say(f"{unanswered:,} {plural(unanswered, 'look-up')} {UNANSWERED}")
         outcomes = self._outcomes.values()
         return Crawled(
             is_done=is_done,

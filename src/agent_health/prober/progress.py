@@ -48,6 +48,8 @@ class Progress:
     is_ledger_away: bool
     doubt: str | None
     """Why the prober does not trust its own eyes; None if it does."""
+    unanswered: int = 0
+    """Look-ups of names that stayed open, as no name server did its work."""
 
 
 class Tally:

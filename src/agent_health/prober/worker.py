@@ -75,6 +75,7 @@ class Worker:
         self._clock = clock
         self._holdings = Holdings()
         self._outbox = Outbox()
+        self._network = network
         self._tally = Tally(clock.monotonic_s())
         self._check = SelfCheck(clock.monotonic_s())
         self._pace: Pace[Due] = Pace(
@@ -144,6 +145,7 @@ class Worker:
             given_up=self._outbox.given_up,
             is_ledger_away=self._reporter.is_away,
             doubt=None if self._check.doubt is None else self._check.doubt.why,
+            unanswered=self._network().lookup_faults,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
