@@ -4,10 +4,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.databases import KINDS, WoundClock, opened
+from tests.support.databases import KINDS, WoundClock, opened, stop_postgresql
 from tests.support.registry_api import RegistryApi
 
 from agent_health.storage.database import Database
+
+
+def pytest_sessionfinish() -> None:
+    """End what all tests of this process shared: pytest-xdist kills a process that takes its time at exit."""
+    stop_postgresql()
 
 
 @pytest.fixture(params=KINDS)

@@ -54,6 +54,13 @@ def postgresql_server() -> Any:
     )
 
 
+def stop_postgresql() -> None:
+    """Stop the tests' own PostgreSQL and remove its files, if it was started."""
+    if postgresql_server.cache_info().currsize:
+        postgresql_server().cleanup()
+        postgresql_server.cache_clear()
+
+
 @cache
 def _template() -> str:
     server = postgresql_server()
