@@ -41,7 +41,7 @@ class Action(StrEnum):
 
     REGISTER = "register"
     """Add an agent that is not there yet."""
-    RE_REGISTER = "re_register"
+    RE_REGISTER = "re-register"
     """Begin a new life of an agent, also of one that is still alive."""
     BEAT = "beat"
     DRAIN = "drain"

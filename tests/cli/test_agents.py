@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import stat
 import threading
 from collections.abc import Iterator
@@ -241,26 +240,6 @@ def test_without_a_key_nobody_is_asked(
     empty = tmp_path / "empty"
     empty.write_text("\n")
     assert "--key-file" in shown_by(capsys, "list", "--key-file", str(empty), ends=3)
-
-
-@pytest.mark.parametrize(("mode", "warnings"), [(0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1)])
-def test_a_key_that_others_may_read_is_used_and_complained_of_once(
-    mode: int, warnings: int, registry: RegistryServer, capsys: Captured, tmp_path: Path
-) -> None:
-    file = tmp_path / "a key"
-    file.write_text(f"{ADMIN_KEY}\n")
-    file.chmod(mode)
-    for _ in range(2):
-        assert main(["agents", "list", "--key-file", str(file)]) == 0
-    told = capsys.readouterr().err
-    assert told.count(f"(mode {mode:04o}): chmod 600 '{file}'\n") == told.count("\n") == warnings
-    read, write = os.pipe()
-    os.write(write, ADMIN_KEY.encode())
-    os.close(write)
-    # Whoever can open it has it already.
-    assert main(["agents", "list", "--key-file", f"/dev/fd/{read}"]) == 0
-    assert capsys.readouterr().err == ""
-    os.close(read)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
-from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from agent_health.client import HealthCheck
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from agent_health.finding import Finding
 
 TOKEN_VARIABLE = "AGENT_HEALTH_DETAIL_TOKEN"  # noqa: S105 - the name of it, not the token
-MAX_TOKEN_FILE_BYTES = 8192
 
 EXIT_CODES = {"healthy": 0, "degraded": 1, "unhealthy": 2, "unknown": 3}
 """Those of monitoring plugins: OK, WARNING, CRITICAL, UNKNOWN."""
@@ -108,15 +107,9 @@ def check(
 
 
 def _token(file: Path | None) -> str | None:
-    """Read the token; never taken as an argument, where every user of the machine could see it."""
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
-    try:
-        with file.open("rb") as opened:
-            content = opened.read(MAX_TOKEN_FILE_BYTES)
-    except OSError as error:
-        raise InvalidSetting("--token-file", str(file), f"a readable file ({error.strerror})") from None
-    return content.decode("ascii", "replace").strip()
+    return read_secret(file, "--token-file", "token")
 
 
 def page(checked: "HealthCheck") -> Iterator[Line]:

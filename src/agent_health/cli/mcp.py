@@ -17,6 +17,7 @@ from agent_health.cli.registry_access import (
     PlainHttp,
     read_key,
 )
+from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import printable
 from agent_health.errors import InvalidSetting
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from agent_health.target_address import Network
 
 TOKEN_VARIABLE = "AGENT_HEALTH_MCP_TOKEN"  # noqa: S105 - the name of it, not the token
-MAX_TOKEN_FILE_BYTES = 8192
 
 
 class Transport(StrEnum):
@@ -183,19 +183,12 @@ def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None
     place = Place(host=host, port=port, names=tuple(names))
     place.known_as()
     if token_file is not None:
-        return _Front(place, check_token(_read_token(token_file), "--token-file"), is_new=False)
+        return _Front(
+            place, check_token(read_secret(token_file, "--token-file", "token"), "--token-file"), is_new=False
+        )
     if given := os.environ.get(TOKEN_VARIABLE):
         return _Front(place, check_token(given, TOKEN_VARIABLE), is_new=False)
     return _Front(place, new_token(), is_new=True)
-
-
-def _read_token(file: Path) -> str:
-    """Read the token; never taken as an argument, where every user of the machine could see it."""
-    try:
-        with file.open("rb") as opened:
-            return opened.read(MAX_TOKEN_FILE_BYTES).decode("ascii", "replace").strip()
-    except OSError as error:
-        raise InvalidSetting("--token-file", str(file), f"a readable file ({error.strerror})") from None
 
 
 def _say_ready(front: _Front, url: str) -> None:

@@ -1,16 +1,14 @@
 """How does a command ask the registry, and how does it end if the registry says no?"""
 
 import os
-import stat
 import sys
 from collections.abc import Awaitable, Callable
-from functools import cache
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import printable
 from agent_health.errors import InvalidSetting
 
@@ -20,10 +18,6 @@ if TYPE_CHECKING:
 URL_VARIABLE = "AGENT_HEALTH_REGISTRY"
 KEY_VARIABLE = "AGENT_HEALTH_KEY"
 DEFAULT_URL = "http://127.0.0.1:8440"
-MAX_KEY_FILE_BYTES = 8192
-
-_NOT_THE_OWNERS = 0o077
-"""The bits of a file's mode that let its group and all others in."""
 
 EXIT_REFUSED = 1
 """The registry answered that it will not."""
@@ -75,28 +69,8 @@ def ask(
 
 
 def read_key(file: Path | None) -> str:
-    """Read the key; never taken as an argument, where every user of the machine could see it.
-
-    A file that others may read is used nevertheless, and complained of once on standard error.
-    """
-    if file is None:
-        key = os.environ.get(KEY_VARIABLE, "")
-    else:
-        try:
-            with file.open("rb") as opened:
-                found = os.fstat(opened.fileno())
-                if stat.S_ISREG(found.st_mode) and found.st_mode & _NOT_THE_OWNERS:
-                    _warn_of(file, stat.S_IMODE(found.st_mode))
-                key = opened.read(MAX_KEY_FILE_BYTES).decode("ascii", "replace").strip()
-        except OSError as error:
-            raise InvalidSetting("--key-file", str(file), f"a readable file ({error.strerror})") from None
+    """Read the key from a file, else from the environment; InvalidSetting if there is none."""
+    key = os.environ.get(KEY_VARIABLE, "") if file is None else read_secret(file, "--key-file", "key")
     if not key:
         raise InvalidSetting("key", "none", f"one in ${KEY_VARIABLE} or --key-file")
     return key
-
-
-@cache
-def _warn_of(file: Path, mode: int) -> None:
-    """Say once, however often it is read, that a file with a key is not its owner's alone."""
-    told = f"warning: the key in {file} is open to others (mode {mode:04o}): chmod 600 {quote(str(file))}"
-    sys.stderr.write(f"agent-health: {printable(told)}\n")
