@@ -12,6 +12,7 @@
     registry_agents.py      client.agents
     registry_leases.py      client.leases and client.states
     registry_tasks.py       client.tasks
+    lease_keeper.py         how is one lease kept, and when is it lost?
     registry_events.py      client.events
     registry_monitor.py     client.monitor
     registry_targets.py     client.targets

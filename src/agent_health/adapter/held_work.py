@@ -1,0 +1,21 @@
+"""What does the tool proxy know of the run that it speaks for?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent_health.client.registry import RegistryClient
+from agent_health.client.registry_tasks import HeldRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldWork:
+    """A run, and whoever holds it for the agent that works at it."""
+
+    registry: RegistryClient
+    run: HeldRun
+    is_held: Callable[[], bool]
+    """Whether it is held now, by the holder's own deadline: if not, nothing is carried out."""
+    ended: Callable[[str], None]
+    """Told `mark_complete` or `request_human_help` once that tool has ended the run."""
+    budget_gone: Callable[[], None]
+    """Told when a metered call was refused for the budget."""

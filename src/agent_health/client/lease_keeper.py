@@ -1,0 +1,226 @@
+"""How is one lease kept while its work goes on, and when is it lost? (lease protocol; protocol 6.5)
+
+Its deadline is the holder's own: counted on the event loop's clock from the moment at which the request
+was sent that granted or renewed it, so that the registry never thinks it over before its holder does.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from agent_health.client.registry_errors import (
+    NotAuthorized,
+    NotPermitted,
+    RateLimited,
+    RegistryError,
+    RegistryRefusal,
+)
+from agent_health.client.registry_leases import RegistryLeases
+from agent_health.client.registry_tasks import GrantedTask
+from agent_health.lease import TTL_SECONDS
+from agent_health.lease_rhythm import RENEW_RATIO, next_try_s, renewal_due_s, try_ends_s
+
+_log = logging.getLogger("agent_health.lease")
+
+
+class LossKind(StrEnum):
+    """How a lease came to be lost."""
+
+    REFUSED = "refused"
+    """The registry will not renew it: it expired or was ended there, or somebody else has the resource."""
+    UNAUTHORIZED = "unauthorized"
+    """The registry does not take the holder's key any more."""
+    EXPIRED = "expired"
+    """Nobody answered in time: what the registry thinks of it is not known."""
+    LET_GO = "let_go"
+    """Its holder keeps it no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why a lease is not held any more; as text, for people."""
+
+    kind: LossKind
+    why: str
+    """On one line. It may quote the registry: show it with care."""
+
+    def __str__(self) -> str:
+        return self.why
+
+
+class LeaseKeeper:
+    """Keeps one lease.
+
+        keeper = LeaseKeeper.of_task(client.leases, granted)
+        keeping = asyncio.create_task(keeper.run())
+        …                                       # while keeper.is_held()
+        keeper.let_go()
+
+    It renews at 60 % of the window, a little earlier or later by chance. No answer is no loss: it asks
+    again until the deadline, and a renewal that was carried out without our hearing of it is renewed once
+    more. A refusal is a loss at once.
+
+    `deadline_s` is that of the grant, `window_s` how long the lease is good from each renewal.
+    """
+
+    def __init__(
+        self,
+        leases: RegistryLeases,
+        lease_id: str,
+        *,
+        fencing_token: int,
+        deadline_s: float,
+        window_s: float = TTL_SECONDS,
+        incarnation: int | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._leases = leases
+        self._lease_id = lease_id
+        self._fencing_token = fencing_token
+        self._window_s = window_s
+        self._incarnation = incarnation
+        self._chance = chance
+        self._deadline_s = deadline_s
+        self._is_known = asyncio.Event()
+        self._has_ended = asyncio.Event()
+        self._loss: Loss | None = None
+
+    @classmethod
+    def of_task(
+        cls,
+        leases: RegistryLeases,
+        granted: GrantedTask,
+        *,
+        incarnation: int | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> Self:
+        """Return what keeps a task that was granted just now."""
+        lease = granted.lease
+        return cls(
+            leases,
+            lease.lease_id,
+            fencing_token=lease.fencing_token,
+            deadline_s=granted.deadline_s,
+            window_s=(lease.expires_at - lease.acquired_at).total_seconds(),
+            incarnation=incarnation,
+            chance=chance,
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._lease_id}>"
+
+    @property
+    def deadline_s(self) -> float:
+        """When to have stopped unless it is renewed, on the event loop's clock."""
+        return self._deadline_s
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why it is lost; None while it is not known to be."""
+        return self._loss
+
+    def is_held(self) -> bool:
+        """Whether it is held now, by its own deadline, whoever has noticed that it passed."""
+        return self._loss is None and _now_s() < self._deadline_s
+
+    async def wait_held(self) -> bool:
+        """Wait until it is held for certain, False if it is lost: for a claim that took its time.
+
+        A claim may have been answered so late that what was granted is over by our count; the first
+        renewal, which is then sent at once, tells. Needs `run` beside it.
+        """
+        while not self.is_held() and self._loss is None:
+            self._is_known.clear()
+            await self._is_known.wait()
+        return self._loss is None
+
+    async def wait_lost(self) -> Loss:
+        """Wait until it is lost, and return why."""
+        await self._has_ended.wait()
+        assert self._loss is not None  # noqa: S101 - what ends it says why
+        return self._loss
+
+    def let_go(self) -> None:
+        """Keep it no longer: its work is done, or somebody gave it back."""
+        self._lose(LossKind.LET_GO, "it was let go")
+
+    async def run(self) -> None:
+        """Renew it until it is lost or let go; returns only then."""
+        # What was over before we began is lost only if the first renewal says so.
+        first_s = _now_s() + self._window_s * (1.0 - RENEW_RATIO)
+        give_up_s = self._deadline_s if self._deadline_s > _now_s() else first_s
+        try:
+            while self._loss is None:
+                asked_at_s = self._deadline_s - self._window_s
+                await self._wait_until(renewal_due_s(asked_at_s, self._window_s, self._chance()))
+                await self._renew(give_up_s)
+                give_up_s = self._deadline_s
+        finally:
+            self._lose(LossKind.LET_GO, "nobody keeps it any more")
+
+    async def _renew(self, give_up_s: float) -> None:
+        """Renew it, or lose it."""
+        failures, error = 0, None
+        while self._loss is None:
+            if _now_s() >= give_up_s:
+                told = f"; {error}" if error is not None else ""
+                self._lose(LossKind.EXPIRED, f"the lease could not be renewed before its deadline{told}")
+                return
+            error = await self._try(give_up_s)
+            if error is None:
+                if failures:
+                    _log.warning("%s: renewed: the registry answers again", self._lease_id)
+                return
+            if _is_refusal(error):
+                is_of_key = isinstance(error, NotAuthorized | NotPermitted)
+                self._lose(LossKind.UNAUTHORIZED if is_of_key else LossKind.REFUSED, str(error))
+                return
+            failures += 1
+            if failures == 1:
+                _log.warning("%s: not renewed, and tried again: %s", self._lease_id, error)
+            due_s = next_try_s(_now_s(), give_up_s, failures, self._chance(), error.retry_after_s)
+            await self._wait_until(min(due_s, give_up_s))
+
+    async def _try(self, give_up_s: float) -> RegistryError | None:
+        """Ask once; return what stood in the way."""
+        try:
+            async with asyncio.timeout_at(try_ends_s(_now_s(), give_up_s)):
+                renewed = await self._leases.renew(
+                    self._lease_id,
+                    fencing_token=self._fencing_token,
+                    ttl_seconds=self._window_s,
+                    incarnation=self._incarnation,
+                )
+        except TimeoutError:
+            return RegistryError("no answer in time")
+        except RegistryError as error:
+            return error
+        self._deadline_s = renewed.deadline_s
+        self._is_known.set()
+        return None
+
+    async def _wait_until(self, due_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(due_s):
+                await self._has_ended.wait()
+
+    def _lose(self, kind: LossKind, why: str) -> None:
+        """Note the loss; the first one counts."""
+        if self._loss is None:
+            self._loss = Loss(kind, why)
+            self._has_ended.set()
+            self._is_known.set()
+
+
+def _is_refusal(error: RegistryError) -> bool:
+    """Whether the registry itself said no; what stands before it may say no for reasons of its own."""
+    return isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited) and error.code != ""
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,47 @@
+"""When is a lease renewed, and when again if nobody answers? (lease protocol, "Lease renewal"; protocol 6.5)
+
+Holders that were granted something together must not come back together. Times are seconds on one clock
+that never goes back.
+"""
+
+from math import isfinite
+from typing import Final
+
+RENEW_RATIO: Final = 0.6
+"""Of the window: what is left of it is for trying again."""
+SPREAD_RATIO: Final = 0.05
+"""Of the window: by up to so much a renewal comes earlier or later."""
+TRY_RATIO: Final = 0.5
+"""Of the time that is left: so long may one try take, so that one that hangs leaves room for another."""
+MIN_TRY_S: Final = 0.25
+FIRST_WAIT_S: Final = 0.5
+"""The most that is waited after the first try in vain; doubled with each further one."""
+MAX_WAIT_S: Final = 30.0
+"""So late at most is it noticed that the registry is back."""
+MIN_WAIT_S: Final = 0.05
+MAX_DOUBLINGS: Final = 10
+
+
+def renewal_due_s(asked_at_s: float, window_s: float, chance: float) -> float:
+    """Return when to renew what was asked for then and is good for so long; `chance` is from 0 to 1."""
+    return asked_at_s + window_s * (RENEW_RATIO + SPREAD_RATIO * (2.0 * chance - 1.0))
+
+
+def try_ends_s(now_s: float, deadline_s: float) -> float:
+    """Return when to give up one try that begins now; never after the deadline."""
+    return min(deadline_s, now_s + max(MIN_TRY_S, (deadline_s - now_s) * TRY_RATIO))
+
+
+def next_try_s(
+    now_s: float, deadline_s: float, failures: int, chance: float, retry_after_s: float | None = None
+) -> float:
+    """Return when to try again after so many tries in vain, 1 or more: back-off with full jitter.
+
+    What the registry asked for itself (`retry_after_s`, None if nothing) comes on top of chance, as long
+    as that leaves time for one more try before the deadline.
+    """
+    doubled_s = FIRST_WAIT_S * 2.0 ** min(max(failures - 1, 0), MAX_DOUBLINGS)
+    wait_s = chance * min(doubled_s, MAX_WAIT_S)
+    if retry_after_s is not None and isfinite(retry_after_s):
+        wait_s += max(retry_after_s, 0.0)
+    return now_s + max(MIN_WAIT_S, min(wait_s, (deadline_s - now_s) * TRY_RATIO))

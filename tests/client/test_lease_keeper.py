@@ -1,0 +1,286 @@
+"""How is one lease kept while its work goes on, and when is it lost?"""
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.support.registry_server import RegistryServer
+from tests.support.virtual_loop import in_virtual_time, virtual_loop
+
+from agent_health.client import RegistryClient
+from agent_health.client.lease_keeper import LeaseKeeper, LossKind
+from agent_health.client.registry_tasks import HeldRun
+
+WINDOW_S = 300.0
+NO_ANSWER = 0
+"""Carried out, and the connection closed before the answer."""
+HANGS = -1
+
+
+@dataclass
+class Renewing:
+    """A registry that knows how to renew; `answers` says what comes instead, request by request."""
+
+    url: str = ""
+    asked_s: list[float] = field(default_factory=list)
+    asked: list[tuple[str, Any, str | None]] = field(default_factory=list)
+    answers: deque[int | web.Response] = field(default_factory=deque)
+    always: int | None = None
+    answers_after_s: float = 0.0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        now_s = asyncio.get_running_loop().time()
+        self.asked_s.append(now_s)
+        body = await request.json()
+        self.asked.append((request.path, body, request.headers.get("X-Agent-Incarnation")))
+        answer = self.answers.popleft() if self.answers else self.always
+        if self.answers_after_s:
+            await asyncio.sleep(self.answers_after_s)
+        if answer == HANGS:
+            await asyncio.sleep(1_000_000)
+        if answer == NO_ANSWER:
+            assert request.transport is not None
+            request.transport.abort()
+            raise web.HTTPBadRequest
+        if isinstance(answer, web.Response):
+            return answer
+        if answer is not None:
+            return refusal(answer, "no")
+        return web.json_response(lease(now_s, body["ttl_seconds"]))
+
+
+def lease(now_s: float, ttl_s: float) -> dict[str, Any]:
+    return {
+        "lease_id": "lease-1",
+        "resource": "task:1",
+        "holder": "a",
+        "fencing_token": 17,
+        "acquired_at": datetime.fromtimestamp(now_s, UTC).isoformat(),
+        "expires_at": datetime.fromtimestamp(now_s + ttl_s, UTC).isoformat(),
+    }
+
+
+def refusal(status: int, code: str, **headers: str) -> web.Response:
+    return web.json_response(
+        {"error": {"code": code, "message": code}}, status=status, headers=headers or None
+    )
+
+
+@contextlib.asynccontextmanager
+async def renewing() -> AsyncIterator[tuple[Renewing, RegistryClient]]:
+    registry = Renewing()
+    app = web.Application()
+    app.router.add_post("/{path:.*}", registry.answer)
+    server = TestServer(app, host="127.0.0.1")
+    await server.start_server()
+    registry.url = str(server.make_url("")).rstrip("/")
+    try:
+        async with RegistryClient(registry.url) as client:
+            yield registry, client
+    finally:
+        await server.close()
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def keeper_of(
+    client: RegistryClient,
+    *,
+    chance: Callable[[], float] = lambda: 0.5,
+    window_s: float = WINDOW_S,
+    asked_at_s: float | None = None,
+) -> LeaseKeeper:
+    return LeaseKeeper(
+        client.leases,
+        "lease-1",
+        fencing_token=17,
+        deadline_s=(now_s() if asked_at_s is None else asked_at_s) + window_s,
+        window_s=window_s,
+        incarnation=3,
+        chance=chance,
+    )
+
+
+@contextlib.asynccontextmanager
+async def kept(keeper: LeaseKeeper) -> AsyncIterator[LeaseKeeper]:
+    keeping = asyncio.create_task(keeper.run())
+    try:
+        yield keeper
+    finally:
+        keeper.let_go()
+        await keeping
+
+
+@in_virtual_time
+async def test_it_renews_at_60_percent_of_its_window() -> None:
+    async with renewing() as (registry, client):
+        began_s = now_s()
+        async with kept(keeper_of(client)) as keeper:
+            await asyncio.sleep(600)
+            assert keeper.is_held()
+        assert [round(at_s - began_s) for at_s in registry.asked_s] == [180, 360, 540]
+        path = "/api/v1/leases/lease-1/renew"
+        assert registry.asked[0] == (path, {"fencing_token": 17, "ttl_seconds": 300.0}, "3")
+
+
+@in_virtual_time
+async def test_case_16_a_thousand_that_were_granted_together_do_not_renew_together() -> None:
+    async with renewing() as (registry, client):
+        began_s = now_s()
+        chances = iter([number / 1_000 for number in range(1_000)])
+        keepers = [keeper_of(client, chance=partial(next, chances, 0.5)) for _ in range(1_000)]
+        keeping = [asyncio.create_task(keeper.run()) for keeper in keepers]
+        await asyncio.sleep(200)
+        for keeper in keepers:
+            keeper.let_go()
+        await asyncio.gather(*keeping)
+        assert len(registry.asked_s) == 1_000
+        within_s = [at_s - began_s for at_s in registry.asked_s]
+        assert 164 < min(within_s) < 166
+        assert 194 < max(within_s) < 196
+        # Evenly spread they would be 33 in each of 30 seconds.
+        assert max(Counter(int(at_s) for at_s in within_s).values()) <= 50
+
+
+@in_virtual_time
+async def test_case_17_the_deadline_counts_from_when_the_request_was_sent() -> None:
+    async with renewing() as (registry, client):
+        registry.answers_after_s = 4.0
+        async with kept(keeper_of(client)) as keeper:
+            await asyncio.sleep(190)
+            assert keeper.deadline_s == pytest.approx(registry.asked_s[0] + WINDOW_S, abs=0.01)
+
+
+@in_virtual_time
+async def test_case_18_a_renewal_whose_answer_was_lost_is_no_loss() -> None:
+    async with renewing() as (registry, client):
+        registry.answers.extend([NO_ANSWER] * 12)
+        async with kept(keeper_of(client)) as keeper:
+            await asyncio.sleep(299)
+            assert keeper.is_held()
+            assert len(registry.asked) > 12
+            await asyncio.sleep(300)
+            assert keeper.is_held()
+
+
+@in_virtual_time
+async def test_a_try_that_hangs_leaves_time_for_another() -> None:
+    async with renewing() as (registry, client):
+        registry.answers.extend([HANGS] * 2)
+        async with kept(keeper_of(client, window_s=10)) as keeper:
+            await asyncio.sleep(15)
+            assert keeper.is_held()
+
+
+@in_virtual_time
+async def test_nobody_answers_and_the_lease_is_lost_at_its_own_deadline_not_before() -> None:
+    async with renewing() as (registry, client):
+        registry.always = HANGS
+        async with kept(keeper_of(client)) as keeper:
+            deadline_s = keeper.deadline_s
+            loss = await keeper.wait_lost()
+            assert now_s() == pytest.approx(deadline_s, abs=0.01)
+            assert loss.kind is LossKind.EXPIRED
+            assert not keeper.is_held()
+
+
+@in_virtual_time
+async def test_a_refusal_is_a_loss_at_once() -> None:
+    for status, kind in [(412, LossKind.REFUSED), (410, LossKind.REFUSED), (401, LossKind.UNAUTHORIZED)]:
+        async with renewing() as (registry, client):
+            registry.always = status
+            async with kept(keeper_of(client)) as keeper:
+                began_s = now_s()
+                loss = await keeper.wait_lost()
+                assert now_s() - began_s == pytest.approx(180, abs=0.1)
+                assert (loss.kind, keeper.is_held(), len(registry.asked)) == (kind, False, 1)
+                assert str(status) in str(loss)
+
+
+@in_virtual_time
+async def test_what_is_not_the_registrys_own_no_is_asked_again() -> None:
+    async with renewing() as (registry, client):
+        html = web.Response(status=403, text="<html>maintenance", content_type="text/html")
+        patience = refusal(503, "store_unavailable", **{"Retry-After": "7"})
+        registry.answers.extend([html, 500, refusal(429, "rate_limited", **{"Retry-After": "20"}), patience])
+        async with kept(keeper_of(client)) as keeper:
+            await asyncio.sleep(290)
+            assert keeper.is_held()
+            assert len(registry.asked) == 5
+
+
+@in_virtual_time
+async def test_a_process_that_stood_still_past_its_deadline_has_lost_it_without_asking() -> None:
+    async with renewing() as (registry, client):
+        async with kept(keeper_of(client)) as keeper:
+            await asyncio.sleep(1)
+            virtual_loop().stand_still(400)
+            assert not keeper.is_held()
+            assert (await keeper.wait_lost()).kind is LossKind.EXPIRED
+        assert registry.asked == []
+
+
+@in_virtual_time
+async def test_a_grant_that_is_over_by_our_count_when_it_comes_is_held_if_a_renewal_says_so() -> None:
+    async with renewing() as (registry, client):
+        asked_at_s = now_s() - 20
+        async with kept(keeper_of(client, window_s=10, asked_at_s=asked_at_s)) as keeper:
+            assert not keeper.is_held()
+            assert await keeper.wait_held()
+            assert keeper.is_held()
+        registry.always = 412
+        async with kept(keeper_of(client, window_s=10, asked_at_s=asked_at_s)) as keeper:
+            assert not await keeper.wait_held()
+
+
+@in_virtual_time
+async def test_who_lets_go_asks_no_more() -> None:
+    async with renewing() as (registry, client):
+        keeper = keeper_of(client)
+        keeping = asyncio.create_task(keeper.run())
+        await asyncio.sleep(1)
+        keeper.let_go()
+        await keeping
+        assert registry.asked == []
+        assert not keeper.is_held()
+        assert (await keeper.wait_lost()).kind is LossKind.LET_GO
+
+
+@in_virtual_time
+async def test_a_keeper_that_is_cancelled_holds_nothing() -> None:
+    async with renewing() as (_, client):
+        keeper = keeper_of(client)
+        keeping = asyncio.create_task(keeper.run())
+        await asyncio.sleep(1)
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        assert not keeper.is_held()
+
+
+async def test_a_real_task_is_kept_beyond_its_window_until_it_is_cancelled(
+    client: RegistryClient, registry: RegistryServer
+) -> None:
+    key = (await client.agents.register("worker")).agent_key
+    made = await client.tasks.create("Write it", lease_seconds=3.0)
+    async with RegistryClient(registry.url, key=key) as own:
+        granted = await own.tasks.claim()
+        assert granted is not None
+        async with kept(LeaseKeeper.of_task(own.leases, granted)) as keeper:
+            await asyncio.sleep(keeper.deadline_s - now_s() + 0.1)
+            assert keeper.is_held()
+            run = HeldRun.of(granted)
+            await own.tasks.report_progress(run, {"summary": "on it"}, idempotency_key="1")
+            await client.tasks.cancel(made.task_id)
+            async with asyncio.timeout(10):
+                loss = await keeper.wait_lost()
+            assert loss.kind is LossKind.REFUSED
