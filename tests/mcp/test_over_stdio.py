@@ -11,8 +11,10 @@ from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, servin
 from tests.support.mcp_process import COMMAND, by_stdio, settings
 from tests.support.mcp_tools import text_of
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
+from tests.support.task_tools import holding
 
 from agent_health.client import RegistryClient
+from agent_health.mcp.tools import TOOLS
 
 
 async def test_a_client_that_starts_it_calls_each_tool(registry: RegistryServer, tmp_path: Path) -> None:
@@ -33,13 +35,30 @@ async def test_a_client_that_starts_it_calls_each_tool(registry: RegistryServer,
         found: Any = await model.call_tool("find_agents", {"capabilities": ["billing"]})
         checked: Any = await model.call_tool("check_agent", {"url": agent.url})
         inside = await model.call_tool("check_agent", {"url": "http://169.254.169.254/"})
-    assert names == ["heartbeat", "check_agent", "find_agents"]
+    assert names == [tool.name for tool in TOOLS]
     assert beat.structured_content["success"]
     assert [agent["agent_id"] for agent in found.structured_content["agents"]] == ["worker"]
     assert checked.structured_content["decision"]["action"] == "proceed"
     assert inside.is_error
     assert "169.254.169.254 is a cloud metadata address" in text_of(inside)
-    assert errors.read_text() == "agent-health mcp: tools: heartbeat, check_agent, find_agents\n"
+    assert errors.read_text() == f"agent-health mcp: tools: {', '.join(names)}\n"
+
+
+async def test_a_process_under_a_lease_writes_in_the_name_of_its_run(
+    registry: RegistryServer, tmp_path: Path
+) -> None:
+    async with holding(registry, "leased") as holder:
+        environment = {
+            **settings(registry.url, holder.key),
+            "AGENT_HEALTH_TASK_ID": holder.run.task_id,
+            "AGENT_HEALTH_RUN_ID": holder.run.run_id,
+            "AGENT_HEALTH_FENCING_TOKEN": str(holder.run.fencing_token),
+        }
+        async with by_stdio(environment=environment, errors=tmp_path / "stderr") as model:
+            reported = await model.call_tool("report_progress", {"summary": "begun"})
+            completed = await model.call_tool("mark_complete", {"output": {}})
+        status = await holder.status()
+    assert (reported.is_error, completed.is_error, status) == (False, False, "review")
 
 
 def test_nothing_but_the_protocol_is_written_and_the_end_of_its_input_ends_it() -> None:

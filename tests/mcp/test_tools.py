@@ -4,15 +4,24 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from agent_health.mcp.tool import Tool
-from agent_health.mcp.tools import TOOLS, offered
+from agent_health.mcp.tools import TASK_TOOLS, TOOLS, offered
 
 
 def test_without_a_registry_there_is_what_needs_none() -> None:
     assert [tool.name for tool in offered(has_registry=False)] == ["check_agent"]
-    assert [tool.name for tool in offered(has_registry=True)] == ["heartbeat", "check_agent", "find_agents"]
+    with_registry = [tool.name for tool in offered(has_registry=True)]
+    assert with_registry == ["heartbeat", "check_agent", "find_agents", *(tool.name for tool in TASK_TOOLS)]
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+def test_who_writes_to_a_task_shows_the_run_unless_the_server_is_bound_to_one() -> None:
+    shown = {"taskId", "runId", "fencingToken"}
+    for has_run in (False, True):
+        for tool in offered(has_registry=True, has_run=has_run):
+            members = set(tool.takes.model_json_schema(by_alias=True)["properties"])
+            assert members & shown == (shown if tool.is_in_run and not has_run else set())
+
+
+@pytest.mark.parametrize("tool", [*TOOLS, *offered(has_registry=True)], ids=lambda tool: tool.name)
 def test_a_model_is_told_what_each_tool_and_each_argument_is(tool: Tool) -> None:
     assert len(tool.description) > 100
     for model in (tool.takes, tool.gives):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from mcp.server import Server
 
+    from agent_health.client.registry_tasks import HeldRun
     from agent_health.mcp.over_http import Place
     from agent_health.mcp.tool import Reach
     from agent_health.target_address import Network
@@ -82,8 +83,13 @@ def mcp(
     """Offer what agent-health knows as tools for models, over MCP.
 
     check_agent says whether to call an agent. With a registry there are also heartbeat, by which an agent
-    says that it is alive, and find_agents, which lists who can do some work. What the tools may do there, its
-    key says: an agent's own key beats for that agent; to find others, it takes a reader's or a higher one.
+    says that it is alive, find_agents, which lists who can do some work, and the four tools of whoever holds
+    a task: report_progress, mark_complete, request_human_help and delegate_subtask. What the tools may do
+    there, its key says: an agent's own key beats for that agent and writes to its tasks; to find others, it
+    takes a reader's or a higher one.
+
+    Where AGENT_HEALTH_TASK_ID, _RUN_ID and _FENCING_TOKEN are set, tasks are written to in the name of that
+    run; otherwise whoever calls shows it.
 
     A model may have read anything, so check_agent asks public addresses alone, and networks that you allow.
 
@@ -104,6 +110,7 @@ def mcp(
     import asyncio  # noqa: PLC0415
 
     # Before all else: whoever lacks the SDK is told of the extra that brings the rest as well.
+    from agent_health.mcp.in_run import run_in  # noqa: PLC0415
     from agent_health.mcp.server import new_server  # noqa: PLC0415
     from agent_health.mcp.tools import offered  # noqa: PLC0415
     from agent_health.target_address import read_networks  # noqa: PLC0415
@@ -113,14 +120,15 @@ def mcp(
         raise InvalidSetting("--registry", None, f"the URL that the key is for, or ${URL_VARIABLE}")
     known = _Registry(registry, read_key(key_file), allow_plain_http) if registry else None
     front = _front(host, port, allow_host or (), token_file) if transport is Transport.HTTP else None
-    tools = offered(has_registry=known is not None)
+    run = run_in(os.environ)
+    tools = offered(has_registry=known is not None, has_run=run is not None)
     _tell(f"tools: {', '.join(tool.name for tool in tools)}")
     if known is None:
         _tell(f"no registry is named (--registry URL, or ${URL_VARIABLE}): the other tools need one")
     if front is None and sys.stdin.isatty():
         _tell("this waits for an MCP client on standard input; Ctrl-C ends it")
     try:
-        asyncio.run(_serve(partial(new_server, tools), networks, known, front))
+        asyncio.run(_serve(partial(new_server, tools), networks, known, front, run))
     except KeyboardInterrupt:
         return 0
     except SystemExit as ended:
@@ -151,6 +159,7 @@ async def _serve(
     networks: "Sequence[Network]",
     registry: _Registry | None,
     front: _Front | None,
+    run: "HeldRun | None",
 ) -> None:
     """Serve until the client leaves, or somebody asks for the end."""
     from agent_health.client import RegistryClient  # noqa: PLC0415 - see mcp
@@ -164,7 +173,7 @@ async def _serve(
             client = await opened.enter_async_context(
                 RegistryClient(registry.url, key=registry.key, allow_plain_http=registry.allow_plain_http)
             )
-        server = new_server(Reach(get=get, registry=client))
+        server = new_server(Reach(get=get, registry=client, run=run))
         if front is None:
             from agent_health.mcp.over_stdio import over_stdio  # noqa: PLC0415
 

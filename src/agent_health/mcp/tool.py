@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from agent_health.client.health import Get
 from agent_health.client.registry import RegistryClient
+from agent_health.client.registry_tasks import HeldRun
 from agent_health.errors import AgentHealthError
 
 MAX_ANSWER_BYTES: Final = 65_536
@@ -21,7 +22,14 @@ class Arguments(BaseModel):
 
 
 class ToolFailed(AgentHealthError):
-    """A tool could not do what it was asked for; the text says why, and what can be done about it."""
+    """A tool could not do what it was asked for; the text says why, and what can be done about it.
+
+    `code` is what programs may compare, such as `budget_exceeded`; the text begins with it.
+    """
+
+    def __init__(self, text: str, *, code: str = "") -> None:
+        super().__init__(f"{code}: {text}" if code else text)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +39,8 @@ class Reach:
     get: Get
     """Asks judged addresses alone."""
     registry: RegistryClient | None = None
+    run: HeldRun | None = None
+    """In whose name tasks are written to; None: whoever calls shows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +66,8 @@ class Tool:
     run: Callable[[Any, Reach], Awaitable[Told]]
     """Takes an object of `takes`; raises ToolFailed, RegistryError and InvalidSetting."""
     needs_registry: bool = True
+    is_in_run: bool = False
+    """Whether it writes in the name of a run."""
     is_read_only: bool = True
     asks_strangers: bool = False
     """Whether it contacts others than the registry."""

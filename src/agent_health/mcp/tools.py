@@ -4,14 +4,28 @@ from collections.abc import Sequence
 from typing import Final
 
 from agent_health.mcp.check_agent import CHECK_AGENT
+from agent_health.mcp.delegate_subtask import DELEGATE_SUBTASK
 from agent_health.mcp.find_agents import FIND_AGENTS
 from agent_health.mcp.heartbeat import HEARTBEAT
+from agent_health.mcp.in_run import of_any_run
+from agent_health.mcp.mark_complete import MARK_COMPLETE
+from agent_health.mcp.report_progress import REPORT_PROGRESS
+from agent_health.mcp.request_human_help import REQUEST_HUMAN_HELP
 from agent_health.mcp.tool import Tool
 
-TOOLS: Final[Sequence[Tool]] = (HEARTBEAT, CHECK_AGENT, FIND_AGENTS)
+TASK_TOOLS: Final[Sequence[Tool]] = (REPORT_PROGRESS, MARK_COMPLETE, REQUEST_HUMAN_HELP, DELEGATE_SUBTASK)
+"""Those of whoever holds a task, as they are where the server is bound to its run."""
+TOOLS: Final[Sequence[Tool]] = (HEARTBEAT, CHECK_AGENT, FIND_AGENTS, *TASK_TOOLS)
 """In the order in which a model reads of them."""
 
 
-def offered(*, has_registry: bool) -> tuple[Tool, ...]:
-    """Return the tools that can do something here: without a registry, those that need none."""
-    return tuple(tool for tool in TOOLS if has_registry or not tool.needs_registry)
+def offered(*, has_registry: bool, has_run: bool = False) -> tuple[Tool, ...]:
+    """Return the tools that can do something here: without a registry, those that need none.
+
+    Without a run, whoever calls those that write to a task has to show it.
+    """
+    return tuple(
+        of_any_run(tool) if tool.is_in_run and not has_run else tool
+        for tool in TOOLS
+        if has_registry or not tool.needs_registry
+    )
