@@ -26,6 +26,7 @@ from agent_health.task import (
     after_failure,
     ends_run,
     exit_reason_of,
+    is_never_queued_again,
     is_task_id,
     status_after,
     task_in,
@@ -168,3 +169,8 @@ def test_a_task_of_ours_is_known_by_its_resource_and_no_other_is() -> None:
 
 if __name__ == "__main__":
     PAGE.write_text(redrawn(PAGE.read_text()))
+
+
+def test_only_what_is_finished_or_waits_for_its_review_is_never_queued_again() -> None:
+    never = {status for status in TaskStatus if is_never_queued_again(status)}
+    assert never == FINISHED | {TaskStatus.REVIEW}

@@ -171,6 +171,17 @@ def ends_run(signal: TaskSignal) -> bool:
     return not {following for (_, named), following in TRANSITIONS.items() if named is signal} & HELD
 
 
+def is_never_queued_again(status: TaskStatus) -> bool:
+    """Whether no way leads from here back into the queue: whoever waits for this task waits in vain."""
+    seen, ways = {status}, [status]
+    while ways:
+        before = ways.pop()
+        following = {to for (at, _), to in TRANSITIONS.items() if at is before} - seen
+        seen |= following
+        ways += following
+    return TaskStatus.QUEUED not in seen
+
+
 def exit_reason_of(end_reason: EndReason) -> ExitReason:
     """Return why a run ended whose lease ended otherwise than by a write of its holder."""
     return _EXIT_REASONS[end_reason]

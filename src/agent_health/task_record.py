@@ -56,6 +56,7 @@ def _inside(value: Any) -> list[Any]:
 JsonObject = Annotated[dict[str, Any], AfterValidator(_take_small_object)]
 Needs = Annotated[list[Capability], Field(max_length=MAX_NEEDS)]
 Comment = Annotated[str, StringConstraints(min_length=1, max_length=MAX_COMMENT_CHARACTERS)]
+TaskId = Annotated[str, StringConstraints(pattern=TASK_ID_PATTERN)]
 RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 """Chosen by the writer, another one for each write of a run: a retried write gets the first answer."""
@@ -88,6 +89,8 @@ class TaskRequest(Body):
 class TaskClaim(Body):
     """The body of `POST /api/v1/tasks/claim`."""
 
+    task_id: TaskId | None = None
+    """Only this task."""
     role_id: RoleId | None = None
     """Only tasks of this pool, which is the agent's own."""
     capabilities: Needs | None = None

@@ -73,6 +73,29 @@ async def test_an_agent_may_ask_for_less_than_it_can_do_and_for_no_more(api: Reg
         assert told(await one.claim(**asked)) == (422, "invalid_request")
 
 
+async def test_an_agent_may_ask_for_one_task_and_gets_that_or_none(api: RegistryApi) -> None:
+    one = await worker(api, role_id="writers", capabilities=["copy"])
+    first, second = [(await create(api, f"task {number}"))["task_id"] for number in range(2)]
+    assert (await one.granted(task_id=second))["task"]["task_id"] == second
+    # It is held, and may come back.
+    assert (await one.claim(task_id=second)).status == 204
+    assert (await one.granted())["task"]["task_id"] == first
+
+
+async def test_a_claim_of_one_task_that_can_only_wait_in_vain_says_why(api: RegistryApi) -> None:
+    one = await worker(api, role_id="writers", capabilities=["copy"])
+    nowhere = "task_00000000000000000000000000"
+    assert told(await one.claim(task_id=nowhere)) == (404, "task_not_found")
+    assert told(await one.claim(task_id="task-1")) == (422, "invalid_request")
+    for foreign in ({"agent_id": "another"}, {"role_id": "readers"}, {"capabilities": ["flying"]}):
+        made = (await create(api, **foreign))["task_id"]
+        assert told(await one.claim(task_id=made)) == (422, "invalid_request")
+    made = (await create(api))["task_id"]
+    grant = await one.granted(task_id=made)
+    assert (await one.write(grant, "complete")).status == 200
+    assert told(await one.claim(task_id=made)) == (409, "invalid_task_transition")
+
+
 async def test_an_agent_gets_no_more_than_it_has_room_for(api: RegistryApi) -> None:
     await create(api, "first")
     await create(api, "second")

@@ -98,6 +98,7 @@ class RegistryTasks:
     async def claim(
         self,
         *,
+        task_id: str | None = None,
         role_id: str | None = None,
         capabilities: Sequence[str] | None = None,
         wait_seconds: float = 0,
@@ -106,10 +107,12 @@ class RegistryTasks:
     ) -> GrantedTask | None:
         """Return a task to work at; None if there was none within `wait_seconds`, at most 30.
 
+        `task_id`: that one or none; NotFound, Conflict if it is finished, Unprocessable if it is for others.
         Not tried again once it may have been carried out: a task that is held without being known of goes
         back into the queue by itself.
         """
         given = {
+            "task_id": task_id,
             "role_id": role_id,
             "capabilities": None if capabilities is None else list(capabilities),
             "wait_seconds": float(wait_seconds),

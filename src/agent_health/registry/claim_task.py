@@ -11,7 +11,16 @@ from ulid import ULID
 
 from agent_health.access import Action, Principal, require
 from agent_health.budget import budget_record
-from agent_health.errors import AgentDraining, AgentGone, AgentNotFound, InvalidRequest, NotAllowed, TooMany
+from agent_health.errors import (
+    AgentDraining,
+    AgentGone,
+    AgentNotFound,
+    InvalidRequest,
+    InvalidTaskTransition,
+    NotAllowed,
+    TaskNotFound,
+    TooMany,
+)
 from agent_health.finding import Finding
 from agent_health.lease import Claim, Refusal, judge_acquire
 from agent_health.lifecycle import ALIVE, Status
@@ -25,7 +34,7 @@ from agent_health.storage.database import Transaction
 from agent_health.storage.lease_askers import Askers
 from agent_health.storage.task_runs import StoredRun
 from agent_health.storage.tasks import Claimant, StoredTask
-from agent_health.task import TaskSignal, TaskStatus
+from agent_health.task import TaskSignal, TaskStatus, is_never_queued_again
 from agent_health.task_record import TaskClaim, TaskGrant
 
 MAX_LOOKS = 5
@@ -50,7 +59,7 @@ def look_for_task(transaction: Transaction, seeker: Seeker) -> float | None:
     Changes nothing and locks nothing. Raises why the agent may not have one.
     """
     agent = _agent(transaction, seeker)
-    due_s = tasks.next_due_s(transaction, _claimant(agent, seeker.wanted))
+    due_s = tasks.next_due_s(transaction, _claimant(transaction, agent, seeker.wanted))
     return None if due_s is None else due_s - transaction.now_s
 
 
@@ -60,7 +69,7 @@ def claim_task(transaction: Transaction, seeker: Seeker) -> TaskGrant | None:
     # The agent may have been waited for.
     transaction = transaction.after_waiting()
     agent = _agent(transaction, seeker)
-    found = _lock_task(transaction, _claimant(agent, seeker.wanted))
+    found = _lock_task(transaction, _claimant(transaction, agent, seeker.wanted))
     if found is None:
         return None
     task, before = found
@@ -108,8 +117,8 @@ def _agent(transaction: Transaction, seeker: Seeker) -> StoredAgent:
     return agent
 
 
-def _claimant(agent: StoredAgent, wanted: TaskClaim) -> Claimant:
-    """Return for whom to look; InvalidRequest if the agent wants what it is not registered for."""
+def _claimant(transaction: Transaction, agent: StoredAgent, wanted: TaskClaim) -> Claimant:
+    """Return for whom to look; raises why the agent can never have what it wants."""
     if wanted.role_id is not None and wanted.role_id != agent.role_id:
         raise _not_its_own("/role_id", "the role_id that the agent is registered with")
     able = agent.capabilities if wanted.capabilities is None else tuple(wanted.capabilities)
@@ -120,7 +129,23 @@ def _claimant(agent: StoredAgent, wanted: TaskClaim) -> Claimant:
         role_id=agent.role_id,
         capabilities=able,
         is_of_pool_only=wanted.role_id is not None,
+        number=None if wanted.task_id is None else _wanted_task(transaction, agent, wanted.task_id),
     )
+
+
+def _wanted_task(transaction: Transaction, agent: StoredAgent, task_id: str) -> int:
+    """Return the number of a task that this agent may have, now or later."""
+    number = tasks.number_of(transaction, task_id)
+    if number is None:
+        raise TaskNotFound(task_id)
+    task = tasks.find(transaction, number)
+    if task.agent_id not in {None, agent.agent_id} or task.role_id not in {None, agent.role_id}:
+        raise _not_its_own("/task_id", "a task for this agent, or for its pool")
+    if not set(task.capabilities) <= set(agent.capabilities):
+        raise _not_its_own("/task_id", "a task that asks for no capability that the agent lacks")
+    if is_never_queued_again(TaskStatus(task.status)):
+        raise InvalidTaskTransition(task.status, TaskSignal.GRANTED)
+    return number
 
 
 def _not_its_own(pointer: str, expected: str) -> InvalidRequest:

@@ -68,6 +68,8 @@ class Claimant:
     """What it can do, or as much of it as it wants to do now."""
     is_of_pool_only: bool = False
     """Only tasks that name its pool."""
+    number: int | None = None
+    """Only this task."""
 
 
 _OWN = tuple(column.name for column in tasks.columns)
@@ -174,6 +176,8 @@ def _may_have(statement: Select[Any], claimant: Claimant) -> Select[Any]:
         task_needs.c.task == tasks.c.number, task_needs.c.capability.not_in(claimant.capabilities)
     )
     of_pool = tasks.c.role_id == claimant.role_id
+    if claimant.number is not None:
+        statement = statement.where(tasks.c.number == claimant.number)
     return statement.where(
         tasks.c.status == "queued",
         tasks.c.agent_id.is_(None) | (tasks.c.agent_id == claimant.agent_id),
