@@ -85,6 +85,16 @@ async def test_the_leases_of_the_dead_expire_after_the_agents_event(api: Registr
     assert types[-3:] == ["agent.lifecycle", "agent.lifecycle", "lease.expired"]
 
 
+async def test_a_coordinator_that_dies_is_told_of(api: RegistryApi) -> None:
+    await api.register("lead", role_id="leaders", capabilities=["coordinator"])
+    await api.register("worker", capabilities=["translation"])
+    api.clock.advance(301)
+    await api.sweep()
+    events = await api.database.read(lambda transaction: event_log.after(transaction, 0, limit=100))
+    told = [event.payload for event in events if event.type == "coordinator.lost"]
+    assert [(payload["agent_id"], payload["role_id"]) for payload in told if payload] == [("lead", "leaders")]
+
+
 async def test_who_drains_and_holds_nothing_is_deregistered(database: Database, clock: WoundClock) -> None:
     now_s = clock.at_s
     await add_agents(
