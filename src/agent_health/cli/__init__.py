@@ -63,6 +63,7 @@ _EXTRAS = {
     "publicsuffixlist": "prober", "pycares": "prober", "rich": "prober", "schedule": "prober",
     "uvloop": "prober", "yaml": "prober,registry",
     "asyncpg": "postgres",
+    "prometheus_client": "metrics",
     "mcp": "mcp", "mcp_types": "mcp",
 }  # fmt: skip
 """Which extra brings a module."""

@@ -103,6 +103,22 @@ def serve(
             help="Private networks that webhooks may lead to, separated by commas.",
         ),
     ] = "",
+    metrics_agents: Annotated[
+        int | None,
+        typer.Option(
+            envvar=f"{PREFIX}METRICS_AGENTS",
+            metavar="N",
+            help="How many agents that are down /metrics names; 100 if not said.",
+        ),
+    ] = None,
+    open_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--open-metrics",
+            envvar=f"{PREFIX}OPEN_METRICS",
+            help="Show /metrics without a key.",
+        ),
+    ] = False,
     access_log: Annotated[
         bool, typer.Option("--access-log", envvar=f"{PREFIX}ACCESS_LOG", help="Log every request.")
     ] = False,
@@ -142,6 +158,8 @@ def serve(
         command_seconds=command_seconds,
         event_retention_days=event_retention_days,
         archive_dir=archive_dir,
+        metrics_agents=metrics_agents,
+        open_metrics=open_metrics,
     )
     listening = Listening(
         host=host,

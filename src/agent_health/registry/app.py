@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_health.errors import StoreUnavailable
 from agent_health.middleware import AgentHealthMiddleware
@@ -62,9 +62,12 @@ from agent_health.registry.operations import Operation
 from agent_health.registry.prune_history import HistoryPruner
 from agent_health.registry.reap_leases import Reaper
 from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.show_metrics import METRICS_PATH, MetricsEndpoint
 from agent_health.registry.stream_events import STREAM_PATH, EventStreams
 from agent_health.registry.sweep import Sweeper
 from agent_health.registry.task_news import TaskNews
+from agent_health.registry.watch_log import LogWatch
+from agent_health.registry.work_counts import WorkCounts
 from agent_health.storage import registry_row
 from agent_health.storage.database import Clock, Database, open_database
 from agent_health.target_address import read_networks
@@ -122,25 +125,31 @@ class Registry:
         *,
         database: Database | None = None,
         monotonic_s: Clock = time.monotonic,
+        counts: WorkCounts | None = None,
+        certificate_ends_s: float | None = None,
     ) -> None:
         self.settings = settings
+        self.counts = counts or WorkCounts()
         self.database = database or open_database(settings.database)
+        self.database.writes.listener = self.counts.note_events
         limit = RateLimit(settings.requests_per_second, settings.request_burst)
         networks = read_networks(settings.webhook_networks, "webhook_networks")
         prompt = PromptDatabase(self.database, settings.answer_seconds)
-        self.door = Door(prompt, RateLimiter(limit, MAX_KEYS_COUNTED), monotonic_s, networks)
+        self.door = Door(prompt, RateLimiter(limit, MAX_KEYS_COUNTED), monotonic_s, networks, self.counts)
         self.heartbeats = HeartbeatEndpoint(self.door)
         self.leases = LeaseEndpoint(self.door)
         self.feed = EventFeed(self.database)
         self.streams = EventStreams(self.door, self.feed)
         self.archivist = Archivist(self.database, settings)
-        self.courier = WebhookCourier(self.database, self.feed, settings)
-        self.sweeper = Sweeper(self.database, settings, monotonic_s)
+        self.courier = WebhookCourier(self.database, self.feed, settings, self.counts)
+        self.sweeper = Sweeper(self.database, settings, monotonic_s, counts=self.counts)
         self.reaper = Reaper(self.database, settings.sweep_seconds, monotonic_s)
         self.task_news = TaskNews(self.database, self.feed)
         self.claims = ClaimEndpoint(self.door, self.task_news)
         self.pruner = HistoryPruner(self.database)
         self.opt_out_checker = OptOutChecker(self.database, settings)
+        self.log_watch = LogWatch(self.database, self.counts)
+        self.metrics = MetricsEndpoint(self.door, self.database, settings, self.counts, certificate_ends_s)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -154,6 +163,7 @@ class Registry:
             self.courier.run(),
             self.pruner.run(),
             self.opt_out_checker.run(),
+            self.log_watch.run(),
         )
         running = [asyncio.create_task(loop) for loop in loops]
         try:
@@ -184,16 +194,57 @@ def create_app(registry: Registry) -> AgentHealthMiddleware:
     # A path with a slash too many is not there: a redirect would send key and body a second time.
     routed.router.redirect_slashes = False
 
+    registry.counts.lay_out([*_paths(routed)])
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await _taker(registry, routed, scope)(scope, receive, send)
+        await _counted(registry, _taker(registry, routed, scope), scope, receive, send)
 
     return AgentHealthMiddleware(
         app,
         agent_id=registry.settings.public_url or "agent-health-registry",
         counting="server_faults",
         # Who waits is not kept waiting: a claim may last longer than any answer should.
-        exclude=["/healthz", STREAM_PATH, CLAIM_PATH],
+        exclude=["/healthz", METRICS_PATH, STREAM_PATH, CLAIM_PATH],
     )
+
+
+async def _counted(registry: Registry, taker: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let a request be answered, and count what became of it."""
+    if scope["type"] != "http":
+        await taker(scope, receive, send)
+        return
+    status = 0
+
+    def send_noting(message: Message) -> Awaitable[None]:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        return send(message)
+
+    began_s = time.perf_counter()
+    try:
+        await taker(scope, receive, send_noting)
+    finally:
+        # Whoever left before the answer began was not answered.
+        if status:
+            place = registry.counts.place_of(scope["method"], _path_taken(registry, taker, scope))
+            registry.counts.note_request(place, status, time.perf_counter() - began_s)
+
+
+def _path_taken(registry: Registry, taker: ASGIApp, scope: Scope) -> str:
+    """Return the path that a request was taken for, its parameters by their names; empty if there is none."""
+    if taker is registry.heartbeats:
+        return HEARTBEAT_PATH
+    if taker is registry.leases:
+        return registry.leases.path_of(scope)
+    return getattr(scope.get("route"), "path", "")
+
+
+def _paths(routed: Starlette) -> Iterable[tuple[str, str]]:
+    """Yield each method at each path that is served."""
+    for route in routed.routes:
+        if isinstance(route, Route):
+            yield from ((method, route.path) for method in sorted(route.methods or ()))
 
 
 def _taker(registry: Registry, routed: ASGIApp, scope: Scope) -> ASGIApp:
@@ -217,6 +268,7 @@ def _routes(registry: Registry) -> Iterable[BaseRoute]:
     yield Route(CLAIM_PATH, registry.claims.answer, methods=["POST"])
     yield Route(ROOT_PATH, _signpost, methods=["GET"])
     yield Route("/healthz", _healthz(registry), methods=["GET"])
+    yield Route(METRICS_PATH, registry.metrics.answer, methods=["GET"])
     documents = ApiDocuments(OPERATIONS)
     yield Route(OPENAPI_PATH, documents.openapi, methods=["GET"])
     yield Route(PAGE_PATH, documents.page, methods=["GET"])

@@ -27,6 +27,7 @@ from agent_health.rate_limit import RateLimiter
 from agent_health.registry.body_time import BodyTime
 from agent_health.registry.error_responses import error_response, problem
 from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.registry.work_counts import Work, WorkCounts
 from agent_health.storage import keys
 from agent_health.storage.database import Clock, Database, Transaction
 from agent_health.target_address import Network
@@ -52,8 +53,10 @@ class Door:
         limiter: RateLimiter,
         monotonic_s: Clock,
         webhook_networks: Sequence[Network] = (),
+        counts: WorkCounts | None = None,
     ) -> None:
         self.database = database
+        self._counts = counts or WorkCounts()
         self._webhook_networks = webhook_networks
         self._limiter = limiter
         self._monotonic_s = monotonic_s
@@ -120,6 +123,7 @@ class Door:
         """Count one request of this key; TooManyRequests if it asks too often."""
         wait_s = self._limiter.wait_s(digest, self._monotonic_s())
         if wait_s > 0:
+            self._counts.note(Work.RATE_LIMITED)
             raise TooManyRequests(wait_s)
 
     async def refusal(

@@ -20,6 +20,7 @@ from agent_health.registry.event_feed import EventFeed
 from agent_health.registry.manage_webhooks import changed
 from agent_health.registry.safe_post import SEND_SECONDS, Sent, safe_post
 from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.work_counts import Work, WorkCounts
 from agent_health.storage import event_log, webhooks
 from agent_health.storage.database import Database, Transaction
 from agent_health.storage.webhooks import StoredWebhook
@@ -47,7 +48,14 @@ _log = logging.getLogger("agent_health.registry")
 class WebhookCourier:
     """Delivers to all webhooks; one per server process."""
 
-    def __init__(self, database: Database, feed: EventFeed, settings: RegistrySettings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        feed: EventFeed,
+        settings: RegistrySettings,
+        counts: WorkCounts | None = None,
+    ) -> None:
+        self._counts = counts or WorkCounts()
         self._database = database
         self._feed = feed
         self._allowed = read_networks(settings.webhook_networks, "webhook_networks")
@@ -108,6 +116,7 @@ class WebhookCourier:
                     SIGNATURE_HEADER: signature(webhook.secret, int(now_s), body),
                 }
                 sent = await safe_post(webhook.url, body, headers, self._allowed)
+                self._counts.note(Work.DELIVERED if sent.error is None else Work.UNDELIVERED)
             webhook = await self._database.write(_settlement(webhook, position, sent))
 
 

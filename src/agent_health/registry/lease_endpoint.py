@@ -47,6 +47,12 @@ class LeaseEndpoint:
             return path == LEASES_PATH or _renewed(path) is not None
         return scope["method"] == "DELETE" and _released(path) is not None
 
+    def path_of(self, scope: Scope) -> str:
+        """Return the path of a request that is one of these, as the API describes it."""
+        if scope["method"] == "DELETE":
+            return LEASE_PATH
+        return LEASES_PATH if scope["path"] == LEASES_PATH else RENEW_PATH
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry out one request."""
         try:

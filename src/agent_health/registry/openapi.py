@@ -39,6 +39,7 @@ SIGNPOST: Mapping[str, str] = MappingProxyType(
         "docs": "/docs",
         "openapi": "/openapi.json",
         "healthz": "/healthz",
+        "metrics": "/metrics",
     }
 )
 """What stands at the root: paths of this server, by what they lead to."""
@@ -332,6 +333,18 @@ BESIDES = (
         answer=MappingProxyType({"type": "string"}),
         media_type="text/plain",
         errors=(503,),
+    ),
+    Described(
+        method="GET",
+        path="/metrics",
+        name="show_metrics",
+        summary="Count everything, for Prometheus",
+        description="In Prometheus' text format or OpenMetrics, as `Accept` prefers. The setting "
+        "`open_metrics` shows it without a key; without prometheus-client it is not found.",
+        action=Action.READ_MONITOR,
+        answer=MappingProxyType({"type": "string"}),
+        media_type="text/plain",
+        errors=(404,),
     ),
     Described(
         method="GET",

@@ -35,7 +35,9 @@ from agent_health.registry.connection_bounds import BoundedProtocol
 from agent_health.registry.listening_socket import BACKLOG, bound, url_of
 from agent_health.registry.log_lines import log_config
 from agent_health.registry.manage_keys import create_first_admin_key
+from agent_health.registry.own_certificate import certificate_ends_s
 from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.work_counts import SharedCounts, WorkCounts, shared_counts
 from agent_health.storage import keys, schema
 from agent_health.storage.database import Transaction, open_database
 
@@ -160,7 +162,9 @@ async def _prepare(database: str, *, may_show_key: bool) -> tuple[str | None, bo
         await opened.close()
 
 
-def app_of(settings: RegistrySettings) -> "AgentHealthMiddleware":
+def app_of(
+    settings: RegistrySettings, shared: SharedCounts | None, certificate_ends_s: float | None
+) -> "AgentHealthMiddleware":
     """Return the app of one server process; it ends when the process that supervises it has gone."""
     from agent_health.registry.app import Registry, create_app  # noqa: PLC0415 - the supervisor needs none
 
@@ -168,7 +172,8 @@ def app_of(settings: RegistrySettings) -> "AgentHealthMiddleware":
     if supervisor is not None:
         threading.excepthook = _log_thread
         threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
-    return create_app(Registry(settings))
+    counts = WorkCounts(shared)
+    return create_app(Registry(settings, counts=counts, certificate_ends_s=certificate_ends_s))
 
 
 def _end_after(supervisor: "multiprocessing.process.BaseProcess") -> None:
@@ -249,8 +254,11 @@ class _Supervisor(Multiprocess):
 
 
 def _uvicorn_config(settings: RegistrySettings, listening: Listening) -> uvicorn.Config:
+    shared = shared_counts(listening.workers) if listening.workers > 1 else None
+    certificate = listening.tls_certificate
+    ends_s = None if certificate is None else certificate_ends_s(certificate)
     return uvicorn.Config(
-        partial(app_of, settings),
+        partial(app_of, settings, shared, ends_s),
         factory=True,
         workers=listening.workers,
         lifespan="on",

@@ -47,6 +47,10 @@ class RegistrySettings(BaseModel):
     """Under which address others know this server; names it in its own health document."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
+    metrics_agents: Annotated[int, Field(ge=0, le=10_000)] = 100
+    """Of how many agents that are down `/metrics` tells one by one: each is a series of its own."""
+    open_metrics: bool = False
+    """Whether `/metrics` is shown to everybody; else it needs a key that may read."""
     webhook_networks: tuple[Network, ...] = ()
     """Private networks that webhooks, and proofs of opt-outs, may lead to, such as `10.1.0.0/16`."""
 

@@ -9,6 +9,7 @@ transactions of bounded size: what one sweep leaves, the next one finds.
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from agent_health.registry.monitor_row import excused_in, monitor_in, monitor_tu
 from agent_health.registry.notice_gap import Reference, gap_jump_s, move_back_some, note_gap, note_set_back
 from agent_health.registry.reap_leases import reap
 from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.work_counts import Work, WorkCounts
 from agent_health.storage import agents, commands, event_log, registry_row
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Clock, Database, Transaction
@@ -75,7 +77,9 @@ class Sweeper:
         monotonic_s: Clock,
         *,
         policy: MonitorPolicy = DEFAULT_POLICY,
+        counts: WorkCounts | None = None,
     ) -> None:
+        self._counts = counts or WorkCounts()
         self._database = database
         self._period_s = settings.sweep_seconds
         self._monotonic_s = monotonic_s
@@ -89,13 +93,16 @@ class Sweeper:
             try:
                 await self.sweep_once()
             except StoreUnavailable as error:
+                self._counts.note(Work.SWEEPS_FAILED)
                 _log.warning("no sweep: %s", error)
             except Exception:  # noqa: BLE001 - whatever fails, silence is looked for again
+                self._counts.note(Work.SWEEPS_FAILED)
                 _log.exception("a sweep failed; the next one follows")
             await asyncio.sleep(self._period_s)
 
     async def sweep_once(self) -> None:
         """Do all that is due by now, unless another process is just doing it."""
+        began_s = time.perf_counter()
         sweep = await self._database.write(self._begin)
         if sweep is not None and sweep.set_back_s < 0:
             await self._mend(sweep.set_back_s)
@@ -107,6 +114,8 @@ class Sweeper:
         if sweep.is_looking and waiting is not None:
             await self._database.write(partial(self._count, waiting=waiting))
         await self._end_all_expired()
+        self._counts.note(Work.SWEEPS)
+        self._counts.note(Work.SWEEP_NS, int((time.perf_counter() - began_s) * 1e9))
 
     def _begin(self, transaction: Transaction) -> _Sweep | None:
         """Claim the sweep and note the time in which nobody looked; None if somebody else has it."""

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,9 +31,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from agent_health.errors import InvalidSetting, StoreUnavailable
+from agent_health.event import EventDraft
 
 T = TypeVar("T")
 Clock = Callable[[], float]
+Listener = Callable[[Sequence[EventDraft]], None]
+"""Is told which events one transaction has appended to the log; it must not raise."""
 
 MAX_WAITING = 20_000
 """Of deeds that wait for the SQLite writer; more are refused at once."""
@@ -82,6 +85,8 @@ class Transaction:
     connection: Connection
     _clock: Clock | None
     _now_s: float | None = field(default=None)
+    appended: list[EventDraft] = field(default_factory=list)
+    """To the event log; whoever listens is told of them once they are committed."""
 
     @property
     def now_s(self) -> float:
@@ -102,7 +107,7 @@ class Transaction:
 
     def after_waiting(self) -> "Transaction":
         """The same transaction at the time that it is now: whoever has waited for a lock judges by that."""
-        return Transaction(self.connection, self._clock)
+        return Transaction(self.connection, self._clock, appended=self.appended)
 
     @property
     def is_postgresql(self) -> bool:
@@ -110,10 +115,16 @@ class Transaction:
         return self.connection.dialect.name == "postgresql"
 
 
+def _hear_nothing(_appended: Sequence[EventDraft]) -> None:
+    """Nobody listens."""
+
+
 class WriteWatch:
     """Remembers whether changes fail because the database is away, and says so in the log."""
 
     def __init__(self) -> None:
+        self.listener: Listener = _hear_nothing
+        """Hears, in the event loop, of all that this process appends to the event log."""
         self.failure: StoreUnavailable | None = None
         """Of the last change; None if it was stored with room for others, or failed through no fault of the
         database."""
@@ -193,6 +204,7 @@ class _Outcome:
 
     value: Any = None
     error: BaseException | None = None
+    appended: Sequence[EventDraft] = ()
 
 
 class SqliteDatabase:
@@ -260,6 +272,8 @@ class SqliteDatabase:
                     # What changes nothing succeeds on a full disk too, and so does what still fits.
                     self.writes.succeeded()
                 for waiting, outcome in zip(group, outcomes, strict=True):
+                    if outcome.appended:
+                        self.writes.listener(outcome.appended)
                     _resolve(waiting.done, outcome)
         finally:
             self._writing = None
@@ -295,9 +309,10 @@ class SqliteDatabase:
 
     def _run_in_savepoint(self, connection: Connection, deed: Callable[[Transaction], Any]) -> _Outcome:
         savepoint = connection.begin_nested()
+        transaction = Transaction(connection, self._clock)
         try:
             with _translated():
-                value = deed(Transaction(connection, self._clock))
+                value = deed(transaction)
         except StoreUnavailable:
             # SQLite may have undone the whole transaction already: there is no way back to the savepoint.
             raise
@@ -305,7 +320,7 @@ class SqliteDatabase:
             savepoint.rollback()
             return _Outcome(error=error)
         savepoint.commit()
-        return _Outcome(value)
+        return _Outcome(value, appended=transaction.appended)
 
     def _run_alone(self, deed: Callable[[Transaction], T]) -> T:
         with _translated(), self._read_engine.connect() as connection, connection.begin() as transaction:
@@ -396,10 +411,16 @@ class PostgresqlDatabase:
         await self._engine.dispose()
 
     async def _run(self, deed: Callable[[Transaction], T], *, isolation: str) -> T:
+        appended: list[EventDraft] = []
         async with self._engine.connect() as connection:
             await connection.execution_options(isolation_level=isolation)
             async with connection.begin():
-                return await connection.run_sync(lambda sync: deed(Transaction(sync, self._clock)))
+                value = await connection.run_sync(
+                    lambda sync: deed(Transaction(sync, self._clock, appended=appended))
+                )
+        if appended:
+            self.writes.listener(appended)
+        return value
 
     async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try again when another transaction was in the way, or a kept connection had died."""

@@ -106,6 +106,7 @@ def append(transaction: Transaction, drafts: Sequence[EventDraft]) -> None:
     else:
         connection.execute(_INSERT_SQLITE, {"rows": to_json(rows).decode()})
         connection.execute(_MOVE_HEAD, end)
+    transaction.appended.extend(drafts)
 
 
 def lock(transaction: Transaction) -> Head:

@@ -1,0 +1,57 @@
+"""When does the server's own certificate end?
+
+The standard library reads certificates of peers alone, so the one time is looked up in the DER itself
+(RFC 5280 4.1): certificate, what was signed of it, and there the fifth member, its validity.
+"""
+
+import ssl
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+MAX_BYTES: Final = 1_048_576
+"""Of the file."""
+_SEQUENCE: Final = 0x30
+_VERSION: Final = 0xA0
+_UTC_TIME: Final = 0x17
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
+
+
+def certificate_ends_s(file: Path) -> float | None:
+    """Return when the first certificate of a PEM file ends, in seconds since the epoch; None if it tells not.
+
+    It may be replaced while the server runs, which goes on with the one that it has read.
+    """
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(MAX_BYTES).decode("ascii", "replace")
+        first = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
+        return _ends(ssl.PEM_cert_to_DER_cert(first)).timestamp()
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _ends(certificate: bytes) -> datetime:
+    signed, _ = _member(_member(certificate, _SEQUENCE)[0], _SEQUENCE)
+    if signed[0] == _VERSION:
+        _, signed = _member(signed, _VERSION)
+    for _ in range(3):
+        # The serial number, the algorithm of the signature, and who issued it.
+        _, signed = _member(signed)
+    validity, _ = _member(signed, _SEQUENCE)
+    _, rest = _member(validity)
+    written, _ = _member(rest)
+    form = "%y%m%d%H%M%SZ" if rest[0] == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    return datetime.strptime(written.decode("ascii"), form).replace(tzinfo=UTC)
+
+
+def _member(der: bytes, tag: int | None = None) -> tuple[bytes, bytes]:
+    """Return what the first member holds, and what follows it; ValueError if it has another tag."""
+    if tag is not None and der[0] != tag:
+        raise ValueError(f"expected a member with the tag {tag:#x}; got {der[0]:#x}")
+    length, at = der[1], 2
+    if length & 0x80:
+        at += length & 0x7F
+        length = int.from_bytes(der[2:at])
+    return der[at : at + length], der[at + length :]

@@ -1,0 +1,28 @@
+"""How does a test read what Prometheus would scrape?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+class Scraped:
+    """The numbers of one scrape."""
+
+    def __init__(self, text: str) -> None:
+        self.families = list(text_string_to_metric_families(text))
+        self._samples = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in self.families
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """One number; None if it is not there."""
+        return self._samples.get((name, frozenset(labels.items())))
+
+    def labels(self, name: str) -> Iterator[dict[str, Any]]:
+        """The labels of all samples of one name."""
+        for sample, labels in self._samples:
+            if sample == name:
+                yield dict(labels)
