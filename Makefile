@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-opencode check format schemas faults bench clean
+.PHONY: help demo test test-opencode test-sdks check format schemas faults bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
@@ -22,10 +22,13 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, and a direc
 	@$(BIN)/python docs/examples/crawl_demo.py
 
 test: check .venv-a2a03/.installed .venv-openintent/.installed ## everything that must pass
-	$(BIN)/pytest -m "not long and not opencode" --numprocesses=2 --dist=worksteal --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -m "not long and not opencode and not sdks" --numprocesses=2 --dist=worksteal --cov --cov-report=term:skip-covered
 
 test-opencode: .venv/.test .opencode/.installed ## whether a real opencode server is understood (needs npm; 350 MB)
 	$(BIN)/pytest -m opencode
+
+test-sdks: .venv/.test .venv-a2a03/.installed .venv-sdks/.installed ## the guides' agents of agent SDKs (250 MB)
+	$(BIN)/pytest tests/journeys/test_sdk_guides.py
 
 check: .venv/.test ## lint, format, types, imports
 	$(BIN)/ruff check .
@@ -51,7 +54,7 @@ bench: .venv/.test ## what it costs, beside others (an hour; benchmarks/run.py N
 	$(BIN)/python benchmarks/run.py
 
 clean: ## remove all that was made here
-	rm -rf .venv .venv-a2a03 .venv-openintent .opencode build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-a2a03 .venv-openintent .venv-sdks .opencode build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than pyproject.toml once what it asks for is installed. Each environment has one
@@ -90,6 +93,15 @@ clean: ## remove all that was made here
 	@$(PYTHON) -m venv .venv-openintent
 	@.venv-openintent/bin/pip install --quiet --quiet --upgrade 'pip>=25.1'
 	@.venv-openintent/bin/pip install --quiet --quiet 'openintent==0.17.0'
+	@touch $@
+
+# What the guides show; together they hold to the 0.3 line of the A2A SDK.
+.venv-sdks/.installed: .venv/.python pyproject.toml
+	@echo "making .venv-sdks"
+	@$(PYTHON) -m venv .venv-sdks
+	@.venv-sdks/bin/pip install --quiet --quiet --upgrade 'pip>=25.1'
+	@.venv-sdks/bin/pip install --quiet --quiet --editable . 'a2wsgi>=1.10' 'fasta2a==2.1.1' 'flask>=3.1,<4' \
+		'google-adk[a2a]==2.13.0' 'python-a2a==0.5.10' 'strands-agents[a2a]==1.62.0' 'uvicorn>=0.40'
 	@touch $@
 
 # The version whose wire was captured. Its own programs are not run to install it.

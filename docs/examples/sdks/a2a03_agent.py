@@ -1,0 +1,55 @@
+"""How does an agent on the A2A SDK of the 0.3 line make its health known?
+
+    pip install 'a2a-sdk[http-server]<0.4'
+    uvicorn --app-dir docs/examples/sdks a2a03_agent:app
+
+Its streams break off when an agent raises: the middleware counts that too.
+"""
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.apps import A2AStarletteApplication
+from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+from a2a.types import AgentCapabilities, AgentCard, AgentSkill, Part, TextPart
+from a2a.utils import new_task
+
+from agent_health import AgentHealthMiddleware
+from agent_health.card_announcement import announce_health
+
+
+class Echo(AgentExecutor):
+    """Says what it was asked."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Work on one message."""
+        text = context.get_user_input()
+        task = new_task(context.message)
+        await event_queue.enqueue_event(task)
+        updater = TaskUpdater(event_queue, task.id, task.context_id)
+        if text == "fail":
+            await updater.failed()
+            return
+        await updater.add_artifact([Part(root=TextPart(text=f"You asked: {text}"))])
+        await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Nothing runs long enough to be canceled."""
+
+
+plain = AgentCard(
+    name="Echo",
+    description="Says what it was asked",
+    version="1.0.0",
+    url="http://127.0.0.1:8000/",
+    capabilities=AgentCapabilities(streaming=True),
+    default_input_modes=["text/plain"],
+    default_output_modes=["text/plain"],
+    skills=[AgentSkill(id="echo", name="Echo", description="Says it again", tags=["example"])],
+)
+card = AgentCard(**announce_health(plain.model_dump(by_alias=True, exclude_none=True, mode="json")))
+handler = DefaultRequestHandler(Echo(), InMemoryTaskStore())
+app = AgentHealthMiddleware(
+    A2AStarletteApplication(card, handler).build(),
+    agent_id="https://agent.example.com/.well-known/agent-card.json",
+)

@@ -1,0 +1,62 @@
+"""How does a FastA2A agent (also one of Pydantic AI) make its health known?
+
+    pip install fasta2a
+    uvicorn --app-dir docs/examples/sdks fasta2a_agent:app
+
+Every send is answered with `submitted`, whatever becomes of it: the work is counted, not the request.
+"""
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fasta2a import FastA2A, Worker
+from fasta2a.broker import InMemoryBroker
+from fasta2a.schema import Artifact, Message, Part, TaskIdParams, TaskSendParams
+from fasta2a.storage import InMemoryStorage
+
+from agent_health import AgentHealthMiddleware
+
+
+class Echo(Worker[list[Message]]):
+    """Says what it was asked."""
+
+    async def run_task(self, params: TaskSendParams) -> None:
+        """Work on one message."""
+        with app.health.interaction():
+            text = params["message"]["parts"][0]["text"]
+            if text == "fail":
+                raise RuntimeError("the model gave no answer")
+            artifacts = self.build_artifacts(f"You asked: {text}")
+            await self.storage.update_task(params["id"], state="completed", new_artifacts=artifacts)
+
+    async def cancel_task(self, params: TaskIdParams) -> None:
+        """Nothing runs long enough to be canceled."""
+
+    def build_message_history(self, history: list[Message]) -> list[Any]:
+        """Nothing is remembered."""
+        return []
+
+    def build_artifacts(self, result: Any) -> list[Artifact]:
+        """Return what the caller gets."""
+        return [Artifact(artifact_id=str(uuid.uuid4()), parts=[Part(text=result)])]
+
+
+storage: InMemoryStorage[list[Message]] = InMemoryStorage()
+broker = InMemoryBroker()
+worker = Echo(storage=storage, broker=broker)
+
+
+@asynccontextmanager
+async def lifespan(agent: FastA2A) -> AsyncIterator[None]:
+    """Work while the app is served."""
+    async with agent.task_manager, worker.run():
+        yield
+
+
+app = AgentHealthMiddleware(
+    FastA2A(storage=storage, broker=broker, lifespan=lifespan, name="Echo", url="http://127.0.0.1:8000"),
+    agent_id="https://agent.example.com/.well-known/agent-card.json",
+    exclude=["/"],
+)

@@ -1,0 +1,25 @@
+"""How does a Flask agent make its health known?
+
+    pip install flask a2wsgi
+    uvicorn --app-dir docs/examples/sdks flask_agent:app
+
+Flask speaks WSGI: a2wsgi puts it on an ASGI server.
+"""
+
+from a2wsgi import WSGIMiddleware
+from flask import Flask, request
+
+from agent_health import AgentHealthMiddleware
+
+agent = Flask(__name__)
+
+
+@agent.post("/ask")
+def ask() -> dict[str, str]:
+    return {"answer": f"You asked: {request.json['text']}"}
+
+
+app = AgentHealthMiddleware(
+    WSGIMiddleware(agent),
+    agent_id="https://agent.example.com/.well-known/agent-card.json",
+)

@@ -1,0 +1,112 @@
+"""Do the guides' agents of the agent SDKs answer, and is what fails in them counted as such?
+
+The SDKs exclude one another, or bring a hundred packages: they live in environments of their own, which
+`make test-sdks` makes. Each agent is the guide's own file, on a real socket.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.a2a_serving import OUTCOMES
+from tests.support.servers import REPOSITORY, Server, serving
+
+OLD_LINE = REPOSITORY / ".venv-a2a03" / "bin" / "python"
+SDKS = REPOSITORY / ".venv-sdks" / "bin" / "python"
+CARD_PATH = "/.well-known/agent-card.json"
+
+
+def _call(method: str, message: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
+
+
+def call_10(text: str) -> dict[str, Any]:
+    return _call("SendMessage", {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": text}]})
+
+
+def call_03(text: str) -> dict[str, Any]:
+    parts = [{"kind": "text", "text": text}]
+    return _call("message/send", {"kind": "message", "messageId": "m-1", "role": "user", "parts": parts})
+
+
+def question(text: str) -> dict[str, Any]:
+    return {"text": text} if text != "fail" else {}
+
+
+def bare_message(text: str) -> dict[str, Any]:
+    return {"role": "user", "parts": [{"type": "text", "text": text}]}
+
+
+@dataclass(frozen=True)
+class Guide:
+    """One example, how it is asked, and how a failure in it is counted."""
+
+    app: str
+    python: Path
+    directory: str
+    ask: Any
+    failure: str = "task_failed"
+    headers: dict[str, str] = field(default_factory=dict)
+    answers_later: bool = False
+    path: str = "/"
+
+
+def _in_sdks(guide: Guide) -> Any:
+    return pytest.param(guide, marks=pytest.mark.sdks)
+
+
+V1 = {"A2A-Version": "1.0"}
+GUIDES = [
+    Guide("a2a_agent", Path(sys.executable), "docs/examples", call_10, headers=V1),
+    Guide("a2a03_agent", OLD_LINE, "docs/examples/sdks", call_03),
+    _in_sdks(Guide("adk_agent", SDKS, "docs/examples/sdks", call_03)),
+    _in_sdks(Guide("fasta2a_agent", SDKS, "docs/examples/sdks", call_10, "raised", V1, answers_later=True)),
+    _in_sdks(Guide("flask_agent", SDKS, "docs/examples/sdks", question, "server_fault", path="/ask")),
+    _in_sdks(Guide("python_a2a_agent", SDKS, "docs/examples/sdks", bare_message, "server_fault")),
+    _in_sdks(Guide("strands_agent", SDKS, "docs/examples/sdks", call_03)),
+]
+
+
+@pytest.fixture(scope="module", params=GUIDES, ids=lambda guide: str(guide.app))
+def guide(request: pytest.FixtureRequest) -> Guide:
+    found: Guide = request.param
+    if not found.python.exists():
+        pytest.skip(f"NOT TESTED: {found.python} is absent; `make test-sdks` makes it")
+    return found
+
+
+@pytest.fixture(scope="module")
+def agent(guide: Guide, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    command = [str(guide.python), "-m", "uvicorn", "--app-dir", guide.directory, f"{guide.app}:app"]
+    log = tmp_path_factory.mktemp("guide") / "log"
+    source = {"PYTHONPATH": str(REPOSITORY / "src")}
+    with serving([*command, "--port", "{port}"], log=log, env=source) as server:
+        yield server
+
+
+def test_its_card_says_where_its_health_is(guide: Guide, agent: Server) -> None:
+    answer = agent.raw(f"GET {CARD_PATH} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+    # Whoever speaks no A2A has no card.
+    assert answer.startswith(b"HTTP/1.1 200" if guide.path == "/" else b"HTTP/1.1 404")
+    assert b'link: </.well-known/agent-health>; rel="status"' in answer
+
+
+def test_what_it_answers_and_what_fails_is_counted_as_such(guide: Guide, agent: Server) -> None:
+    def ask(text: str) -> str:
+        body = json.dumps(guide.ask(text)).encode()
+        _, said = agent.send(
+            guide.path, method="POST", body=body, **{"Content-Type": "application/json"}, **guide.headers
+        )
+        return said.decode()
+
+    for _ in range(11):
+        said = ask("hello")
+        assert guide.answers_later or "You asked: hello" in said
+    ask("fail")
+    outcomes = agent.document()["extensions"][OUTCOMES]
+    assert outcomes["answered"] == 11
+    assert outcomes[guide.failure] == 1

@@ -1,0 +1,43 @@
+"""Is what a guide shows what is run?"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+EXAMPLES = REPOSITORY / "docs" / "examples"
+GUIDES = sorted((REPOSITORY / "docs" / "guides").glob("*.md"))
+# They are told of elsewhere: in the README, in agent-sdk.md, or by what they print.
+WITHOUT_A_GUIDE = {
+    "crawl_demo", "declared_agent", "demo", "demo_programs", "registered_agent", "registry_demo",
+    "sample_agents", "wsgi_agent",
+}  # fmt: skip
+
+
+def example_of(guide: Path) -> Path:
+    """The file that a guide shows, by its first link to an example."""
+    found = re.search(r"\[`(docs/examples/[\w/]+\.py)`\]", guide.read_text())
+    assert found, guide.name
+    return REPOSITORY / found[1]
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_a_guide_shows_its_example_as_it_is(guide: Path) -> None:
+    (shown,) = re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.MULTILINE | re.DOTALL)
+    assert shown == example_of(guide).read_text()
+
+
+def test_every_example_has_one_guide() -> None:
+    examples = {path.stem for path in EXAMPLES.rglob("*.py")} - WITHOUT_A_GUIDE
+    assert sorted(example_of(guide).stem for guide in GUIDES) == sorted(examples)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
+def test_a_guide_says_how_to_run_it_and_what_comes_of_it(guide: Path) -> None:
+    text = guide.read_text()
+    example = example_of(guide)
+    run = {f"uvicorn --app-dir {example.parent.relative_to(REPOSITORY)} {example.stem}:app"}
+    run.add(f"python {example.relative_to(REPOSITORY)}")
+    assert any(command in text for command in run)
+    assert re.search(r"^```console\n\$ .+\n(?:.*\n)*?.*(?:0\.95)", text, re.MULTILINE)
