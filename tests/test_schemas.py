@@ -1,4 +1,4 @@
-"""Do the schemas of probe definitions, observations and censuses say what the models say?
+"""Do the schemas of probe definitions, tools files, observations and censuses say what the models say?
 
 `python tests/test_schemas.py` writes them anew from the models, as `make schemas` does.
 """
@@ -24,6 +24,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from agent_health import observation
+from agent_health.adapter import upstreams
+from agent_health.adapter.upstreams import Upstreams
 from agent_health.observation import Observation, ResultClass
 from agent_health.prober import census, definition
 from agent_health.prober.census import Census
@@ -135,6 +137,14 @@ def generated() -> dict[str, dict[str, Any]]:
             "asked.",
             allOf=[ONE_SUBJECT, DOCUMENT_AND_READINESS, STALE_OR_NOT],
         ),
+        "tools.schema.json": schema_of(
+            models_in(upstreams, Upstreams),
+            FileSchema,
+            **{"$id": PUBLISHED_AT + "tools.schema.json"},
+            title="Tools file",
+            description="Which tools an agent gets while it works at a task, from which servers, at which "
+            "price. Durations are in seconds; paths lead from the directory of the file.",
+        ),
         "census.schema.json": schema_of(
             models_in(census, Census),
             FileSchema,
@@ -155,6 +165,7 @@ def validator(name: str) -> Draft202012Validator:
 
 PROBE = validator("probe.schema.json")
 OBSERVATION = validator("observation.schema.json")
+TOOLS = validator("tools.schema.json")
 
 
 @pytest.mark.parametrize("name", SCHEMA_FILES)
@@ -173,6 +184,30 @@ def test_every_member_says_what_it_is(name: str) -> None:
         if "description" not in rule and "$ref" not in rule
     ]
     assert silent == []
+
+
+# --- tools files ----------------------------------------------------------------------------------
+
+
+def test_the_example_of_a_tools_file_fits_the_schema_and_is_read() -> None:
+    example = yaml.safe_load((REPOSITORY / "docs" / "examples" / "tools.yml").read_text())
+    assert list(TOOLS.iter_errors(example)) == []
+    assert set(Upstreams.model_validate(example).upstreams) == {"search", "docs"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"command": "python3 server.py"}, {"tools": {"a": {"usd_per_call": -1}}}, {"offer_all": "yes"},
+        {"headers": {"Authorization": "Bearer x"}}, {"more": 1},
+        {"environment": {"KEY": {"text": "secret"}}}, {"tools": {"a": {"price": 1}}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_editor_sees_what_is_wrong_in_a_tools_file(change: dict[str, Any]) -> None:
+    good = {"command": ["server"], "tools": {"a": {"usd_per_call": 0}}}
+    assert list(TOOLS.iter_errors({"upstreams": {"a": good}})) == []
+    assert list(TOOLS.iter_errors({"upstreams": {"a": {**good, **change}}}))
 
 
 # --- probe definitions ---------------------------------------------------------------------------

@@ -290,6 +290,10 @@ class InvalidDefinition(InvalidFile):
     """A probe definition does not say what to probe as it should."""
 
 
+class InvalidTools(InvalidFile):
+    """A tools file does not say which tools are offered, and at which price, as it should."""
+
+
 class LeaseHeld(AgentHealthError):
     """Somebody has the resource; `existing_lease` is what everybody may know of the lease, as JSON."""
 

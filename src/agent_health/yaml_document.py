@@ -8,7 +8,7 @@ no text are wrong.
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -201,10 +201,16 @@ def _expected(details: ErrorDetails, model: type[BaseModel], path: Path, forms: 
 
 
 def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:
-    """Return the model of what stands at a place of another one, through lists and what may be absent."""
+    """Return the model of what stands at a place of another, through lists, mappings, what may be absent."""
+    is_key = False
     for part in path:
-        if isinstance(part, str):
-            model = next(_models_in(model.model_fields[part].annotation))
+        if is_key or not isinstance(part, str):
+            is_key = False
+            continue
+        annotation = model.model_fields[part].annotation
+        model = next(_models_in(annotation))
+        # The next part is a key that whoever wrote the file has chosen.
+        is_key = get_origin(annotation) is dict
     return model
 
 

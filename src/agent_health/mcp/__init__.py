@@ -10,6 +10,7 @@
     mark_complete.py      the tool of one that has a result
     request_human_help.py  the tool of one that needs people
     delegate_subtask.py   the tool of one that gives a part away
+    task_tools.py         which tools has whoever holds a task?
     judged_get.py         which addresses may a model have asked?
     server.py             how does a call become an answer, whatever goes wrong?
     over_stdio.py         how is it served to the program that started it?

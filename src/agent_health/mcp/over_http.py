@@ -20,7 +20,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp
 
 from agent_health.errors import InvalidSetting
-from agent_health.mcp.guard import MAX_BODY_BYTES, PATH, Guard
+from agent_health.mcp.guard import CALL_SECONDS, MAX_BODY_BYTES, PATH, Guard
 from agent_health.registry.connection_bounds import BoundedProtocol
 from agent_health.registry.listening_socket import BACKLOG, bound, url_of
 from agent_health.registry.log_lines import log_config
@@ -64,7 +64,7 @@ class Place:
         return list(dict.fromkeys(hosts))
 
 
-def app_of(server: Server[Any], place: Place, token: str) -> ASGIApp:
+def app_of(server: Server[Any], place: Place, token: str, *, call_seconds: float = CALL_SECONDS) -> ASGIApp:
     """Return the app: first the token is asked for, then for whom the request is meant, then it is read."""
     hosts = place.known_as()
     app = server.streamable_http_app(
@@ -84,7 +84,24 @@ def app_of(server: Server[Any], place: Place, token: str) -> ASGIApp:
             ],
         ),
     )
-    return Guard(app, token)
+    return Guard(app, token, call_seconds=call_seconds)
+
+
+def config_of(app: ASGIApp, *, grace_seconds: int = GRACE_SECONDS) -> uvicorn.Config:
+    """Return how it is served: bounded in connections, heads and time, and silent."""
+    return uvicorn.Config(
+        app,
+        lifespan="on",
+        http=BoundedProtocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=grace_seconds,
+    )
 
 
 async def over_http(
@@ -99,19 +116,7 @@ async def over_http(
         logging.config.dictConfig(dict(log_config(access_log=False)))
         if not place.is_local:
             _log.warning("the token travels in the clear: put a proxy with TLS before it")
-        config = uvicorn.Config(
-            app,
-            lifespan="on",
-            http=BoundedProtocol,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=BACKLOG,
-            limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
+        config = config_of(app)
         # uvicorn hears it while it serves, and repeats it afterwards.
         signal.signal(signal.SIGTERM, _end)
         await _Server(config, lambda: say_ready(url_of(opened, place.host) + PATH)).serve([opened])

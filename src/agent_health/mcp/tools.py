@@ -4,17 +4,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from agent_health.mcp.check_agent import CHECK_AGENT
-from agent_health.mcp.delegate_subtask import DELEGATE_SUBTASK
 from agent_health.mcp.find_agents import FIND_AGENTS
 from agent_health.mcp.heartbeat import HEARTBEAT
 from agent_health.mcp.in_run import of_any_run
-from agent_health.mcp.mark_complete import MARK_COMPLETE
-from agent_health.mcp.report_progress import REPORT_PROGRESS
-from agent_health.mcp.request_human_help import REQUEST_HUMAN_HELP
+from agent_health.mcp.task_tools import TASK_TOOLS
 from agent_health.mcp.tool import Tool
 
-TASK_TOOLS: Final[Sequence[Tool]] = (REPORT_PROGRESS, MARK_COMPLETE, REQUEST_HUMAN_HELP, DELEGATE_SUBTASK)
-"""Those of whoever holds a task, as they are where the server is bound to its run."""
 TOOLS: Final[Sequence[Tool]] = (HEARTBEAT, CHECK_AGENT, FIND_AGENTS, *TASK_TOOLS)
 """In the order in which a model reads of them."""
 

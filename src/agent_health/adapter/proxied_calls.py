@@ -1,0 +1,164 @@
+"""Which tools does the agent see, and what becomes of each call?
+
+The four of a task's holder, and those of upstream servers that the tools file offers. Nothing is carried out
+once the run is not held; only what has ended the run may still be said again, for its first answer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp.server import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    Tool,
+)
+
+from agent_health.adapter.held_work import HeldWork
+from agent_health.adapter.metered_call import CLOSE_SECONDS, Meter, lease_lost
+from agent_health.adapter.upstream_server import UpstreamServer
+from agent_health.adapter.upstreams import Price, Upstreams
+from agent_health.mcp.server import MAX_NAME_CHARS, answer, failure, listed
+from agent_health.mcp.task_tools import ENDING, TASK_TOOLS
+from agent_health.mcp.tool import Reach, ToolFailed
+
+_log = logging.getLogger("agent_health.adapter")
+_TASK_TOOLS: Final = {tool.name: tool for tool in TASK_TOOLS}
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """A tool of a server, as it is offered here."""
+
+    server: UpstreamServer
+    tool: str
+    price: Price
+
+
+class ProxiedCalls:
+    """Answers one run's calls, a bounded number at once."""
+
+    def __init__(self, held: HeldWork, upstreams: Upstreams, servers: Mapping[str, UpstreamServer]) -> None:
+        self._held = held
+        self._upstreams = upstreams
+        self._servers = servers
+        self._meter = Meter(held)
+        self._reach = Reach(get=_ask_nobody, registry=held.registry, run=held.run)
+        self._offered: dict[str, _Offered] = {}
+        self._under_way: set[asyncio.Task[CallToolResult]] = set()
+        self._has_ended = False
+        for upstream, tool in upstreams.named():
+            self._offer(upstream, tool)
+
+    async def list(
+        self, _context: ServerRequestContext[dict[str, Any]], _asked: PaginatedRequestParams | None
+    ) -> ListToolsResult:
+        """Return the tools of the task, and those of servers that have started."""
+        await self._learn()
+        tools = [listed(tool) for tool in TASK_TOOLS]
+        for name, offered in self._offered.items():
+            known = offered.server.tools.get(offered.tool)
+            if known is not None:
+                tools.append(_shown(known, name, offered.price))
+        return ListToolsResult(tools=tools)
+
+    async def call(
+        self, _context: ServerRequestContext[dict[str, Any]], asked: CallToolRequestParams
+    ) -> CallToolResult:
+        """Carry a call out, to its end though whoever asked be gone."""
+        most = self._upstreams.limits.calls_at_once
+        if len(self._under_way) >= most:
+            return failure(ToolFailed(f"{most} calls are under way: wait for one of them, then ask again"))
+        carrying = asyncio.create_task(self._carry_out(asked.name, asked.arguments or {}))
+        self._under_way.add(carrying)
+        carrying.add_done_callback(self._done)
+        return await asyncio.shield(carrying)
+
+    async def close(self) -> None:
+        """End what is under way; what was reserved for it is freed, by us or with the run."""
+        for carrying in self._under_way:
+            carrying.cancel()
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=CLOSE_SECONDS)
+        await self._meter.close()
+
+    def _done(self, carrying: "asyncio.Task[CallToolResult]") -> None:
+        self._under_way.discard(carrying)
+        # Whoever asked may be gone, and then nobody looks at it.
+        if not carrying.cancelled():
+            carrying.exception()
+
+    async def _carry_out(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        tool = _TASK_TOOLS.get(name)
+        if not self._held.is_held() and not (self._has_ended and tool is not None):
+            return failure(lease_lost())
+        if tool is not None:
+            result = await answer(tool, arguments, self._reach)
+            if name in ENDING and not result.is_error and not self._has_ended:
+                self._has_ended = True
+                self._held.ended(name)
+            return result
+        offered = await self._find(name)
+        try:
+            return await self._meter.call(
+                name, offered.price, lambda: offered.server.call(offered.tool, arguments)
+            )
+        except ToolFailed as error:
+            return failure(error)
+
+    async def _find(self, name: str) -> _Offered:
+        if name not in self._offered:
+            await self._learn()
+        offered = self._offered.get(name)
+        if offered is None:
+            names = ", ".join([*_TASK_TOOLS, *self._offered])
+            raise MCPError(INVALID_PARAMS, f"no tool is called {name[:MAX_NAME_CHARS]!r}; there are: {names}")
+        return offered
+
+    async def _learn(self) -> None:
+        """Have all servers started, and offer what they have besides what the file names."""
+        await asyncio.gather(*(server.ready() for server in self._servers.values()))
+        known = {(offered.server.name, offered.tool) for offered in self._offered.values()}
+        for upstream, server in self._servers.items():
+            if self._upstreams.upstreams[upstream].offer_all:
+                for tool in server.tools:
+                    if (upstream, tool) not in known:
+                        self._offer(upstream, tool)
+
+    def _offer(self, upstream: str, tool: str) -> None:
+        """Offer a tool under the first of its names that is free; once offered, it keeps it."""
+        price = self._upstreams.price_of(upstream, tool)
+        names = self._upstreams.names_for(upstream, tool)
+        free = (name for name in names if name not in _TASK_TOOLS and name not in self._offered)
+        name = next(free, None)
+        if name is None or price is None:
+            _log.warning("%s of %s is not offered: its names are taken", tool, upstream)
+            return
+        self._offered[name] = _Offered(self._servers[upstream], tool, price)
+
+
+def _shown(tool: Tool, name: str, price: Price) -> Tool:
+    """Return a server's tool as it is offered: under our name, with its price."""
+    told = f"{tool.description or ''}\n\n{_price_in_words(price)}".strip()
+    return tool.model_copy(update={"name": name, "description": told})
+
+
+def _price_in_words(price: Price) -> str:
+    most = price.most()
+    parts = [f"{most.usd:g} USD"] if most.usd else []
+    parts += [f"{most.tokens} tokens"] if most.tokens else []
+    if not parts:
+        return "A call costs nothing."
+    most_words = "" if price.cost_in is None else "at most "
+    return f"A call costs {most_words}{' and '.join(parts)} of the task's budget."
+
+
+async def _ask_nobody(*_: object) -> Any:
+    raise ToolFailed("no tool of a task asks strangers")

@@ -1,0 +1,73 @@
+"""How is the tool proxy served, once an agent has connected?
+
+Loaded when that happens: the SDK and what serves it take as much memory as all the rest of an adapter.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any, Final
+
+import uvicorn
+from mcp.server import Server
+
+from agent_health.adapter.held_work import HeldWork
+from agent_health.adapter.proxied_calls import ProxiedCalls
+from agent_health.adapter.upstream_server import UpstreamServer
+from agent_health.adapter.upstreams import Upstreams
+from agent_health.mcp.over_http import Place, app_of, config_of
+
+ASIDE_SECONDS: Final = 30.0
+"""Of a call, beside what the server may take: for the registry, before and after."""
+GRACE_SECONDS: Final = 1
+"""For answers under way when the run is over."""
+INSTRUCTIONS: Final = (
+    "You work at a task under a lease. report_progress when you have something new to say; mark_complete "
+    "with the result when all is done, or request_human_help when you cannot go on. Other tools are paid out "
+    "of the task's budget; an error that begins with budget_exceeded was not carried out. After stale_token "
+    "or lease_lost, stop: the task is not yours any more."
+)
+
+
+class ProxyServer:
+    """Serves one run's tools on a socket that listens already."""
+
+    def __init__(self, held: HeldWork, upstreams: Upstreams, token: str) -> None:
+        limits = upstreams.limits
+        self._servers = {
+            name: UpstreamServer(name, upstream, limits) for name, upstream in upstreams.upstreams.items()
+        }
+        self._calls = ProxiedCalls(held, upstreams, self._servers)
+        server: Server[dict[str, Any]] = Server(
+            "agent-health-tools",
+            version=metadata.version("agent-health"),
+            title="The tools of a task",
+            instructions=INSTRUCTIONS,
+            on_list_tools=self._calls.list,
+            on_call_tool=self._calls.call,
+        )
+        call_seconds = limits.start_seconds + limits.call_seconds + ASIDE_SECONDS
+        app = app_of(server, Place(port=0), token, call_seconds=call_seconds)
+        self._uvicorn = _Server(config_of(app, grace_seconds=GRACE_SECONDS))
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Serve until `end`."""
+        try:
+            await self._uvicorn.serve([listening])
+        finally:
+            await self._calls.close()
+            await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+    def end(self) -> None:
+        """Take no call any more, and end."""
+        self._uvicorn.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to whoever runs the agent."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,21 @@
+"""What do the tests of the adapter share?"""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.support.registry_server import RegistryServer, registry_server
+from tests.support.upstream_tools import HttpUpstream, http_upstream
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """A real registry on loopback, one for all tests of a file: their agents have different names."""
+    with registry_server(tmp_path_factory.mktemp("registry"), sweep_seconds=60) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpUpstream]:
+    """A real server of tools on loopback."""
+    with http_upstream(tmp_path_factory.mktemp("upstream") / "record") as server:
+        yield server

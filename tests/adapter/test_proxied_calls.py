@@ -1,0 +1,133 @@
+"""Which tools does the agent see, and what becomes of each call?"""
+
+import asyncio
+
+import pytest
+from mcp.shared.exceptions import MCPError
+from tests.support.mcp_tools import text_of
+from tests.support.registry_server import RegistryServer
+from tests.support.servers import until
+from tests.support.task_tools import failed
+from tests.support.tool_proxies import proxied, read
+from tests.support.upstream_tools import HttpUpstream
+
+TASK_TOOLS = ["report_progress", "mark_complete", "request_human_help", "delegate_subtask"]
+FREE = {"usd_per_call": 0}
+
+
+async def test_without_a_tools_file_there_are_the_four_of_the_task(registry: RegistryServer) -> None:
+    async with proxied(registry, "plain") as work:
+        assert work.model is not None
+        listed = (await work.model.list_tools()).tools
+        assert [tool.name for tool in listed] == TASK_TOOLS
+        for tool in listed:
+            assert not {"taskId", "runId", "fencingToken"} & set(tool.input_schema["properties"])
+        answer = await work.call("report_progress", {"summary": "begun", "nextStep": "go on"})
+        assert answer.structured_content == {"taskId": work.holder.task_id, "status": "running", "report": 1}
+
+
+async def test_what_is_not_named_is_not_offered(registry: RegistryServer, upstream: HttpUpstream) -> None:
+    tools = {"fetch": {"usd_per_call": 0.01, "tokens_per_call": 5}, "absent": FREE}
+    upstreams = read(upstreams={"acme": {"url": upstream.url, "tools": tools}})
+    async with proxied(registry, "few", upstreams) as work:
+        assert work.model is not None
+        listed = (await work.model.list_tools()).tools
+        assert [tool.name for tool in listed] == [*TASK_TOOLS, "fetch"]
+        assert listed[-1].description == (
+            "Does fetch.\n\nA call costs 0.01 USD and 5 tokens of the task's budget."
+        )
+        with pytest.raises(MCPError, match="no tool is called 'die'; there are: report_progress, "):
+            await work.call("die")
+
+
+async def test_all_are_offered_where_the_file_says_so_and_a_name_that_is_taken_gets_the_servers(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    acme = {"url": upstream.url, "offer_all": True, "price": FREE, "tools": {"costly": FREE}}
+    upstreams = read(
+        upstreams={
+            "acme": acme,
+            "other": {**acme, "prefix": "o."},
+            "third": {**acme, "tools": {"fetch": FREE}},
+        }
+    )
+    async with proxied(registry, "many", upstreams) as work:
+        assert work.model is not None
+        names = {tool.name for tool in (await work.model.list_tools()).tools}
+        assert {"costly", "o.costly", "third_costly", "fetch", "acme_fetch", "o.fetch"} <= names
+        assert {"acme_report_progress", "o.report_progress", "third_report_progress"} <= names
+        assert "third_fetch" not in names
+        # The task's own is the task's own.
+        assert (await work.call("report_progress", {"summary": "s"})).structured_content is not None
+        assert text_of(await work.call("acme_report_progress")) == "report_progress"
+
+
+async def test_a_server_that_is_away_takes_nothing_from_the_others(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    upstreams = read(
+        upstreams={
+            "gone": {"url": "http://127.0.0.1:9/mcp", "tools": {"search": FREE}},
+            "acme": {"url": upstream.url, "tools": {"fetch": FREE}},
+        }
+    )
+    async with proxied(registry, "half", upstreams) as work:
+        assert work.model is not None
+        assert [tool.name for tool in (await work.model.list_tools()).tools] == [*TASK_TOOLS, "fetch"]
+        assert text_of(await work.call("fetch")) == "fetch"
+        code, words = failed(await work.call("search"))
+        assert code == "upstream_unavailable"
+        assert words.startswith("upstream_unavailable: gone does not run: ")
+
+
+async def test_a_number_of_calls_go_on_at_once_and_no_more(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    before = upstream.carried_out().count("wait")
+    upstreams = read(
+        limits={"calls_at_once": 1}, upstreams={"acme": {"url": upstream.url, "tools": {"wait": FREE}}}
+    )
+    async with proxied(registry, "busy", upstreams) as work:
+        calling = asyncio.create_task(work.call("wait"))
+        await asyncio.to_thread(until, "begun", lambda: upstream.carried_out().count("wait") > before)
+        assert text_of(await work.call("wait")) == (
+            "1 calls are under way: wait for one of them, then ask again"
+        )
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "status"),
+    [
+        ("mark_complete", {"output": {"page": 1}}, "review"),
+        ("request_human_help", {"reason": "which logo?"}, "handoff"),
+    ],
+)
+async def test_case_9_who_ends_the_run_is_heard_once_and_answered_as_often_as_it_asks(
+    registry: RegistryServer, tool: str, arguments: dict[str, object], status: str
+) -> None:
+    async with proxied(registry, f"ends-{tool}") as work:
+        first = await work.call(tool, arguments)
+        # Whoever keeps the lease has let it go by now.
+        work.is_held = False
+        again = await work.call(tool, arguments)
+        assert first.structured_content == again.structured_content
+        assert (first.structured_content or {})["status"] == status
+        assert failed(await work.call("report_progress", {"summary": "late"}))[0] == "stale_token"
+        assert work.heard == [tool]
+
+
+async def test_case_11_a_child_is_delegated_by_tool_and_its_parent_goes_on(registry: RegistryServer) -> None:
+    async with proxied(registry, "divides", budget={"usd": 1.0}) as work:
+        part = {"title": "A part", "agentId": "nobody", "budget": {"usd": 0.75}}
+        made = await work.call("delegate_subtask", part)
+        child = await work.holder.admin.tasks.get((made.structured_content or {})["childId"])
+        assert (child.parent_id, child.budget.envelope.usd) == (work.holder.task_id, 0.75)
+        beyond = await work.call("delegate_subtask", {**part, "title": "Another"})
+        assert failed(beyond)[0] == "budget_exceeded"
+        # A child that ends leaves its parent alone, and what it has left comes back.
+        await work.holder.admin.tasks.cancel(child.task_id)
+        parent = await work.task()
+        assert (parent.status, parent.holder, parent.budget.available.usd) == ("assigned", "divides", 1.0)
+        assert work.heard == []

@@ -1,0 +1,105 @@
+"""Where does an agent under a lease get its tools, and who else may ask there?"""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+from tests.support.registry_server import RegistryServer
+from tests.support.servers import until
+from tests.support.tool_proxies import proxied, read
+
+from agent_health.adapter.held_work import HeldWork
+from agent_health.adapter.tool_proxy import open_tool_proxy
+from agent_health.client import RegistryClient
+from agent_health.client.registry_tasks import HeldRun
+
+LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+NOBODY = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_token=1)
+
+SILENT = """
+import asyncio, sys
+from agent_health.adapter.held_work import HeldWork
+from agent_health.adapter.tool_proxy import open_tool_proxy
+from agent_health.client import RegistryClient
+from agent_health.client.registry_tasks import HeldRun
+
+async def main():
+    run = HeldRun(task_id="task_1", run_id="run_1", fencing_token=1)
+    async with RegistryClient("http://127.0.0.1:9") as client:
+        held = HeldWork(registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print)
+        async with open_tool_proxy(held, None):
+            await asyncio.sleep(0)
+    heavy = {"mcp", "mcp_types", "uvicorn", "yaml", "sqlalchemy"} & set(sys.modules)
+    print(sorted(heavy))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": ""}, 401),
+        ({"Host": "evil.example"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+    ],
+)
+async def test_nobody_is_answered_without_the_runs_token_and_no_page_at_all(
+    registry: RegistryServer, headers: dict[str, str], status: int
+) -> None:
+    name = f"guarded-{status}-{len(headers.get('Authorization', 'none'))}"
+    async with proxied(registry, name) as work, httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+        assert work.open is not None
+        fields = {
+            "Authorization": f"Bearer {work.open.run_token}",
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            **headers,
+        }
+        answer = await http.post(work.open.url, content=LIST, headers=fields)
+    assert answer.status_code == status
+
+
+async def test_each_run_has_a_place_and_a_token_of_its_own_that_end_with_it() -> None:
+    async with RegistryClient("http://127.0.0.1:9") as client:
+        held = HeldWork(
+            registry=client, run=NOBODY, is_held=lambda: True, ended=lambda _: None, budget_gone=lambda: None
+        )
+        async with open_tool_proxy(held, None) as one, open_tool_proxy(held, read(upstreams={})) as other:
+            assert one.url.startswith("http://127.0.0.1:")
+            assert (one.url, one.run_token) != (other.url, other.run_token)
+            assert one.run_token not in repr(one)
+        async with httpx2.AsyncClient(timeout=5, trust_env=False) as http:
+            with pytest.raises(httpx2.ConnectError):
+                await http.post(one.url)
+
+
+async def test_what_is_under_way_ends_with_the_block(registry: RegistryServer, tmp_path: Path) -> None:
+    program = ["sh", "-c", "touch $0/began; tail -f /dev/null $0/began", str(tmp_path)]
+    upstreams = read(upstreams={"slow": {"command": program, "tools": {"search": {"usd_per_call": 0}}}})
+    async with (
+        proxied(registry, "cut") as work,
+        httpx2.AsyncClient(timeout=30, trust_env=False) as http,
+        open_tool_proxy(work.held, upstreams) as opened,
+    ):
+        headers = {"Authorization": f"Bearer {opened.run_token}", "Content-Type": "application/json"}
+        headers["Accept"] = "application/json, text/event-stream"
+        # The servers start with the first question for tools.
+        asking = asyncio.create_task(http.post(opened.url, content=LIST, headers=headers))
+        await asyncio.to_thread(until, "it is started", (tmp_path / "began").exists)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    ps = await asyncio.to_thread(subprocess.run, ["ps", "-eo", "args"], capture_output=True, text=True)
+    assert str(tmp_path) not in ps.stdout
+
+
+def test_until_somebody_connects_there_is_a_socket_and_nothing_else() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout == "[]\n"

@@ -1,0 +1,92 @@
+"""How does a test hold a task behind a tool proxy, and speak to it as the agent's process does?"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult
+from tests.support.registry_server import RegistryServer
+from tests.support.task_tools import Holder, holding
+
+from agent_health.adapter.held_work import HeldWork
+from agent_health.adapter.tool_proxy import OpenProxy, open_tool_proxy
+from agent_health.adapter.upstreams import Upstreams
+from agent_health.client import RegistryClient
+from agent_health.task_record import TaskRecord
+
+
+@dataclass
+class Proxied:
+    """A task that is held, and the tools of whoever works at it."""
+
+    holder: Holder
+    held: HeldWork
+    is_held: bool = True
+    heard: list[str] = field(default_factory=list)
+    """What the holder was told."""
+    open: OpenProxy | None = None
+    model: Client | None = None
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> CallToolResult:
+        assert self.model is not None
+        return await self.model.call_tool(tool, dict(arguments or {}))
+
+    async def task(self) -> TaskRecord:
+        return await self.holder.admin.tasks.get(self.holder.task_id)
+
+    async def budget(self) -> dict[str, float]:
+        """Return what has become of the money, in dollars."""
+        budget = (await self.task()).budget
+        return {
+            name: getattr(budget, name).usd
+            for name in ("settled", "reserved", "overrun")
+            if getattr(budget, name).usd
+        }
+
+
+@asynccontextmanager
+async def proxied(
+    registry: RegistryServer,
+    agent_id: str,
+    upstreams: Upstreams | None = None,
+    *,
+    timeout_seconds: float = 10,
+    **task: Any,
+) -> AsyncIterator[Proxied]:
+    """Hold a task, open its proxy, and connect to it."""
+    async with (
+        holding(registry, agent_id, **task) as holder,
+        RegistryClient(registry.url, key=holder.key, timeout_seconds=timeout_seconds) as client,
+    ):
+        works: list[Proxied] = []
+        held = HeldWork(
+            registry=client,
+            run=holder.run,
+            is_held=lambda: works[0].is_held,
+            ended=lambda tool: works[0].heard.append(tool),  # noqa: PLW0108 - it is not there yet
+            budget_gone=lambda: works[0].heard.append("budget_gone"),
+        )
+        works.append(Proxied(holder, held))
+        async with open_tool_proxy(held, upstreams) as opened, connected(opened) as model:
+            works[0] = replace(works[0], open=opened, model=model)
+            yield works[0]
+
+
+@asynccontextmanager
+async def connected(opened: OpenProxy, token: str | None = None) -> AsyncIterator[Client]:
+    """Speak to a proxy with its token, in the way of the SDK."""
+    headers = {"Authorization": f"Bearer {token or opened.run_token}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http,
+        Client(streamable_http_client(opened.url, http_client=http)) as client,
+    ):
+        yield client
+
+
+def read(**members: Any) -> Upstreams:
+    """Return what a tools file says that holds this."""
+    return Upstreams.model_validate(members)

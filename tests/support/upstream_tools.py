@@ -1,0 +1,117 @@
+"""What is an upstream MCP server in a test? A real process that speaks over its pipes.
+
+`python upstream_tools.py FILE` writes a line to FILE for each call that it carries out.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from mcp.server import Server, ServerRequestContext
+from mcp.server.stdio import stdio_server
+from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
+
+COST_KEY = "acme/cost"
+NAMES = ("fetch", "report_progress", "costly", "fail", "die", "wait", "long", "environment", "refuse")
+SCHEMA = {"type": "object", "additionalProperties": True}
+
+
+def new_server(record: Path) -> Server[dict[str, Any]]:
+    """Return a server whose tools do what their names say."""
+
+    async def list_tools(_context: ServerRequestContext[dict[str, Any]], _asked: object) -> ListToolsResult:
+        return ListToolsResult(
+            tools=[Tool(name=name, description=f"Does {name}.", input_schema=SCHEMA) for name in NAMES]
+        )
+
+    async def call_tool(
+        _context: ServerRequestContext[dict[str, Any]], asked: CallToolRequestParams
+    ) -> CallToolResult:
+        with record.open("a") as told:
+            told.write(f"{asked.name}\n")
+        arguments = asked.arguments or {}
+        if asked.name == "wait":
+            await _exists(Path(arguments.get("until", "/never")))
+        cost = arguments.get("cost")
+        return CallToolResult(
+            content=[TextContent(type="text", text=_text(asked.name, arguments))],
+            is_error=asked.name == "fail" or bool(arguments.get("fails")),
+            _meta=None if cost is None else {COST_KEY: cost},
+        )
+
+    return Server("acme", on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _text(name: str, arguments: Mapping[str, Any]) -> str:
+    match name:
+        case "die":
+            os._exit(3)
+        case "refuse":
+            raise ValueError("not today")
+        case "long":
+            return "x" * int(arguments["bytes"])
+        case "environment":
+            return os.environ.get(arguments["name"], "")
+        case _:
+            return name
+
+
+async def _exists(file: Path) -> None:
+    """Wait until somebody has made a file; the caller's patience ends first."""
+    while True:
+        if await asyncio.to_thread(file.exists):
+            return
+        await asyncio.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class HttpUpstream:
+    """It serves on loopback, and has noted what it carried out."""
+
+    url: str
+    record: Path
+
+    def carried_out(self) -> list[str]:
+        return self.record.read_text().split() if self.record.exists() else []
+
+
+@contextmanager
+def http_upstream(record: Path) -> Iterator[HttpUpstream]:
+    """Serve over HTTP, in a thread, until the block ends."""
+    app = new_server(record).streamable_http_app(
+        streamable_http_path="/mcp", json_response=True, stateless_http=True, host="127.0.0.1"
+    )
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", lifespan="on", ws="none", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
+    thread.start()
+    try:
+        yield HttpUpstream(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", record)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+async def main(record: Path) -> None:
+    """Serve whoever started this."""
+    server = new_server(record)
+    async with stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "never":
+        time.sleep(3_600)
+    asyncio.run(main(Path(sys.argv[1])))
