@@ -28,6 +28,8 @@
     crawl_home.py       where does a crawl have its home: in a database of its own, or in a registry?
     crawl_processes.py  how do several processes crawl together, and what if one of them dies?
     crawl_process.py    what does one process of a crawl do?
+    crawl_families.py   which numbers does a crawl tell Prometheus?
+    crawl_metrics.py    how does Prometheus ask a crawl?
     crawl_share.py      what does it have to know, and what does it say?
     directory_import.py how does what a directory lists become targets?
     census_facts.py     from which counts is a census taken?

@@ -32,6 +32,16 @@ CrawlDatabase = Annotated[
     ),
 ]
 
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="HOST:PORT",
+        envvar="AGENT_HEALTH_PROBER_METRICS",
+        help="Tell Prometheus there, at /metrics, how the crawl goes; whoever reaches it may read.",
+    ),
+]
+
 Moved = Annotated[
     bool,
     typer.Option("--moved", help="A list that the database knows from another place is the same one."),
@@ -63,6 +73,7 @@ def crawl(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
     moved: Moved = False,
+    metrics: Metrics = None,
 ) -> int:
     """Probe all that a definition names: for ever, each at its own time, or once.
 
@@ -91,11 +102,17 @@ def crawl(
 
     read = read_definition_file(definition)
     place = place_of(read, database, registry, key_file, allow_plain_http=allow_plain_http)
+    if metrics is not None:
+        from agent_health.cli.crawl_metrics import place_in  # noqa: PLC0415 - see above
+
+        place_in(metrics)
     if report is not None:
         from agent_health.cli.census_report import check_directory  # noqa: PLC0415 - see above
 
         check_directory(report, "--report")
-    crawled = run_crawl(read, place, is_once=once, processes=workers, report=report, has_moved=moved)
+    crawled = run_crawl(
+        read, place, is_once=once, processes=workers, report=report, has_moved=moved, metrics=metrics
+    )
     return ended(crawled, is_once=once)
 
 
@@ -127,16 +144,20 @@ def run_crawl(
     processes: int,
     report: Path | None = None,
     has_moved: bool = False,
+    metrics: str | None = None,
 ) -> "Crawled":
     """Crawl, and show on standard error how far it is; `place` is the URL of a database, or a registry.
 
     `report` is a directory where a census is written now and then. `has_moved`: a list that a database knows
-    from elsewhere is the same one. AgentHealthError if it cannot go on.
+    from elsewhere is the same one. `metrics` is where numbers are served, as `HOST:PORT`.
+    AgentHealthError if it cannot go on.
     """
     # SQLAlchemy and aiohttp take 400 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
+    from agent_health.cli.crawl_families import crawl_families  # noqa: PLC0415
     from agent_health.cli.crawl_home import open_local_home, open_registry_home  # noqa: PLC0415
+    from agent_health.cli.crawl_metrics import serving_metrics  # noqa: PLC0415
     from agent_health.cli.crawl_process import logging_to, run_loop  # noqa: PLC0415
     from agent_health.cli.crawl_run import Crawl, stopped_by_signals  # noqa: PLC0415
     from agent_health.cli.directory_import import refuse_other_lists  # noqa: PLC0415
@@ -155,9 +176,10 @@ def run_crawl(
                 if not home.is_shared and not has_moved:
                     await refuse_other_lists(definition, home.lists, home.told)
                 crawl = Crawl(definition, home, progress, stop)
-                if is_once:
-                    return await crawl.once(processes=processes)
-                return await crawl.watch(processes=processes)
+                async with serving_metrics(metrics, lambda: crawl_families(crawl)):
+                    if is_once:
+                        return await crawl.once(processes=processes)
+                    return await crawl.watch(processes=processes)
 
     with progress_on(definition.name, sys.stderr) as progress, logging_to(progress.say):
         return run_loop(ran(progress))

@@ -69,7 +69,9 @@ class Crawl:
         self._home = home
         self._progress = progress
         self._stop = stop
-        self._outcomes: dict[str, Outcome] = {}
+        self.standings: Standings | None = None
+        """How far all processes are, once they probe."""
+        self.outcomes: dict[str, Outcome] = {}
         """Of the last reading of each directory."""
 
     async def watch(self, *, processes: int) -> Crawled:
@@ -100,6 +102,7 @@ class Crawl:
             finally:
                 await _end([showing])
             standings = Standings(None if since_s is None else await self._home.unprobed(since_s))
+            self.standings = standings
             beside = [self._home.tend(), self._show(standings)]
             if since_s is None:
                 beside.append(self._jobs(importer).run())
@@ -118,7 +121,7 @@ class Crawl:
                 self._progress.say(CLOSED_NETWORKS)
             if unanswered := standings.state.unanswered:
                 self._progress.say(f"{unanswered:,} {plural(unanswered, 'look-up')} {UNANSWERED}")
-        outcomes = self._outcomes.values()
+        outcomes = self.outcomes.values()
         return Crawled(
             is_done=is_done,
             probed=standings.state.probed,
@@ -211,7 +214,7 @@ class Crawl:
 
     async def _read_again(self, importer: DirectoryImporter, source: DirectorySource) -> None:
         """Read one directory, and say what became of it unless it is what was said the last time."""
-        last = self._outcomes.get(source.label)
+        last = self.outcomes.get(source.label)
         outcome = await importer.import_directory(source)
         if last is None or outcome.told != last.told:
             self._note(outcome)
@@ -219,12 +222,12 @@ class Crawl:
     async def _retry(self, importer: DirectoryImporter) -> None:
         """Read those again that could not be read the last time, before their own time comes."""
         for source in self._definition.directories:
-            last = self._outcomes.get(source.label)
+            last = self.outcomes.get(source.label)
             if last is not None and last.has_failed:
                 await self._read_again(importer, source)
 
     def _note(self, outcome: Outcome) -> None:
-        self._outcomes[outcome.directory] = outcome
+        self.outcomes[outcome.directory] = outcome
         self._progress.say(outcome.told)
         if outcome.is_held:
             self._progress.say(f"  {self._command('confirm', outcome.directory)}")

@@ -3,7 +3,7 @@
 from array import array
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from agent_health.latency_histogram import BIN_COUNT, LatencyHistogram, bin_of, clamped
@@ -50,6 +50,16 @@ class Progress:
     """Why the prober does not trust its own eyes; None if it does."""
     unanswered: int = 0
     """Look-ups of names that stayed open, as no name server did its work."""
+    ended: Mapping[ResultClass, int] = field(default_factory=dict)
+    """What probes came to as they ended, those that were taken back included: it never goes down."""
+    taken_back: int = 0
+    """Results that an ill prober did not believe any more."""
+    starts: int = 0
+    """Probes that were due at a time and began."""
+    start_delay_s: float = 0.0
+    """By how much they began later than that, all together."""
+    lag_p99_s: float = 0.0
+    """How late the event loop wakes us, the 99th percentile over the last 10 s."""
 
 
 class Tally:
@@ -59,6 +69,10 @@ class Tally:
         self.probed = 0
         self.missed = 0
         self.classes: Counter[ResultClass] = Counter()
+        self.ended: Counter[ResultClass] = Counter()
+        self.taken_back = 0
+        self.starts = 0
+        self.start_delay_s = 0.0
         self._bins = array("Q", bytes(8 * BIN_COUNT))
         self._seconds: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS + 1)
         self._first = self._second = int(now_s)
@@ -68,6 +82,7 @@ class Tally:
         """Count a probe that ended; `now_s` never goes back."""
         self.probed += 1
         self.classes[result] += 1
+        self.ended[result] += 1
         second = int(now_s)
         if second != self._second:
             self._seconds.append((self._second, self._in_second))
@@ -78,10 +93,13 @@ class Tally:
         """Count a probe no more that was counted: it is made again, or counted as another one."""
         self.probed -= 1
         self.classes[result] -= 1
+        self.taken_back += 1
 
     def note_start(self, error_s: float) -> None:
         """Count by how much a probe began later than it was due."""
         self._bins[bin_of(clamped(int(error_s * 1e9)))] += 1
+        self.starts += 1
+        self.start_delay_s += max(0.0, error_s)
 
     def rate_per_s(self, now_s: float) -> float:
         """Return how many probes ended per second, over the last whole seconds."""

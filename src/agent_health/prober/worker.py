@@ -146,6 +146,11 @@ class Worker:
             is_ledger_away=self._reporter.is_away,
             doubt=None if self._check.doubt is None else self._check.doubt.why,
             unanswered=self._network().lookup_faults,
+            ended=dict(self._tally.ended),
+            taken_back=self._tally.taken_back,
+            starts=self._tally.starts,
+            start_delay_s=self._tally.start_delay_s,
+            lag_p99_s=self._check.facts(self._clock.monotonic_s()).lag_p99_s,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
