@@ -33,6 +33,7 @@ MIDDLEWARE_DEFAULTS: dict[str, Any] = {
     "exclude": (),
     "detail": "full",
     "detail_token": None,
+    "metrics_path": None,
     "max_inspected_bytes": 32_768,
     "stream_latency": "first_byte",
 }
@@ -52,6 +53,7 @@ TAKEN: dict[str, list[Any]] = {
     "exclude": [[], (), ["/metrics"]],
     "detail": ["full", "coarse"],
     "max_inspected_bytes": [0, 1, 16_777_216],
+    "metrics_path": [None, "/metrics", "/.well-known/numbers"],
     "stream_latency": ["first_byte", "last_byte"],
 }
 REFUSED: dict[str, list[Any]] = {
@@ -69,6 +71,7 @@ REFUSED: dict[str, list[Any]] = {
     "exclude": ["/metrics", [""], [None], None, 7],
     "detail": ["", "Full", "none", None],
     "max_inspected_bytes": [-1, 16_777_217, 1.0, 1.5, "1", None, True],
+    "metrics_path": ["", "/", "x", "/a?b", "/a b", "/" + "x" * 1024, "/.well-known/agent-health", 7],
     "stream_latency": ["", "both", None],
 }
 # What an operator must be able to read off a refusal.
@@ -87,6 +90,7 @@ EXPECTED = {
     "exclude": ["patterns"],
     "detail": ["full", "coarse"],
     "max_inspected_bytes": ["0", "16777216", "bytes"],
+    "metrics_path": ["/metrics", "None", "detail_token", "metrics]"],
     "stream_latency": ["first_byte", "last_byte"],
 }
 

@@ -10,6 +10,7 @@
     window_files.py  shares the windows of several worker processes, and keeps them over restarts
     board.py         shares the published document
     private_file.py  opens files that only we may read
+    metrics.py       tells Prometheus the numbers of the document, if it is asked to
     settings.py      refuses wrong settings
 
 Needs nothing beyond pydantic and hdrhistogram: no web framework, no HTTP client.

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from agent_health.card_announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
@@ -13,6 +13,9 @@ from agent_health.middleware.recorder import QUICK_NS, AgentHealth
 from agent_health.middleware.settings import MiddlewareSettings, Moment
 from agent_health.middleware.windows import Clock
 from agent_health.outcome import Outcome
+
+if TYPE_CHECKING:
+    from agent_health.middleware.metrics import MetricsPage
 
 # As wide as frameworks need it: each types scope and messages in its own way.
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -42,6 +45,8 @@ class AgentHealthMiddleware:
         unhealthy or unknown, and nothing else (draft 8).
     detail_token: with "coarse", the bearer token that gets the full document: 16 to 1024 visible ASCII
         characters. None, the default: nobody gets it.
+    metrics_path: where the numbers of the document are served for Prometheus, such as "/metrics"; None, the
+        default: nowhere. With "coarse", to who shows `detail_token`. Needs prometheus-client.
     max_inspected_bytes: how much of an answer is looked into for failures inside HTTP 200; 32768 by
         default, 0 (never) to 16777216. A longer answer counts as a response that was not inspected.
     stream_latency: which is the latency of a `text/event-stream` answer, "first_byte" (default) or
@@ -66,6 +71,7 @@ class AgentHealthMiddleware:
         exclude: Sequence[str] = (),
         detail: Literal["full", "coarse"] = "full",
         detail_token: str | None = None,
+        metrics_path: str | None = None,
         max_inspected_bytes: int = 32_768,
         stream_latency: Literal["first_byte", "last_byte"] = "first_byte",
         clock: Clock | None = None,
@@ -77,6 +83,7 @@ class AgentHealthMiddleware:
             exclude=exclude,
             detail=detail,
             detail_token=detail_token,
+            metrics_path=metrics_path,
             max_inspected_bytes=max_inspected_bytes,
             stream_latency=stream_latency,
         )
@@ -93,11 +100,14 @@ class AgentHealthMiddleware:
             clock=clock,
         )
         """The recorder, for interactions that do not come over HTTP."""
-        self._endpoint = HealthEndpoint(self.health, settings)
         self._path = settings.path
-        self._own_paths = (settings.path, *CARD_PATHS)
+        self._pages = {settings.path: HealthEndpoint(self.health, settings).answer}
+        """What we answer ourselves."""
+        if settings.metrics_path is not None:
+            self._pages[settings.metrics_path] = _metrics_page(self.health, settings).answer
+        self._own_paths = (*self._pages, *CARD_PATHS)
         # Nearly every path lacks it, which is told in a third of the time of `endswith`.
-        self._own_mark = _WELL_KNOWN if _WELL_KNOWN in settings.path else ""
+        self._own_mark = _WELL_KNOWN if all(_WELL_KNOWN in path for path in self._own_paths) else ""
         self._is_excluded = settings.excludes()
         self._in_flight: set[Exchange] = set()
         self.health.count_overdue = self._count_overdue
@@ -123,9 +133,9 @@ class AgentHealthMiddleware:
             return
         path = scope["path"]
         if self._own_mark in path and path.endswith(self._own_paths):
-            path = path if path == self._path else _path_below_root(scope)
-            if path == self._path:
-                start, body = self._endpoint.answer(scope)
+            path = path if path in self._pages else _path_below_root(scope)
+            if path in self._pages:
+                start, body = self._pages[path](scope)
                 await send(start)
                 await send(body)
                 return
@@ -176,6 +186,14 @@ class AgentHealthMiddleware:
             return send(message)
 
         return send_announcing
+
+
+def _metrics_page(recorder: AgentHealth, settings: MiddlewareSettings) -> "MetricsPage":
+    # Imported late: prometheus-client is installed only by those who use it.
+    from agent_health.middleware.metrics import MetricsPage  # noqa: PLC0415
+
+    token = settings.detail_token
+    return MetricsPage(recorder, None if token is None else token.get_secret_value())
 
 
 def _root_path(scope: Scope) -> str:

@@ -375,6 +375,11 @@ def _nanoseconds(name: str, milliseconds: object) -> int:
     raise InvalidSetting(name, milliseconds, "a number of milliseconds")
 
 
+def living_recorders() -> list[AgentHealth]:
+    """Return all recorders of this process, by their agents' names."""
+    return sorted(_recorders, key=lambda recorder: recorder.settings.agent_id)
+
+
 _recorders: "weakref.WeakSet[AgentHealth]" = weakref.WeakSet()
 
 

@@ -20,6 +20,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.types import Strict
+from pydantic_core import PydanticCustomError
 
 from agent_health.errors import InvalidSetting
 from agent_health.outcome import Counting
@@ -41,6 +42,8 @@ def _locks_exist(path: Path) -> Path:
     return path.absolute()
 
 
+METRICS_FAULT = "metrics_fault"
+
 _Seconds = Annotated[float, Strict()]
 _Text = Annotated[str, AfterValidator(_is_printable)]
 _Moment = Annotated[AwareDatetime, Strict()] | Callable[[], datetime | None] | None
@@ -60,7 +63,9 @@ class _Settings(BaseModel):
         try:
             return cls(**given)
         except ValidationError as error:
-            name = str((error.errors()[0]["loc"] or ("detail_token",))[0])
+            fault = error.errors()[0]
+            of_all = "metrics_path" if fault["type"] == METRICS_FAULT else "detail_token"
+            name = str((fault["loc"] or (of_all,))[0])
             expected = cls.model_fields[name].description or ""
             shown = "(not shown)" if name == "detail_token" else given[name]
             # Neither the message nor the chain of causes may show a secret.
@@ -115,6 +120,10 @@ class MiddlewareSettings(_Settings):
     detail_token: Annotated[SecretStr, Field(min_length=16, max_length=1024)] | None = Field(
         description="16 to 1024 visible ASCII characters with detail='coarse' ('full' needs none), or None"
     )
+    metrics_path: Annotated[_Text, Field(pattern=r"^/[^/?#* ][^?#* ]*$", max_length=1024)] | None = Field(
+        description="an absolute path without query, like /metrics, or None; with detail='coarse' it needs "
+        "a detail_token, and prometheus-client must be there (pip install 'agent-health[metrics]')"
+    )
     max_inspected_bytes: Annotated[StrictInt, Field(ge=0, le=16_777_216)] = Field(
         description="a whole number of bytes from 0 (inspect nothing) to 16777216 (16 MiB)"
     )
@@ -126,6 +135,16 @@ class MiddlewareSettings(_Settings):
             is_visible = re.fullmatch("[!-~]+", self.detail_token.get_secret_value())
             if not is_visible or self.detail == "full":
                 raise ValueError
+        return self
+
+    @model_validator(mode="after")
+    def _numbers_tell_no_more(self) -> Self:
+        if self.metrics_path is None:
+            return self
+        is_installed = importlib.util.find_spec("prometheus_client") is not None
+        is_open = self.detail == "coarse" and self.detail_token is None
+        if is_open or self.metrics_path == self.path or not is_installed:
+            raise PydanticCustomError(METRICS_FAULT, "see metrics_path")
         return self
 
     def excludes(self) -> Callable[[str], object] | None:

@@ -1,0 +1,114 @@
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from tests.support.asgi_client import ask
+from tests.support.metrics import Scraped
+from tests.support.servers import REPOSITORY
+
+from agent_health.errors import InvalidSetting
+from agent_health.middleware import AgentHealth, AgentHealthMiddleware
+from agent_health.middleware.metrics import PREFIX, HealthCollector
+
+TOKEN = "a-token-of-sixteen-characters"
+
+
+async def app(scope: Any, _receive: Any, send: Any) -> None:
+    status = 500 if scope["path"] == "/fails" else 200
+    await send({"type": "http.response.start", "status": status, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def wrapped(**settings: Any) -> AgentHealthMiddleware:
+    return AgentHealthMiddleware(app, agent_id="agent-1", **settings)
+
+
+async def test_the_numbers_of_the_document_stand_at_a_path() -> None:
+    agent = wrapped(metrics_path="/metrics")
+    for number in range(20):
+        await ask(agent, "/fails" if number < 5 else "/")
+    answer = await ask(agent, "/metrics")
+    assert answer.status == 200
+    assert (answer.header("content-type") or "").startswith("text/plain; version=")
+    found = Scraped(answer.body.decode())
+    of = {"agent_id": "agent-1"}
+    assert found.value(f"{PREFIX}response_ratio", **of) == 0.75
+    assert found.value(f"{PREFIX}window_samples", **of) == 20
+    assert found.value(f"{PREFIX}window_outcomes", **of, outcome="answered") == 15
+    assert found.value(f"{PREFIX}status", **of, status="degraded") == 1
+    assert found.value(f"{PREFIX}status", **of, status="healthy") == 0
+    assert 0 < (found.value(f"{PREFIX}latency_seconds", **of, quantile="0.99") or 0) < 60
+    assert found.value(f"{PREFIX}last_healthy_timestamp_seconds", **of) is None
+    document = await ask(agent, "/.well-known/agent-health")
+    # Neither a scrape nor a look at the document is an interaction.
+    assert document.status == 200
+    assert agent.health.document().calibration.sample_count == 20  # type: ignore[union-attr]
+
+
+async def test_every_number_is_in_the_document_of_all_numbers() -> None:
+    served = set()
+    for family in HealthCollector(wrapped().health).collect():
+        served.add(f"{family.name}_info" if family.type == "info" else family.name)
+    text = (REPOSITORY / "docs" / "monitoring.md").read_text()
+    assert served == set(re.findall(r"`(agent_health_agent_\w+)`", text))
+
+
+async def test_only_get_is_answered_and_head_is_empty() -> None:
+    agent = wrapped(metrics_path="/metrics")
+    refused = await ask(agent, "/metrics", method="POST")
+    assert (refused.status, refused.header("allow")) == (405, "GET, HEAD")
+    head = await ask(agent, "/metrics", method="HEAD")
+    assert (head.status, head.body) == (200, b"")
+
+
+async def test_below_a_root_path_and_without_the_setting() -> None:
+    assert (await ask(wrapped(metrics_path="/metrics"), "/sub/metrics", root_path="/sub")).body[
+        :6
+    ] == b"# HELP"
+    assert (await ask(wrapped(), "/metrics")).body == b"ok"
+
+
+async def test_whoever_publishes_little_shows_numbers_for_a_token_alone() -> None:
+    agent = wrapped(detail="coarse", detail_token=TOKEN, metrics_path="/metrics")
+    assert (await ask(agent, "/metrics")).status == 401
+    for given, status in ((TOKEN, 200), (TOKEN + "x", 401), ("", 401)):
+        headers = [(b"authorization", f"Bearer {given}".encode())]
+        answer = await ask(agent, "/metrics", headers=headers)
+        assert answer.status == status
+        assert TOKEN.encode() not in answer.body
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"metrics_path": "metrics"}, {"metrics_path": "/"}, {"metrics_path": "/.well-known/agent-health"},
+        {"metrics_path": "/metrics", "detail": "coarse"},
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_refused_by_name(settings: dict[str, str]) -> None:
+    with pytest.raises(InvalidSetting, match="metrics_path"):
+        wrapped(**settings)
+
+
+def test_a_registry_of_ones_own_gets_all_agents_of_the_process() -> None:
+    registry = CollectorRegistry()
+    one, two = AgentHealth(agent_id="https://one.example"), AgentHealth(agent_id='two"\\')
+    one.record(latency_ms=12)
+    registry.register(HealthCollector(one, two))
+    found = Scraped(generate_latest(registry).decode())
+    assert found.value(f"{PREFIX}window_samples", agent_id="https://one.example") == 1
+    assert found.value(f"{PREFIX}window_samples", agent_id='two"\\') == 0
+    everybody = CollectorRegistry()
+    everybody.register(HealthCollector())
+    scraped = Scraped(generate_latest(everybody).decode())
+    named = {labels["agent_id"] for labels in scraped.labels(f"{PREFIX}uptime_seconds")}
+    assert {"https://one.example", 'two"\\'} <= named
+
+
+def test_whoever_does_not_ask_for_it_loads_no_prometheus_client() -> None:
+    code = "import sys, agent_health.middleware; sys.exit('prometheus_client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
