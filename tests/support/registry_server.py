@@ -5,13 +5,17 @@ commands open one of their own.
 """
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import uvicorn
+from tests.support.databases import put_file
 from tests.support.servers import until
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
@@ -19,7 +23,7 @@ from agent_health.registry.app import Registry, create_app
 from agent_health.registry.connection_bounds import BoundedProtocol
 from agent_health.registry.settings import RegistrySettings
 from agent_health.storage import keys, schema
-from agent_health.storage.database import Database, Transaction, open_database
+from agent_health.storage.database import Transaction, open_database
 
 KEYS = {role: key_of(bytes([64 + number]) * 32) for number, role in enumerate(Role) if role is not Role.AGENT}
 """One for each role but `agent`, whose keys belong to agents."""
@@ -46,7 +50,9 @@ class RegistryServer:
         return f"sqlite:///{self.directory}/registry.db"
 
     def start(self) -> None:
-        """Serve; return once connections are accepted."""
+        """Serve, at first over a database that holds the keys; return once connections are accepted."""
+        if not (file := self.directory / "registry.db").exists():
+            put_file(file, _file())
         self._thread = threading.Thread(target=self._run, name="registry-server", daemon=True)
         self._thread.start()
         until("the registry serves", lambda: self._failures or (self._server and self._server.started))
@@ -92,7 +98,6 @@ class RegistryServer:
 
     async def _serve(self) -> None:
         database = open_database(self.database_url)
-        await _fill(database)
         settings = RegistrySettings.read(database=self.database_url, **self.settings)
         config = uvicorn.Config(
             create_app(Registry(settings, database=database)),
@@ -106,19 +111,32 @@ class RegistryServer:
         await self._server.serve()
 
 
-async def _fill(database: Database) -> None:
-    """Set the database up and store the keys, unless that was done before."""
+@cache
+def _file() -> bytes:
+    """The file that every registry here begins with, set up once for all of them."""
+    with ThreadPoolExecutor(1) as executor, tempfile.TemporaryDirectory(prefix="ah-sqlite-") as directory:
+        file = Path(directory, "registry.db")
+        # In a thread of its own: the loop of whoever asks may be running.
+        executor.submit(asyncio.run, _fill(f"sqlite:///{file}")).result()
+        return file.read_bytes()
+
+
+async def _fill(url: str) -> None:
+    """Set a new database up and store the keys."""
 
     def fill(transaction: Transaction) -> None:
-        if not schema.set_up_or_check(transaction):
-            return
+        schema.set_up_or_check(transaction)
         for role, key in KEYS.items():
             stored = StoredKey(
                 key_id=f"key_{role}", name=role, role=role, digest=digest_of(key), created_at_s=0.0
             )
             keys.add(transaction, stored)
 
-    await database.write(fill)
+    database = open_database(url)
+    try:
+        await database.write(fill)
+    finally:
+        await database.close()
 
 
 @contextmanager
