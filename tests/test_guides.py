@@ -11,7 +11,7 @@ GUIDES = sorted((REPOSITORY / "docs" / "guides").glob("*.md"))
 # They are told of elsewhere: in the README, in agent-sdk.md, or by what they print.
 WITHOUT_A_GUIDE = {
     "crawl_demo", "declared_agent", "demo", "demo_programs", "registered_agent", "registry_demo",
-    "sample_agents", "wsgi_agent",
+    "sample_agents", "task_worker", "wsgi_agent",
 }  # fmt: skip
 
 

@@ -7,6 +7,8 @@
     place.py           which place has it in the registry?
     heartbeat_loop.py  how does it stay known, whatever becomes of either?
     assignments.py     where does its work come from?
+    task_source.py     how does it get tasks of the registry?
+    held_task.py       what does it hold that works at one, and what may it say?
     work.py            what is it doing now, and how is that stopped?
     handler.py         how is a method called that may be a coroutine or not?
     drain.py           how does it leave?
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from agent_health.agent.assignments import Assignment, AssignmentSource
     from agent_health.agent.decorator import Agent, on_assignment, on_drain, run_agent
     from agent_health.agent.drain import Ending
+    from agent_health.agent.held_task import HeldTask
     from agent_health.agent.profile import AgentProfile
     from agent_health.agent.runner import AgentRunner
 
@@ -36,6 +39,7 @@ __all__ = [
     "Assignment",
     "AssignmentSource",
     "Ending",
+    "HeldTask",
     "on_assignment",
     "on_drain",
     "run_agent",
@@ -49,6 +53,7 @@ _PLACES = {
     "Assignment": "assignments",
     "AssignmentSource": "assignments",
     "Ending": "drain",
+    "HeldTask": "held_task",
     "on_assignment": "decorator",
     "on_drain": "decorator",
     "run_agent": "decorator",

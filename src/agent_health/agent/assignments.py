@@ -1,7 +1,7 @@
 """Where does an agent's work come from?
 
-The seam is `AssignmentSource`. There is one source today: work that the embedding program hands in
-(`HandedIn`). A registry that gives out tasks will be another.
+The seam is `AssignmentSource`. One source is here: work that the embedding program hands in (`HandedIn`). The
+other is a registry that gives out tasks (`task_source`).
 """
 
 import asyncio

@@ -97,6 +97,7 @@ class Agent:
         drain_timeout_seconds: float | None = None,
         metadata: Mapping[str, Any] = MappingProxyType({}),
         profile: AgentProfile | None = None,
+        tasks: bool = False,
         auto_heartbeat: bool = True,
         registry: str | None = None,
         key: str | None = None,
@@ -118,6 +119,7 @@ class Agent:
             metadata=metadata,
         )
         self._settings = {
+            "tasks": tasks,
             "auto_heartbeat": auto_heartbeat,
             "registry": registry,
             "key": key,
@@ -133,8 +135,8 @@ class Agent:
 
             @Agent.from_workflow("agents.yml", "billing-processor", agent_id="billing-01")
 
-        Without an `agent_id` each process is another agent of its role. `settings` are `auto_heartbeat`,
-        `registry`, `key`, `key_file` and `allow_plain_http`.
+        Without an `agent_id` each process is another agent of its role. `settings` are `tasks`,
+        `auto_heartbeat`, `registry`, `key`, `key_file` and `allow_plain_http`.
         """
         return cls(profile=AgentProfile.from_workflow(file, name, agent_id), **settings)
 

@@ -54,7 +54,7 @@ class Place:
 
         Conflict if the agent lives and is not to be superseded.
         """
-        client = await self._current_client()
+        client = await self.client()
         record = await self.profile.register(client.agents, supersede=supersede)
         if record.agent_id != self.agent_id:
             raise InvalidAnswer(f"the registry registered {record.agent_id!a} instead of {self.agent_id}")
@@ -65,7 +65,7 @@ class Place:
 
     async def beat(self, load: Load, *, is_draining: bool, client_s: float) -> HeartbeatReply:
         """Say that it lives; `client_s` is the time by our wall clock. Gone if this life is over."""
-        client = await self._current_client()
+        client = await self.client()
         return await client.agents.heartbeat(
             self.agent_id,
             status="draining" if is_draining else "active",
@@ -77,7 +77,7 @@ class Place:
 
     async def was_drained(self) -> bool:
         """Whether this life, which is over, ended by a drain that somebody else began."""
-        client = await self._current_client()
+        client = await self.client()
         record = await client.agents.get(self.agent_id)
         return record.incarnation == self.incarnation and record.reason in _DRAINED
 
@@ -85,7 +85,7 @@ class Place:
         """Take this life off the list; another process's life of the same name is left alone."""
         if self.incarnation is None:
             return
-        client = await self._current_client()
+        client = await self.client()
         for _ in range(MAX_LEAVE_TRIES):
             record = await client.agents.get(self.agent_id)
             if record.incarnation != self.incarnation or record.status not in ALIVE:
@@ -104,7 +104,8 @@ class Place:
         """Let the connections go."""
         await self._client.close()
 
-    async def _current_client(self) -> RegistryClient:
+    async def client(self) -> RegistryClient:
+        """Return whom to ask, with the key that is good now."""
         key = self._keys.current()
         if key != self._client_key:
             former, self._client, self._client_key = self._client, self._client_with(key), key

@@ -19,6 +19,7 @@ from agent_health.agent.heartbeat_loop import HeartbeatLoop
 from agent_health.agent.own_key import AgentKeys, registry_url
 from agent_health.agent.place import Place
 from agent_health.agent.profile import AgentProfile
+from agent_health.agent.task_source import TaskSource
 from agent_health.agent.work import Work
 from agent_health.agent_record import HeartbeatConfig
 from agent_health.errors import InvalidAgent, InvalidSetting, WorkRefused
@@ -44,6 +45,8 @@ class AgentRunner:
         which gets a thread. None: the agent takes no work from here.
     on_drain: called once, without arguments, when the agent begins to leave.
     source: where work comes from; None: what `assign` hands in.
+    tasks: whether the registry gives it tasks, at most `capacity` at once, one if that is not said;
+        `on_assignment` is called with a `HeldTask`, and what it returns is handed in.
     auto_heartbeat: False leaves it to `beat` when; the registry calls an agent unhealthy that does not.
 
     InvalidSetting for what cannot be right. A registry that is away or refuses stops nothing: the log
@@ -67,6 +70,7 @@ class AgentRunner:
         on_assignment: Handler | None = None,
         on_drain: Handler | None = None,
         source: AssignmentSource | None = None,
+        tasks: bool = False,
         auto_heartbeat: bool = True,
         registry: str | None = None,
         key: str | None = None,
@@ -92,8 +96,15 @@ class AgentRunner:
         self._on_drain = on_drain
         self._handler = on_assignment
         self._handed_in = HandedIn(self.agent_id)
-        self._work = Work(self.agent_id, source or self._handed_in, on_assignment, self.profile.capacity)
-        self._source = source or self._handed_in
+        if tasks and (source is not None or on_assignment is None):
+            raise InvalidSetting("tasks", None, "an on_assignment, and no other source")
+        given = TaskSource(self.agent_id, self._place, self.registered) if tasks else None
+        self._source = given or source or self._handed_in
+        # Work without end for who says nothing is well for what a program hands in, not for a queue.
+        capacity = 1 if tasks and self.profile.capacity is None else self.profile.capacity
+        self._work = Work(self.agent_id, self._source, on_assignment, capacity)
+        if given is not None:
+            given.drop = self._work.drop
         self._loop = HeartbeatLoop(self._place, self, self._work.load, is_automatic=auto_heartbeat)
         self._drain_s = self.profile.drain_s
         self._leaves = asyncio.Event()

@@ -1,0 +1,45 @@
+"""How does an agent work at tasks that the registry gives out?
+
+    export AGENT_HEALTH_REGISTRY=http://127.0.0.1:8440 AGENT_HEALTH_KEY=ahk_...
+    .venv/bin/python docs/examples/task_worker.py writer-1.key
+
+It takes tasks of the pool `writers` whose input has `words`, and counts them. SIGTERM, Ctrl-C, or
+`agent-health agents drain writer-1` let it finish what it has begun.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from agent_health.agent import Agent, HeldTask, on_assignment, run_agent
+from agent_health.agent_record import HeartbeatConfig
+
+
+@Agent(
+    "writer-1",
+    role_id="writers",
+    capacity=2,
+    tasks=True,
+    # Short, so that one need not wait long to see something.
+    heartbeat=HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=3, dead_after_seconds=6),
+    key_file=sys.argv[1],
+)
+class Writer:
+    """Counts words, and says how far it is."""
+
+    @on_assignment
+    async def work(self, task: HeldTask) -> Mapping[str, Any]:
+        """Do one task; what is returned waits for a review."""
+        print(f"begun: {task.title}", flush=True)
+        if task.latest_report is not None:
+            print(f"goes on from: {task.latest_report['summary']}", flush=True)
+        words = task.input.get("words")
+        if not isinstance(words, list):
+            await task.request_help("which words?")
+            return {}
+        await task.report_progress("read the input", next_step="count the words")
+        return {"count": len(words)}
+
+
+if __name__ == "__main__":
+    print(f"left: {run_agent(Writer())}", flush=True)

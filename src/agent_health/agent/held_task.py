@@ -1,0 +1,118 @@
+"""What does an agent hold that works at a task of the registry, and what may it say? (protocol 6.8)
+
+The object that `on_assignment` is called with. Whatever it says is fenced: once the lease is lost, it raises
+Stale and has changed nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from agent_health.client.registry import RegistryClient
+from agent_health.client.registry_tasks import GrantedTask, HeldRun
+from agent_health.progress_report import ProgressReport
+
+
+class HeldTask:
+    """A task that is this agent's own.
+
+        async def work(self, task):
+            drafts = task.latest_report["beliefs"] if task.latest_report else []
+            await task.report_progress("drafted the hero section", next_step="three variants")
+            return {"page": "index.html"}            # the result, which somebody reviews
+
+    Every method raises RegistryError: Stale once the task is somebody else's.
+    """
+
+    def __init__(
+        self, client: RegistryClient, granted: GrantedTask, run: HeldRun, let_go: Callable[[], None]
+    ) -> None:
+        self.task_id = run.task_id
+        self.title = granted.task.title
+        self.input: Mapping[str, Any] = granted.input
+        """What the work needs, as whoever created the task wrote it."""
+        self.latest_report: Mapping[str, Any] | None = (
+            None if granted.latest_report is None else granted.latest_report.report
+        )
+        """What an earlier holder wrote last: go on from there. None if nobody did."""
+        self.budget = granted.budget
+        """As it was when the task was granted."""
+        self.run = run
+        """What is shown with every write; for `client.tasks`, where metered calls are reserved."""
+        self.client = client
+        self.has_ended = False
+        """Whether it was handed to people."""
+        self._let_go = let_go
+        self._writes = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.task_id}>"
+
+    async def report_progress(
+        self,
+        summary: str,
+        *,
+        beliefs: Sequence[str] = (),
+        attempted: Sequence[Mapping[str, str]] = (),
+        next_step: str | None = None,
+        blockers: Sequence[str] = (),
+    ) -> int:
+        """Write down what was found, when there is something new to say; return the report's number.
+
+        `attempted` are mappings of `action` and `outcome`. Whoever gets the task next goes on from the
+        latest report.
+        """
+        report = _report(summary, beliefs, attempted, next_step, blockers)
+        written = await self.client.tasks.report_progress(
+            self.run, report, idempotency_key=self._next("report")
+        )
+        return written.report or 0
+
+    async def delegate(self, title: str, **members: Any) -> str:
+        """Give a part to another agent, and go on; return the child's id. `members` as in `TaskRequest`.
+
+        Its `budget` is taken out of this task's own.
+        """
+        task = {"title": title, **members}
+        written = await self.client.tasks.delegate_subtask(
+            self.run, task, idempotency_key=self._next("delegate")
+        )
+        return written.child_id or ""
+
+    async def request_help(self, reason: str, *, summary: str | None = None) -> None:
+        """Hand the task to people; return from the handler then, what it returns is passed over.
+
+        `summary` is that of a last report.
+        """
+        report = None if summary is None else ProgressReport(summary=summary)
+        await self.client.tasks.request_human_help(self.run, reason, report=report)
+        self.has_ended = True
+        self._let_go()
+
+    def _next(self, deed: str) -> str:
+        self._writes += 1
+        return f"{deed}-{self._writes}"
+
+
+def _report(
+    summary: str,
+    beliefs: Sequence[str],
+    attempted: Sequence[Mapping[str, str]],
+    next_step: str | None,
+    blockers: Sequence[str],
+) -> dict[str, Any]:
+    """Return a report as it travels; what is wrong in it is told when it is sent."""
+    said = {
+        "summary": summary,
+        "beliefs": list(beliefs),
+        "attempted": [dict(one) for one in attempted],
+        "nextStep": next_step,
+        "blockers": list(blockers),
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def output_of(result: Any) -> dict[str, Any]:
+    """Return what a handler returned as a task's output: an object, or one that holds it as `result`."""
+    if result is None:
+        return {}
+    return dict(result) if isinstance(result, Mapping) else {"result": result}

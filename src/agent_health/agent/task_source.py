@@ -1,0 +1,201 @@
+"""How does an agent get its work from the registry, and what does the registry hear of it? (protocol 6)
+
+It asks for a task while it has room, by a question that waits; keeps the lease while its handler works; hands
+the result in, or says that it failed. Whoever loses the lease stops: somebody else may have the task.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from agent_health.agent.assignments import Assignment
+from agent_health.agent.held_task import HeldTask, output_of
+from agent_health.client.lease_keeper import LeaseKeeper, LossKind
+from agent_health.client.registry import RegistryClient
+from agent_health.client.registry_errors import RateLimited, RegistryError, RegistryFailure
+from agent_health.client.registry_tasks import GrantedTask, HeldRun
+from agent_health.errors import InvalidSetting, WorkDropped
+from agent_health.heartbeat_rhythm import next_try_at_s
+from agent_health.task import ExitReason
+
+WAIT_SECONDS: Final = 25.0
+"""How long one question for a task waits."""
+MIN_PAUSE_SECONDS: Final = 1.0
+"""Between two questions, where the answers come at once."""
+RETRY_SECONDS: Final = 15.0
+"""The most that is waited before a registry that did not answer is asked again."""
+
+_log = logging.getLogger("agent_health.agent")
+
+
+class TaskPlace(Protocol):
+    """Where an agent lives."""
+
+    incarnation: int | None
+
+    async def client(self) -> RegistryClient:
+        """Return whom to ask, with the agent's own key."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A task in progress, and what keeps its lease."""
+
+    task: HeldTask
+    keeper: LeaseKeeper
+    keeping: "asyncio.Task[None]"
+
+
+class TaskSource:
+    """Tasks that the registry gives to one agent; an `AssignmentSource`."""
+
+    def __init__(
+        self,
+        agent_id: str,
+        place: TaskPlace,
+        registered: Callable[[], Awaitable[None]],
+        *,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Take tasks for an agent once it is `registered`."""
+        self._agent_id = agent_id
+        self._place = place
+        self._registered = registered
+        self._chance = chance
+        self._kept: dict[Assignment, _Kept] = {}
+        self._last_said = ""
+        self.drop: Callable[[Assignment, str], None] = _nobody_drops
+        """How work is stopped whose lease is lost."""
+
+    async def take(self) -> Assignment:
+        """Wait until the registry grants a task."""
+        failures = 0
+        while True:
+            await self._registered()
+            asked_at_s = _now_s()
+            try:
+                client, incarnation = await self._place.client(), self._place.incarnation
+                granted = await client.tasks.claim(wait_seconds=WAIT_SECONDS, incarnation=incarnation)
+            except RegistryError as error:
+                failures += 1
+                self._say(error)
+                await _until(
+                    next_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
+                )
+                continue
+            failures = 0
+            self._say(None)
+            if granted is None:
+                await _until(asked_at_s + MIN_PAUSE_SECONDS)
+            elif (assignment := await self._keep(client, granted, incarnation)) is not None:
+                return assignment
+
+    async def finished(self, assignment: Assignment, result: Any) -> None:
+        """Hand the result in; as long as the lease is kept, also to a registry that was away."""
+        kept = self._kept[assignment]
+        try:
+            if not kept.task.has_ended:
+                await self._complete(kept, result)
+        finally:
+            await self._let_go(assignment)
+
+    async def failed(self, assignment: Assignment, error: BaseException) -> None:
+        """Say that the run is over without a result, unless the task is somebody else's already."""
+        kept = self._kept[assignment]
+        try:
+            is_ours = kept.keeper.is_held() and not kept.task.has_ended
+            if isinstance(error, WorkDropped):
+                _log.warning("%s: %s: %s", self._agent_id, kept.task.task_id, error.why)
+                reason = ExitReason.KILLED
+            else:
+                _log.error("%s: %s failed", self._agent_id, kept.task.task_id, exc_info=error)
+                reason = ExitReason.CRASH
+            if is_ours:
+                await self._release(kept, reason)
+        finally:
+            await self._let_go(assignment)
+
+    def close(self, why: str) -> None:
+        """Give out nothing any more; nobody asks for it then."""
+
+    async def _keep(
+        self, client: RegistryClient, granted: GrantedTask, incarnation: int | None
+    ) -> Assignment | None:
+        """Begin to keep a task's lease; None if it was over before we knew."""
+        run = HeldRun.of(granted, incarnation)
+        keeper = LeaseKeeper.of_task(client.leases, granted, incarnation=incarnation)
+        task = HeldTask(client, granted, run, keeper.let_go)
+        assignment = Assignment(task, run.task_id)
+        keeping = asyncio.create_task(self._run(keeper, assignment), name=f"lease of {run.task_id}")
+        kept = _Kept(task, keeper, keeping)
+        try:
+            is_held = await keeper.wait_held()
+        except asyncio.CancelledError:
+            keeper.let_go()
+            await self._release(kept, ExitReason.KILLED)
+            raise
+        if not is_held:
+            await keeping
+            return None
+        self._kept[assignment] = kept
+        return assignment
+
+    async def _run(self, keeper: LeaseKeeper, assignment: Assignment) -> None:
+        await keeper.run()
+        loss = keeper.loss
+        if loss is not None and loss.kind is not LossKind.LET_GO:
+            self.drop(assignment, f"its lease is lost: {loss}")
+
+    async def _complete(self, kept: _Kept, result: Any) -> None:
+        failures = 0
+        while True:
+            try:
+                await kept.task.client.tasks.mark_complete(kept.task.run, output_of(result))
+            except InvalidSetting as error:
+                _log.error("%s: %s: what was returned is no output: %s", self._agent_id, kept.task, error)
+                await self._release(kept, ExitReason.CRASH)
+            except (RegistryFailure, RateLimited) as error:
+                if not kept.keeper.is_held():
+                    _log.warning("%s: the result of %s is lost: %s", self._agent_id, kept.task, error)
+                    return
+                failures += 1
+                await _until(
+                    next_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
+                )
+                continue
+            except RegistryError as error:
+                _log.warning("%s: the result of %s is refused: %s", self._agent_id, kept.task, error)
+            return
+
+    async def _release(self, kept: _Kept, reason: ExitReason) -> None:
+        try:
+            await kept.task.client.tasks.release(kept.task.run, reason.value)
+        except RegistryError as error:
+            _log.info("%s: the lease of %s ends by itself: %s", self._agent_id, kept.task, error)
+
+    async def _let_go(self, assignment: Assignment) -> None:
+        kept = self._kept.pop(assignment)
+        kept.keeper.let_go()
+        await kept.keeping
+
+    def _say(self, error: RegistryError | None) -> None:
+        """Say that no task can be had, once for each reason."""
+        said = "" if error is None else type(error).__name__ + error.code
+        if error is not None and said != self._last_said:
+            _log.warning("%s: no task can be had, and it is asked again: %s", self._agent_id, error)
+        self._last_said = said
+
+
+def _nobody_drops(_assignment: Assignment, _why: str) -> None:
+    """Stop nothing: nobody works yet."""
+
+
+async def _until(due_s: float) -> None:
+    await asyncio.sleep(max(0.0, due_s - _now_s()))
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,328 @@
+"""How does an agent get its work from the registry, and what does the registry hear of it? A real one."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
+
+from agent_health.access import Role
+from agent_health.agent import Agent, AgentRunner, Ending, HeldTask, on_assignment
+from agent_health.agent_record import HeartbeatConfig
+from agent_health.client import RegistryClient
+from agent_health.client.registry_errors import Stale
+from agent_health.errors import InvalidSetting
+from agent_health.task_record import TaskRecord
+
+QUICK = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=2, dead_after_seconds=4)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """One for all tests of this file: their agents have different names."""
+    with registry_server(tmp_path_factory.mktemp("registry"), sweep_seconds=60) as server:
+        yield server
+
+
+@pytest.fixture
+async def admin(registry: RegistryServer) -> AsyncIterator[RegistryClient]:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def working(
+    registry: RegistryServer, agent_id: str, handler: Callable[[HeldTask], Awaitable[Any]], **settings: Any
+) -> AsyncIterator[AgentRunner]:
+    """Live as an agent that takes tasks, until the block ends."""
+    runner = AgentRunner(
+        agent_id,
+        on_assignment=handler,
+        tasks=True,
+        heartbeat=QUICK,
+        registry=registry.url,
+        key=KEYS[Role.ENROLL],
+        **settings,
+    )
+    async with runner:
+        await runner.registered()
+        yield runner
+
+
+async def becomes(admin: RegistryClient, task_id: str, status: str) -> TaskRecord:
+    """Wait until a task has a status."""
+    task = await admin.tasks.get(task_id)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while task.status != status:
+            await asyncio.sleep(0.02)
+            task = await admin.tasks.get(task_id)
+    return task
+
+
+class Bench:
+    """Work that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.begun: asyncio.Queue[HeldTask] = asyncio.Queue()
+        self.was_cancelled = asyncio.Event()
+
+    async def work(self, task: HeldTask) -> dict[str, str]:
+        self.begun.put_nowait(task)
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.was_cancelled.set()
+            raise
+        return {"done": task.title}
+
+
+@pytest.mark.parametrize(
+    ("result", "output"), [({"page": 1}, {"page": 1}), ("text", {"result": "text"}), (None, {})]
+)
+async def test_what_a_handler_returns_is_handed_in(
+    registry: RegistryServer, admin: RegistryClient, result: Any, output: dict[str, Any]
+) -> None:
+    name = f"returns-{type(result).__name__}"
+    made = await admin.tasks.create("Write it", agent_id=name, input={"brief": "b"})
+
+    async def work(task: HeldTask) -> Any:
+        assert (task.title, task.input, task.latest_report) == ("Write it", {"brief": "b"}, None)
+        assert await task.report_progress("begun", next_step="go on", blockers=["none"]) == 1
+        return result
+
+    async with working(registry, name, work):
+        task = await becomes(admin, made.task_id, "review")
+    assert task.output == output
+    assert task.latest_report is not None
+    assert task.latest_report.report["nextStep"] == "go on"
+    assert task.runs[0].exit_reason == "completed"
+
+
+async def test_as_many_tasks_as_there_is_room_for_are_held_and_no_more(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    bench = Bench()
+    made = [await admin.tasks.create(f"part {n}", agent_id="roomy") for n in range(3)]
+    async with working(registry, "roomy", bench.work, capacity=2) as runner:
+        held = [await bench.begun.get() for _ in range(2)]
+        assert [task.task_id for task in held] == [task.task_id for task in made[:2]]
+        await runner.beat()
+        record = await admin.agents.get("roomy")
+        assert record.capacity.current_load == 2
+        assert (await admin.tasks.get(made[2].task_id)).status == "queued"
+        bench.may_end.set()
+        for task in made:
+            await becomes(admin, task.task_id, "review")
+
+
+async def test_who_does_not_say_how_much_it_can_do_gets_one_at_a_time(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    bench = Bench()
+    made = [await admin.tasks.create(f"part {n}", agent_id="modest") for n in range(2)]
+    async with working(registry, "modest", bench.work):
+        await bench.begun.get()
+        assert (await admin.tasks.get(made[1].task_id)).status == "queued"
+        bench.may_end.set()
+        await becomes(admin, made[1].task_id, "review")
+
+
+async def test_a_handler_that_raises_is_a_crash_and_case_23_the_next_goes_on_from_its_report(
+    registry: RegistryServer, admin: RegistryClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = await admin.tasks.create("hard", agent_id="stumbles", backoff_seconds=0)
+    tokens: list[int] = []
+
+    async def work(task: HeldTask) -> None:
+        tokens.append(task.run.fencing_token)
+        if task.latest_report is None:
+            await task.report_progress("half of it", beliefs=["it is hard"])
+            raise ValueError("no more")
+        assert task.latest_report["beliefs"] == ["it is hard"]
+
+    async with working(registry, "stumbles", work):
+        task = await becomes(admin, made.task_id, "review")
+    assert [run.exit_reason for run in task.runs] == ["completed", "crash"]
+    assert tokens[1] > tokens[0]
+    assert "no more" in caplog.text
+
+
+async def test_what_is_no_output_is_a_crash(registry: RegistryServer, admin: RegistryClient) -> None:
+    made = await admin.tasks.create("large", agent_id="verbose", max_attempts=1)
+
+    async def work(_task: HeldTask) -> dict[str, str]:
+        return {"page": "x" * 70_000}
+
+    async with working(registry, "verbose", work):
+        task = await becomes(admin, made.task_id, "handoff")
+    assert task.runs[0].exit_reason == "crash"
+
+
+async def test_a_task_is_delegated_and_one_is_handed_to_people(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    made = await admin.tasks.create("divide", agent_id="leader", budget={"tokens": 10})
+    children: list[str] = []
+
+    async def work(task: HeldTask) -> str:
+        children.append(await task.delegate("a part", agent_id="nobody", budget={"tokens": 4}))
+        await task.request_help("which logo?", summary="all but the logo")
+        return "passed over"
+
+    async with working(registry, "leader", work) as runner:
+        task = await becomes(admin, made.task_id, "handoff")
+        runner.drain()
+        assert await runner.wait() is Ending.FINISHED
+    assert (task.explanation, task.output) == ("which logo?", None)
+    assert [child.task_id for child in task.children] == children
+    assert task.latest_report is not None
+    assert task.latest_report.report["summary"] == "all but the logo"
+
+
+async def test_who_loses_the_lease_is_stopped_and_writes_nothing_more(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    bench = Bench()
+    # Renewed every 0.6 s, so that the loss is soon known.
+    made = await admin.tasks.create("taken", agent_id="loser", lease_seconds=1)
+    async with working(registry, "loser", bench.work):
+        task = await bench.begun.get()
+        await admin.tasks.cancel(made.task_id)
+        await asyncio.wait_for(bench.was_cancelled.wait(), PATIENCE_SECONDS)
+        with pytest.raises(Stale):
+            await task.report_progress("late")
+    assert (await admin.tasks.get(made.task_id)).status == "cancelled"
+
+
+async def test_a_lease_is_kept_for_as_long_as_the_work_takes(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    bench = Bench()
+    made = await admin.tasks.create("slow", agent_id="keeper", lease_seconds=1)
+    async with working(registry, "keeper", bench.work):
+        await bench.begun.get()
+        (first,) = (await admin.leases.list(holder="keeper")).leases
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            (now,) = (await admin.leases.list(holder="keeper")).leases
+            while (now.expires_at - first.acquired_at).total_seconds() < 2.5:
+                await asyncio.sleep(0.1)
+                (now,) = (await admin.leases.list(holder="keeper")).leases
+        assert now.fencing_token == first.fencing_token
+        bench.may_end.set()
+        await becomes(admin, made.task_id, "review")
+
+
+async def test_a_drain_takes_nothing_new_and_finishes_what_is_begun(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    bench = Bench()
+    made = [await admin.tasks.create(f"part {n}", agent_id="drained") for n in range(2)]
+    async with working(registry, "drained", bench.work, drain_timeout_seconds=30) as runner:
+        await bench.begun.get()
+        await admin.agents.send_command("drained", "drain")
+        await runner.beat()
+        bench.may_end.set()
+        assert await runner.wait() is Ending.FINISHED
+    assert (await admin.tasks.get(made[0].task_id)).status == "review"
+    assert (await admin.tasks.get(made[1].task_id)).status == "queued"
+    assert (await admin.agents.get("drained")).status == "deregistered"
+
+
+async def test_what_is_not_finished_in_time_is_given_back(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    bench = Bench()
+    made = await admin.tasks.create("endless", agent_id="hurried")
+    async with working(registry, "hurried", bench.work, drain_timeout_seconds=1) as runner:
+        await bench.begun.get()
+        runner.drain()
+        assert await runner.wait() is Ending.DROPPED
+    task = await admin.tasks.get(made.task_id)
+    assert (task.status, task.runs[0].exit_reason) == ("queued", "killed")
+
+
+async def test_who_was_given_up_drops_its_task_and_gets_it_again_in_its_next_life(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    bench = Bench()
+    made = await admin.tasks.create("twice", agent_id="reborn")
+    async with working(registry, "reborn", bench.work) as runner:
+        first = await bench.begun.get()
+        await admin.agents.deregister("reborn")
+        await runner.beat()
+        await asyncio.wait_for(bench.was_cancelled.wait(), PATIENCE_SECONDS)
+        second = await asyncio.wait_for(bench.begun.get(), PATIENCE_SECONDS)
+        assert second.run.fencing_token > first.run.fencing_token
+        assert runner.incarnation == 2
+        bench.may_end.set()
+        await becomes(admin, made.task_id, "review")
+
+
+async def test_a_registry_that_was_away_hears_of_the_result_when_it_is_back(tmp_path: Path) -> None:
+    bench = Bench()
+    with registry_server(tmp_path) as registry:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
+            made = await admin.tasks.create("patient", agent_id="waits")
+            async with working(registry, "waits", bench.work):
+                await bench.begun.get()
+                await asyncio.to_thread(registry.stop)
+                bench.may_end.set()
+                await asyncio.sleep(0.1)
+                await asyncio.to_thread(registry.start)
+                assert (await becomes(admin, made.task_id, "review")).output == {"done": "patient"}
+
+
+def test_tasks_need_a_handler_and_no_other_source() -> None:
+    with pytest.raises(InvalidSetting, match="tasks: expected an on_assignment, and no other source"):
+        AgentRunner("a", tasks=True, registry="http://127.0.0.1:9", key="ahk_x")
+
+
+def test_a_class_says_that_it_takes_tasks() -> None:
+    @Agent("a", tasks=True, registry="http://127.0.0.1:9", key="ahk_x")
+    class Writer:
+        @on_assignment
+        async def work(self, task: HeldTask) -> None: ...
+
+    assert Writer.__agent_health__.settings["tasks"] is True  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def example(registry: RegistryServer, directory: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run the example; what it says stands in `log`."""
+    settings = {"AGENT_HEALTH_REGISTRY": registry.url, "AGENT_HEALTH_KEY": KEYS[Role.ENROLL]}
+    with (directory / "log").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "docs/examples/task_worker.py", str(directory / "writer.key")],
+            cwd=REPOSITORY,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **settings},
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def test_the_example_works_at_tasks_until_it_is_told_to_end(
+    registry: RegistryServer, admin: RegistryClient, tmp_path: Path
+) -> None:
+    good = await admin.tasks.create("Count", role_id="writers", input={"words": ["a", "b"]})
+    odd = await admin.tasks.create("Count nothing", role_id="writers")
+    with example(registry, tmp_path) as process:
+        assert (await becomes(admin, good.task_id, "review")).output == {"count": 2}
+        assert (await becomes(admin, odd.task_id, "handoff")).explanation == "which words?"
+        process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(until, "it has ended", lambda: process.poll() is not None)
+    told = (tmp_path / "log").read_text().splitlines()
+    assert told == ["begun: Count", "begun: Count nothing", "left: finished"]
