@@ -20,6 +20,33 @@ async def test_what_waits_is_carried_out_together_and_each_gets_its_answer(datab
     assert [size for _, size in answers] == [4, 4, 4, 4, 2, 2]
 
 
+async def test_a_group_goes_as_soon_as_all_who_were_answered_have_asked_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whoever waited for the time to be over would still wait when the test is given up.
+    monkeypatch.setattr(groups, "GATHER_SECONDS", 3_600)
+    doubling = Groups(database, _doubled, most=4)
+
+    async def ask_again_and_again(pauses: int) -> list[int]:
+        sizes = []
+        for number in range(3):
+            _, size = await doubling.ask(number)
+            sizes.append(size)
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+        return sizes
+
+    sizes = [*await asyncio.gather(ask_again_and_again(0), ask_again_and_again(20))]
+    assert sizes == [[2, 2, 2], [2, 2, 2]]
+
+
+async def test_a_group_does_not_wait_long_for_who_stays_away(database: Database) -> None:
+    doubling = Groups(database, _doubled, most=4)
+    answers = [*await asyncio.gather(doubling.ask(0), doubling.ask(1))]
+    assert answers == [(0, 2), (2, 2)]
+    assert await doubling.ask(2) == (4, 1)
+
+
 async def test_a_group_that_fails_tells_all_who_wait_and_the_next_one_goes_on(database: Database) -> None:
     def refuse_odd(transaction: Transaction, asked: Sequence[int]) -> list[tuple[int, int]]:
         if 1 in asked:

@@ -51,6 +51,7 @@ from agent_health.registry.archive_events import Archivist
 from agent_health.registry.call import Door
 from agent_health.registry.check_opt_outs import OptOutChecker
 from agent_health.registry.claim_endpoint import CLAIM_PATH, ClaimEndpoint
+from agent_health.registry.collect_garbage import rarely_collected
 from agent_health.registry.deliver_webhooks import WebhookCourier
 from agent_health.registry.error_responses import OURS, error_response, problem
 from agent_health.registry.event_feed import EventFeed
@@ -167,7 +168,8 @@ class Registry:
         )
         running = [asyncio.create_task(loop) for loop in loops]
         try:
-            yield
+            with rarely_collected():
+                yield
         finally:
             for task in running:
                 task.cancel()

@@ -1,12 +1,13 @@
 """How do requests that wait become one transaction?
 
-While one group is being carried out the next one gathers, and a moment longer, so that those who were
-answered just now and ask again belong to it: the busier the server, the larger the groups and the less
-each request costs. Whoever asks alone is not kept waiting.
+While one group is being carried out the next one gathers, and a moment longer, until those who were
+answered just now have asked again: the busier the server, the larger the groups and the less each request
+costs. Whoever asks alone is not kept waiting.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from agent_health.errors import StoreUnavailable
@@ -15,8 +16,8 @@ from agent_health.storage.database import Database, Transaction
 MAX_WAITING = 20_000
 """Of requests that wait for their group; more are told to come again."""
 
-GATHER_SECONDS = 0.002
-"""How long a server that is asked by several waits between two groups; a third more leases per second."""
+GATHER_SECONDS = 0.005
+"""How long a server that is asked by several waits at most between two groups."""
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -37,6 +38,9 @@ class Groups(Generic[Asked, Answer]):
         self._most = most
         self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
         self._working: asyncio.Task[None] | None = None
+        self._expected = 0
+        """How many must wait for a group not to be waited for any longer."""
+        self._is_gathered = asyncio.Event()
 
     async def ask(self, asked: Asked) -> Answer:
         """Return the deed's answer to one request once it is committed.
@@ -47,6 +51,8 @@ class Groups(Generic[Asked, Answer]):
             raise StoreUnavailable("too many requests wait for the database")
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append((asked, answer))
+        if len(self._waiting) == self._expected:
+            self._is_gathered.set()
         # One group at a time: two halves cost more than a whole, and the event log takes one at a time.
         if self._working is None:
             self._working = asyncio.create_task(self._work())
@@ -63,9 +69,18 @@ class Groups(Generic[Asked, Answer]):
                 group, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
                 await self._carry_out(group)
                 if len(group) > 1:
-                    await asyncio.sleep(GATHER_SECONDS)
+                    await self._gather(len(group))
         finally:
             self._working = None
+
+    async def _gather(self, answered: int) -> None:
+        """Wait until all who were answered, or as many others, wait besides those who do already."""
+        self._expected = min(self._most, len(self._waiting) + answered)
+        if len(self._waiting) < self._expected:
+            self._is_gathered.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GATHER_SECONDS):
+                    await self._is_gathered.wait()
 
     async def _carry_out(self, group: Sequence[tuple[Asked, asyncio.Future[Answer]]]) -> None:
         asked = [one for one, _ in group]
