@@ -9,6 +9,13 @@ from tests.support.registry_api import RegistryApi
 
 from agent_health.storage.database import Database
 
+JOURNEYS = Path(__file__).with_name("journeys")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run journeys first, for they are slow: at the end no worker of pytest-xdist is alone with one."""
+    items.sort(key=lambda item: JOURNEYS not in item.path.parents)
+
 
 def pytest_sessionfinish() -> None:
     """End what all tests of this process shared: pytest-xdist kills a process that takes its time at exit."""
