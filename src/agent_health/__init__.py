@@ -21,7 +21,7 @@ The domain lies open in this directory, one question to a file:
 The other files say in their first line which question is theirs. Every sub-package is an edge:
 `middleware` and `agent` inside the agent, `client` outside, `prober` outside of whole directories,
 `activity` outside of what sessions do, `adapter` around an agent's process, `registry` the server on its
-`storage`, `cli` on top.
+`storage`, `dashboard` what people see of it in a browser, `cli` on top.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -620,6 +620,20 @@ class KeyReused(AgentHealthError):
         self.idempotency_key = idempotency_key
 
 
+class NotLoggedIn(AgentHealthError):
+    """Nobody is logged in to the dashboard, and reading is not open to everyone."""
+
+    def __init__(self) -> None:
+        super().__init__("log in first")
+
+
+class ForgedForm(AgentHealthError):
+    """A form was not sent from a page of the dashboard, or from one of a session that is over."""
+
+    def __init__(self) -> None:
+        super().__init__("this form is not from a page of this session: load the page anew, and try again")
+
+
 class CrawlStopped(AgentHealthError):
     """A process of a crawl dies again and again."""
 

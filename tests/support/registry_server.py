@@ -19,7 +19,7 @@ from tests.support.databases import put_file
 from tests.support.servers import until
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
-from agent_health.registry.app import Registry, create_app
+from agent_health.registry.app import MakeFace, Registry, create_app
 from agent_health.registry.connection_bounds import BoundedProtocol
 from agent_health.registry.settings import RegistrySettings
 from agent_health.storage import keys, schema
@@ -36,6 +36,7 @@ class RegistryServer:
 
     directory: Path
     settings: dict[str, object] = field(default_factory=dict)
+    face: MakeFace | None = None
     port: int = 0
     _server: uvicorn.Server | None = None
     _thread: threading.Thread | None = None
@@ -100,7 +101,7 @@ class RegistryServer:
         database = open_database(self.database_url)
         settings = RegistrySettings.read(database=self.database_url, **self.settings)
         config = uvicorn.Config(
-            create_app(Registry(settings, database=database)),
+            create_app(Registry(settings, database=database), self.face),
             port=self.port,
             log_level="warning",
             http=BoundedProtocol,
@@ -140,9 +141,11 @@ async def _fill(url: str) -> None:
 
 
 @contextmanager
-def registry_server(directory: Path, **settings: object) -> Iterator[RegistryServer]:
+def registry_server(
+    directory: Path, *, face: MakeFace | None = None, **settings: object
+) -> Iterator[RegistryServer]:
     """Serve a new registry until the block ends."""
-    server = RegistryServer(directory, settings)
+    server = RegistryServer(directory, settings, face)
     server.start()
     try:
         yield server

@@ -10,6 +10,8 @@ from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
 from agent_health.cli.terminal import printable
 
 if TYPE_CHECKING:
+    from agent_health.dashboard import Dashboard
+    from agent_health.registry.app import Registry
     from agent_health.registry.run_server import Prepared
     from agent_health.registry.settings import RegistrySettings
 
@@ -17,7 +19,7 @@ PREFIX = "AGENT_HEALTH_SERVER_"
 """Of the variables that stand for options."""
 
 
-def serve(
+def serve(  # noqa: PLR0913 - each is an option
     *,
     database: DatabaseUrl = DEFAULT_DATABASE,
     host: Annotated[
@@ -49,6 +51,14 @@ def serve(
         str | None,
         typer.Option(envvar=f"{PREFIX}PUBLIC_URL", metavar="URL", help="How others reach this server."),
     ] = None,
+    open_dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--open-dashboard",
+            envvar=f"{PREFIX}OPEN_DASHBOARD",
+            help="Let everyone read the dashboard without a key.",
+        ),
+    ] = False,
     dialects: Annotated[
         str,
         typer.Option(
@@ -123,7 +133,7 @@ def serve(
         bool, typer.Option("--access-log", envvar=f"{PREFIX}ACCESS_LOG", help="Log every request.")
     ] = False,
 ) -> int:
-    """Run the registry: agents register, beat, hold leases and are found here.
+    """Run the registry: agents register, beat, hold leases and are found here. People see it in a browser.
 
     Without options it keeps all in agent-health.db in the working directory, for this machine alone. An
     empty database is set up; one of an older version is left alone until `agent-health migrate`.
@@ -148,6 +158,7 @@ def serve(
     settings = _settings(
         database=database,
         public_url=public_url,
+        open_dashboard=open_dashboard,
         dialects=_listed(dialects),
         trusted_proxies=_listed(trusted_proxies),
         webhook_networks=_listed(webhook_networks),
@@ -172,6 +183,7 @@ def serve(
     return run_server(
         settings,
         listening,
+        face=_dashboard,
         may_show_key=sys.stdout.isatty(),
         say_prepared=_say_prepared,
         say_ready=_say_ready,
@@ -183,6 +195,13 @@ def _settings(**given: object) -> "RegistrySettings":
     from agent_health.registry.settings import RegistrySettings  # noqa: PLC0415 - pydantic takes 60 ms
 
     return RegistrySettings.read(**{name: value for name, value in given.items() if value is not None})
+
+
+def _dashboard(registry: "Registry") -> "Dashboard":
+    """Return what people see of a server process, in that process: whoever supervises it loads none of it."""
+    from agent_health.dashboard import Dashboard  # noqa: PLC0415 - the supervisor needs none
+
+    return Dashboard(registry)
 
 
 def _listed(text: str) -> tuple[str, ...]:

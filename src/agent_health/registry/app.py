@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 from pydantic_core import to_json
 from starlette.applications import Starlette
@@ -108,6 +109,23 @@ OPERATIONS: tuple[Operation, ...] = (
 Answer = Callable[[Request], Awaitable[Response]]
 
 
+class Face(Protocol):
+    """What people see of a server in a browser; one per process, above all that stands here."""
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """Paths that are answered for as long as somebody looks."""
+
+    def routes(self) -> Iterable[BaseRoute]:
+        """Return what it answers, before everything else; `/` only where a page is wanted."""
+
+    async def run(self) -> None:
+        """Do what has to be done while the server runs."""
+
+
+MakeFace = Callable[["Registry"], Face]
+
+
 class _TaskId(StringConvertor):
     """Any part of a path but the name of what stands beside the tasks: nobody shows a task called claim."""
 
@@ -153,9 +171,13 @@ class Registry:
         self.metrics = MetricsEndpoint(self.door, self.database, settings, self.counts, certificate_ends_s)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Sweep while the server runs; then store what waits, and let the database go."""
+    async def running(self, *beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+        """Sweep while the server runs; then store what waits, and let the database go.
+
+        What is given runs beside it.
+        """
         loops = (
+            *beside,
             self.sweeper.run(),
             self.reaper.run(),
             self.feed.run(),
@@ -179,16 +201,18 @@ class Registry:
             await self.database.close()
 
 
-def create_app(registry: Registry) -> AgentHealthMiddleware:
+def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHealthMiddleware:
     """Return the ASGI app; its own health is served by our own middleware."""
+    face = None if make_face is None else make_face(registry)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        async with registry.running():
+        beside = () if face is None else (face.run(),)
+        async with registry.running(*beside):
             yield
 
     routed = Starlette(
-        routes=[*_routes(registry)],
+        routes=[*(() if face is None else face.routes()), *_routes(registry)],
         lifespan=lifespan,
         exception_handlers={HTTPException: _answer_http_exception, Exception: _answer_fault},
     )
@@ -206,7 +230,13 @@ def create_app(registry: Registry) -> AgentHealthMiddleware:
         agent_id=registry.settings.public_url or "agent-health-registry",
         counting="server_faults",
         # Who waits is not kept waiting: a claim may last longer than any answer should.
-        exclude=["/healthz", METRICS_PATH, STREAM_PATH, CLAIM_PATH],
+        exclude=[
+            "/healthz",
+            METRICS_PATH,
+            STREAM_PATH,
+            CLAIM_PATH,
+            *(() if face is None else face.streams),
+        ],
     )
 
 

@@ -82,7 +82,7 @@ class Door:
         self.check_rate(digest)
 
         def check(caller: Principal) -> None:
-            _check_permission(caller, operation, request.path_params)
+            check_permission(caller, operation, request.path_params)
 
         body, query = None, None
         try:
@@ -196,7 +196,8 @@ def authenticate(transaction: Transaction, digest: bytes) -> Principal:
     return Principal(stored.key_id, stored.role, stored.agent_id)
 
 
-def _check_permission(caller: Principal, operation: Operation, path: Mapping[str, str]) -> None:
+def check_permission(caller: Principal, operation: Operation, path: Mapping[str, str]) -> None:
+    """Raise NotAllowed for who may not do this to the agent of the path, or to any one at all."""
     if operation.action is None:
         return
     agent_id = path.get("agent_id")

@@ -43,6 +43,7 @@ from agent_health.storage.database import Transaction, open_database
 
 if TYPE_CHECKING:
     from agent_health.middleware import AgentHealthMiddleware
+    from agent_health.registry.app import MakeFace
 
 GRACE_SECONDS = 5
 """How long requests in flight, and streams, may go on once the server is asked to end."""
@@ -92,22 +93,30 @@ def run_server(
     settings: RegistrySettings,
     listening: Listening,
     *,
+    face: "MakeFace | None" = None,
     may_show_key: bool,
     say_prepared: Callable[[Prepared], None],
     say_ready: Callable[[str], None],
 ) -> int:
     """Serve until asked to end; return the exit code: 0, or 1 if it could not go on.
 
-    `may_show_key`: the first admin key is made only where a person sees it. `say_ready` is told the URL once
-    it answers. InvalidSetting, CannotListen,
-    StoreUnavailable, SchemaOutdated, SchemaUnknown or ForeignDatabase if it cannot begin.
+    `face` is what people see of it in a browser; each process makes its own. `may_show_key`: the first admin
+    key is made only where a person sees it. `say_ready` is told the URL once it answers.
+
+    InvalidSetting, CannotListen, StoreUnavailable, SchemaOutdated, SchemaUnknown or ForeignDatabase if it
+    cannot begin.
     """
     # SIGTERM ends it cleanly also while it starts; uvicorn has a handler of its own while it serves, and
     # repeats the signal afterwards.
     signal.signal(signal.SIGTERM, _end)
     try:
         return _run(
-            settings, listening, may_show_key=may_show_key, say_prepared=say_prepared, say_ready=say_ready
+            settings,
+            listening,
+            face=face,
+            may_show_key=may_show_key,
+            say_prepared=say_prepared,
+            say_ready=say_ready,
         )
     except KeyboardInterrupt:
         return 0
@@ -119,6 +128,7 @@ def _run(
     settings: RegistrySettings,
     listening: Listening,
     *,
+    face: "MakeFace | None" = None,
     may_show_key: bool,
     say_prepared: Callable[[Prepared], None],
     say_ready: Callable[[str], None],
@@ -136,7 +146,7 @@ def _run(
         say_prepared(prepared)
         _warn_of_plain_http(listening, settings)
         _raise_file_limit()
-        config = _uvicorn_config(settings, listening)
+        config = _uvicorn_config(settings, listening, face)
         scheme = "http" if listening.tls_certificate is None else "https"
         ready = partial(say_ready, url_of(opened, listening.host, scheme))
         if listening.workers == 1:
@@ -163,7 +173,10 @@ async def _prepare(database: str, *, may_show_key: bool) -> tuple[str | None, bo
 
 
 def app_of(
-    settings: RegistrySettings, shared: SharedCounts | None, certificate_ends_s: float | None
+    settings: RegistrySettings,
+    face: "MakeFace | None",
+    shared: SharedCounts | None,
+    certificate_ends_s: float | None,
 ) -> "AgentHealthMiddleware":
     """Return the app of one server process; it ends when the process that supervises it has gone."""
     from agent_health.registry.app import Registry, create_app  # noqa: PLC0415 - the supervisor needs none
@@ -173,7 +186,7 @@ def app_of(
         threading.excepthook = _log_thread
         threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
     counts = WorkCounts(shared)
-    return create_app(Registry(settings, counts=counts, certificate_ends_s=certificate_ends_s))
+    return create_app(Registry(settings, counts=counts, certificate_ends_s=certificate_ends_s), face)
 
 
 def _end_after(supervisor: "multiprocessing.process.BaseProcess") -> None:
@@ -253,12 +266,14 @@ class _Supervisor(Multiprocess):
                 process.process.join()
 
 
-def _uvicorn_config(settings: RegistrySettings, listening: Listening) -> uvicorn.Config:
+def _uvicorn_config(
+    settings: RegistrySettings, listening: Listening, face: "MakeFace | None" = None
+) -> uvicorn.Config:
     shared = shared_counts(listening.workers) if listening.workers > 1 else None
     certificate = listening.tls_certificate
     ends_s = None if certificate is None else certificate_ends_s(certificate)
     return uvicorn.Config(
-        partial(app_of, settings, shared, ends_s),
+        partial(app_of, settings, face, shared, ends_s),
         factory=True,
         workers=listening.workers,
         lifespan="on",

@@ -45,6 +45,8 @@ class RegistrySettings(BaseModel):
     """Foreign dialects that are spoken too: `openintent`."""
     public_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
     """Under which address others know this server; names it in its own health document."""
+    open_dashboard: bool = False
+    """Whether everyone may read the dashboard; to act, people log in all the same."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
     metrics_agents: Annotated[int, Field(ge=0, le=10_000)] = 100

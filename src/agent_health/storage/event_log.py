@@ -161,6 +161,28 @@ def after(
     return [_event(row) for row in transaction.connection.execute(wanted.limit(limit))]
 
 
+def latest(
+    transaction: Transaction,
+    *,
+    limit: int,
+    before: int | None = None,
+    types: Sequence[str] = (),
+    agent_id: str | None = None,
+) -> list[Event]:
+    """Return the last events, those before `before` if it is given, the latest first."""
+    latest_first = _EVENT.order_by(None).order_by(events.c.sequence.desc()).limit(limit)
+    if before is not None:
+        latest_first = latest_first.where(events.c.sequence < before)
+    # Of several types, those of each: within one type its index leads from the end of the log backwards.
+    apart = [[one] for one in types] if agent_id is None and len(types) > 1 else [types]
+    found = [
+        _event(row)
+        for some in apart
+        for row in transaction.connection.execute(_filtered(latest_first, some, agent_id, None))
+    ]
+    return sorted(found, key=lambda event: -event.sequence)[:limit]
+
+
 def with_agents(transaction: Transaction, sequence: int, *, limit: int) -> list[tuple[Event, str | None]]:
     """Return the next events behind `sequence`, each with the id of the agent whose it is."""
     wanted = _EVENT.add_columns(events.c.agent_id).where(events.c.sequence > sequence).limit(limit)

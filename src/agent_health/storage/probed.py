@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import select, text
+from sqlalchemy import func, select, text
 
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import targets
+from agent_health.storage.tables import probed, targets
 
 
 @dataclass(slots=True)
@@ -139,6 +139,12 @@ def count_unprobed(transaction: Transaction, since_s: float) -> int:
         WHERE gone_at_s IS NULL AND (observed_at_s IS NULL OR observed_at_s < :since_s)
     """)
     return transaction.connection.scalar(statement, {"since_s": since_s}) or 0
+
+
+def last_observed_at_s(transaction: Transaction) -> float | None:
+    """Return the time of the latest observation of all, by its prober's clock; None: there was none."""
+    at_s: float | None = transaction.connection.scalar(select(func.max(probed.c.observed_at_s)))
+    return at_s
 
 
 def _subject(row: Sequence[Any]) -> Subject:

@@ -68,6 +68,9 @@ agents = Table(
     Index(None, "role_id", "status", "id"),
     Index(None, "health", "status", "id"),
     Index(None, "judge_at_s"),
+    # A part of a name is looked for here, not in the rows, which are ten times as wide.
+    Index(None, "agent_id", "name"),
+    Index(None, "status", "status_since_s", "id"),
 )
 
 capabilities = Table(
@@ -195,6 +198,16 @@ keys = Table(
     Column("created_at_s", Double, nullable=False),
     Column("expires_at_s", Double),
     Column("revoked_at_s", Double),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("digest", String(64), primary_key=True, comment="SHA-256 of the token, hexadecimal"),
+    Column("key_id", String(64), nullable=False),
+    Column("created_at_s", Double, nullable=False),
+    Column("expires_at_s", Double, nullable=False),
+    Index(None, "key_id", "created_at_s"),
 )
 
 registry = Table(

@@ -1,0 +1,154 @@
+"""Which agents are there? (`/agents`)"""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agent_health.agent_record import Capability, RoleId
+from agent_health.dashboard.desk import Desk, Look
+from agent_health.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetFacts
+from agent_health.dashboard.words import sight_of_seen
+from agent_health.document import HealthStatus
+from agent_health.errors import InvalidRequest
+from agent_health.finding import Finding
+from agent_health.lifecycle import Status
+from agent_health.registry.agent_records import record
+from agent_health.registry.call import checked, query_of
+from agent_health.registry.cursors import Cursor, cursor_at, numbers_in, text_in
+from agent_health.storage import agent_table, event_log
+from agent_health.storage.agent_table import Order, Place, TableFilter, place_of
+from agent_health.storage.agents import StoredAgent
+from agent_health.target_address import MAX_HOST_CHARACTERS
+
+PAGE_SIZE = 50
+MAX_TEXT_CHARACTERS = 128
+COMMON = 20_000
+"""From how many on it is quicker to walk along the order of names than to sort those who match."""
+
+MAX_NAME_CHARACTERS = 128
+"""Of an agent's id."""
+MAX_ROW_NUMBER = 2**63
+
+_LISTED = {order: f"dashboard_{order}" for order in Order}
+ORDER_WORDS = {
+    Order.NEWEST: "newest first",
+    Order.OLDEST: "oldest first",
+    Order.NAME: "by id",
+    Order.CHANGED: "status changed last",
+}
+
+
+class TableQuery(BaseModel):
+    """The query of `/agents`; a form sends its empty fields too."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    q: Annotated[str, StringConstraints(strip_whitespace=True, max_length=MAX_TEXT_CHARACTERS)] = ""
+    """A part of the id or name."""
+    status: Status | None = None
+    health: HealthStatus | None = None
+    pool: RoleId | None = None
+    capability: Capability | None = None
+    host: Annotated[str, StringConstraints(max_length=MAX_HOST_CHARACTERS, to_lower=True)] | None = None
+    sort: Order = Order.NEWEST
+    after: Cursor | None = None
+
+    @property
+    def wanted(self) -> TableFilter:
+        """What is looked for."""
+        return TableFilter(
+            text=self.q,
+            status=self.status,
+            health=self.health,
+            role_id=self.pool,
+            capability=self.capability,
+            host=self.host,
+        )
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the counts of the fleet tell how many match."""
+        return not (self.q or self.pool or self.capability or self.host)
+
+
+class AgentsTable:
+    """Answers at `/agents`."""
+
+    def __init__(self, desk: Desk, facts: FleetFacts) -> None:
+        self._desk = desk
+        self._facts = facts
+
+    async def answer(self, request: Request) -> Response:
+        """Show one page of the agents that match."""
+
+        async def show() -> Response:
+            self._desk.count(request)
+            given = {name: value for name, value in query_of(request).items() if value != ""}
+            query = checked(TableQuery, given)
+            assert isinstance(query, TableQuery)  # noqa: S101 - just read as one
+            await self._desk.look(request, lambda _look: None)
+            fleet = await self._facts.agents.get()
+            is_common = fleet.of(status=query.status, health=query.health) > COMMON
+            visitor, shown = await self._desk.look(
+                request, lambda look: _read(look, query, is_common=is_common)
+            )
+            total = fleet.of(status=query.status, health=query.health) if query.is_counted else None
+            return self._desk.page(
+                request, "agents.html", visitor, query=query, total=total, fleet=fleet, **shown
+            )
+
+        return await self._desk.guarded(request, show)
+
+
+def _read(look: Look, query: TableQuery, *, is_common: bool) -> Mapping[str, Any]:
+    after = None if query.after is None else _place_in(query.after, query.sort)
+    found = agent_table.listing(
+        look.transaction, query.wanted, query.sort, after=after, limit=PAGE_SIZE + 1, is_common=is_common
+    )
+    page = found[:PAGE_SIZE]
+    records = [record(agent) for agent in page]
+    return {
+        "rows": [{"agent": agent, "sight": sight_of_seen(agent.seen)} for agent in records],
+        "next_page": _next_page(query, page[-1]) if len(found) > len(page) else None,
+        "first_page": _page_of(query),
+        "statuses": SHOWN_STATUSES,
+        "healths": SHOWN_HEALTH,
+        "orders": ORDER_WORDS,
+        "position": event_log.last_sequence(look.transaction),
+    }
+
+
+def _next_page(query: TableQuery, last: StoredAgent) -> str:
+    """Return where the next page is: the same query behind the last agent of this one."""
+    place = place_of(last, query.sort)
+    packed = f"{place[0]!r}/{place[-1]}" if query.sort is Order.CHANGED else place[0]
+    assert not isinstance(packed, float)  # noqa: S101 - only an order by time begins with one
+    return _page_of(query, after=cursor_at(_LISTED[query.sort], packed))
+
+
+def _page_of(query: TableQuery, **more: str) -> str:
+    kept = query.model_dump(mode="json", exclude_defaults=True, exclude={"after"})
+    return "/agents?" + urlencode(kept | more)
+
+
+def _place_in(cursor: str, order: Order) -> Place:
+    """Return the place that a cursor of this order names; InvalidRequest if it is none of ours."""
+    listed = _LISTED[order]
+    if order is Order.NAME:
+        return (text_in(cursor, listed, MAX_NAME_CHARACTERS),)
+    if order is not Order.CHANGED:
+        return (numbers_in(cursor, listed, 1)[0],)
+    since, _, number = text_in(cursor, listed).partition("/")
+    try:
+        place = float(since), int(number)
+    except ValueError:
+        place = (float("nan"), 0)
+    if not isfinite(place[0]) or not 0 <= place[1] < MAX_ROW_NUMBER:
+        expected = "expected the place of an earlier page of the same query"
+        raise InvalidRequest([Finding("invalid_cursor", "/after", expected)])
+    return place

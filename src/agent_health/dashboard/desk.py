@@ -1,0 +1,225 @@
+"""How does a request become a page, or a deed of the API?
+
+Pages ask as programs do: the same operations, checked by the same rules, in one transaction together with
+the session. What the API refuses, a page refuses in the same words.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+
+from agent_health.dashboard import visitors
+from agent_health.dashboard.pages import HEADERS, page
+from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, Visitor, token_in
+from agent_health.errors import (
+    AgentHealthError,
+    BodyTooLarge,
+    BodyTooSlow,
+    ForgedForm,
+    InvalidRequest,
+    NotLoggedIn,
+    TooManyRequests,
+)
+from agent_health.finding import Finding
+from agent_health.rate_limit import RateLimit, RateLimiter
+from agent_health.registry.app import OPERATIONS, Registry
+from agent_health.registry.body_time import MAX_BODY_SECONDS
+from agent_health.registry.call import check_permission, checked
+from agent_health.registry.error_responses import OURS, STATUS_AND_CODE
+from agent_health.registry.operations import NO_HEADERS, Call, Operation
+from agent_health.storage.database import Transaction
+
+MAX_FORM_BYTES: Final = 16_384
+MAX_FIELDS: Final = 32
+PAGES_PER_VISITOR: Final = RateLimit(20, 200)
+"""Per address."""
+LOGINS_PER_VISITOR: Final = RateLimit(0.2, 30)
+"""Per address; keys cannot be guessed, but looking for them costs."""
+MAX_VISITORS_COUNTED: Final = 10_000
+
+_BY_PLACE: Final[Mapping[tuple[str, str], Operation]] = {
+    (operation.method, operation.path): operation for operation in OPERATIONS
+}
+_log = logging.getLogger("agent_health.dashboard")
+
+T = TypeVar("T")
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One visitor's look into the registry, within one transaction."""
+
+    transaction: Transaction
+    visitor: Visitor
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        **named: str,
+    ) -> Any:
+        """Do an operation of the API as the visitor, and return what it answers.
+
+        `named` is what stands in its path. Its errors, and NotAllowed as if it was asked for over HTTP.
+        """
+        operation = _BY_PLACE[method, path]
+        check_permission(self.visitor.principal, operation, named)
+        call = Call(
+            caller=self.visitor.principal,
+            path=named,
+            body=None if operation.body is None else checked(operation.body, body or {}),
+            query=None if operation.query is None else checked(operation.query, query or {}),
+            headers=headers,
+            digest=self.visitor.digest,
+        )
+        reply = operation.deed(self.transaction, call)
+        if isinstance(reply, AgentHealthError):
+            raise reply
+        return reply.content
+
+
+class Desk:
+    """Takes the requests of one server process."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.database = registry.door.database
+        self.is_open = registry.settings.open_dashboard
+        public_url = registry.settings.public_url
+        self._public_host = "" if public_url is None else urlsplit(public_url).netloc.lower()
+        self._pages = RateLimiter(PAGES_PER_VISITOR, MAX_VISITORS_COUNTED)
+        self._logins = RateLimiter(LOGINS_PER_VISITOR, MAX_VISITORS_COUNTED)
+
+    def shown(self, template: str, deed: Callable[[Look, Request], Mapping[str, Any]]) -> Answer:
+        """Return what answers with a page: of what `deed` reads, its template shows."""
+
+        async def answer(request: Request) -> Response:
+            async def show() -> Response:
+                self.count(request)
+                visitor, shown = await self.look(request, lambda look: deed(look, request))
+                return self.page(request, template, visitor, **shown)
+
+            return await self.guarded(request, show)
+
+        return answer
+
+    def page(self, request: Request, template: str, visitor: Visitor, **shown: object) -> Response:
+        """Return a page for a visitor."""
+        common = {"visitor": visitor, "path": request.url.path, "is_open": self.is_open}
+        return page(template, {**common, "done": request.query_params.get("done", ""), **shown})
+
+    async def look(self, request: Request, deed: Callable[[Look], T]) -> tuple[Visitor, T]:
+        """Read for whoever asks; NotLoggedIn if nobody is logged in who has to be."""
+        token = token_in(request, SESSION_COOKIE)
+
+        def read(transaction: Transaction) -> tuple[Visitor, T]:
+            visitor = visitors.visitor_of(transaction, token, is_open=self.is_open)
+            return visitor, deed(Look(transaction, visitor))
+
+        return await self.database.read(read)
+
+    async def visitor(self, token: str) -> Visitor:
+        """Return who has this token; NotLoggedIn."""
+        return await self.database.read(
+            lambda transaction: visitors.visitor_of(transaction, token, is_open=self.is_open)
+        )
+
+    def done(self, deed: Callable[[Look, Request, Mapping[str, str]], str]) -> Answer:
+        """Return what answers to a form: `deed` does what it says, and tells where to go on."""
+
+        async def answer(request: Request) -> Response:
+            async def act() -> Response:
+                self.count(request)
+                form = await self.form(request)
+                token = token_in(request, SESSION_COOKIE)
+                self.check_form(request, form, token)
+
+                def write(transaction: Transaction) -> str:
+                    visitor = visitors.visitor_of(transaction, token, is_open=False)
+                    return deed(Look(transaction, visitor), request, form)
+
+                where = await self.database.write(write)
+                return RedirectResponse(where, 303, HEADERS)
+
+            return await self.guarded(request, act)
+
+        return answer
+
+    async def form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form, of those that stand there twice the last; empty ones are left out."""
+        body = b""
+        try:
+            async with asyncio.timeout(MAX_BODY_SECONDS):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > MAX_FORM_BYTES:
+                        raise BodyTooLarge(MAX_FORM_BYTES)
+        except TimeoutError:
+            raise BodyTooSlow(MAX_BODY_SECONDS) from None
+        try:
+            return dict(parse_qsl(body.decode(), max_num_fields=MAX_FIELDS))
+        except ValueError:
+            expected = f"expected a form of at most {MAX_FIELDS} fields in UTF-8"
+            raise InvalidRequest([Finding("invalid_form", "", expected)]) from None
+
+    def check_form(self, request: Request, form: Mapping[str, str], token: str) -> None:
+        """Raise ForgedForm unless a form is from a page of ours."""
+        visitors.check_form(request, form.get("token", ""), token, self._public_host)
+
+    def count(self, request: Request, *, is_login: bool = False) -> None:
+        """Count a request of an address; TooManyRequests if it asks too often."""
+        limiter = self._logins if is_login else self._pages
+        wait_s = limiter.wait_s(_address(request), time.monotonic())
+        if wait_s > 0:
+            raise TooManyRequests(wait_s)
+
+    async def guarded(self, request: Request, answer: Callable[[], Awaitable[Response]]) -> Response:
+        """Return the answer, or a page that says why there is none."""
+        try:
+            return await answer()
+        except NotLoggedIn:
+            return RedirectResponse("/login", 303, HEADERS)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except AgentHealthError as error:
+            return self.refusal(request, error)
+        except Exception:  # noqa: BLE001 - one page must not end the server
+            _log.exception("%s %s failed", request.method, request.url.path)
+            return self._told(request, 500, OURS)
+
+    def refusal(self, request: Request, error: AgentHealthError) -> Response:
+        """Return a page that says what is wrong."""
+        if isinstance(error, ForgedForm):
+            return self._told(request, 403, str(error))
+        known = STATUS_AND_CODE.get(type(error))
+        if known is None:
+            _log.error("an error that no visitor can cause: %s", error, exc_info=error)
+            return self._told(request, 500, OURS)
+        answer = self._told(request, known[0], str(error))
+        if isinstance(error, TooManyRequests):
+            answer.headers["Retry-After"] = str(max(1, round(error.wait_s)))
+        return answer
+
+    def _told(self, request: Request, status: int, why: str) -> Response:
+        shown = {"path": request.url.path, "why": why, "status": status, "visitor": None}
+        return page("refusal.html", shown, status)
+
+
+def login_token(request: Request) -> str:
+    """Return what the token of the login form follows from: the one that the browser has, or a new one."""
+    return token_in(request, FORM_COOKIE) or visitors.new_token()
+
+
+def _address(request: Request) -> bytes:
+    return b"" if request.client is None else request.client.host.encode()

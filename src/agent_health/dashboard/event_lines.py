@@ -1,0 +1,197 @@
+"""What does an event say to people, in one line?
+
+For pages and for the live feed alike: the feed sends these lines, and the script puts them in as text.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from agent_health.dashboard.words import brief, spaced
+from agent_health.event import EventType
+from agent_health.event_chain import Event, whose
+
+NOTABLE: Final = tuple(
+    kind
+    for kind in EventType
+    if kind
+    not in {
+        EventType.LEASE_ACQUIRED,
+        EventType.LEASE_RELEASED,
+        EventType.SHARDS_GRANTED,
+        EventType.SHARDS_ENDED,
+        EventType.STATE_WRITTEN,
+        EventType.TASK_REPORTED,
+        EventType.AGENT_UPDATED,
+    }
+)
+"""What happens all the time while all is well is not told at a glance."""
+GROUPS: Final = tuple(dict.fromkeys(kind.value.partition(".")[0] for kind in EventType))
+"""By which events may be chosen: what stands before the dot of their types."""
+
+_ARROW: Final = "\N{RIGHTWARDS ARROW}"
+_GOOD: Final = frozenset({"active", "healthy", "normal", "done"})
+_BAD: Final = frozenset({"dead", "unhealthy", "held", "handoff"})
+_MARKS: Final[Mapping[EventType, str]] = MappingProxyType({
+    EventType.COORDINATOR_LOST: "bad",
+    EventType.FENCED_WRITE_REJECTED: "bad",
+    EventType.LEASE_EXPIRED: "warn",
+    EventType.AGENT_DRIFT_WARNING: "warn",
+    EventType.AGENT_TASKS_MISMATCH: "warn",
+    EventType.AGENT_DRAIN_WARNING: "warn",
+    EventType.MONITOR_HELD: "bad",
+    EventType.MONITOR_RECOVERING: "warn",
+    EventType.MONITOR_NORMAL: "good",
+    EventType.MONITOR_DOWNTIME: "warn",
+    EventType.MONITOR_CLOCK_JUMP: "warn",
+    EventType.DIRECTORY_HELD: "warn",
+    EventType.WEBHOOK_DISABLED: "bad",
+    EventType.EPOCH_RAISED: "warn",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """One event as people read it."""
+
+    sequence: int
+    at: str
+    """RFC 3339."""
+    type: str
+    subject: str
+    """Whom or what it is about; empty: the registry itself."""
+    where: str
+    """The page of that; empty: there is none."""
+    text: str
+    mark: str
+    """`good`, `warn`, `bad` or `plain`: for the eye, never alone."""
+    agent_id: str
+    status: str
+    """The agent's status from now on; empty where the event does not change it. So is `health`."""
+    health: str
+    actor: str
+
+    def members(self) -> dict[str, Any]:
+        """Return it as the feed sends it."""
+        return asdict(self)
+
+
+def line_of(event: Event) -> EventLine:
+    """Return what an event says."""
+    said = event.payload
+    agent_id = whose(event) or ""
+    subject, where = _subject(said, agent_id)
+    tell = _TEXTS.get(event.type)
+    text = (
+        "its payload was erased" if event.is_erased else brief(_facts(said) if tell is None else tell(said))
+    )
+    return EventLine(
+        sequence=event.sequence,
+        at=event.created_at,
+        type=event.type.value,
+        subject=brief(subject),
+        where=where,
+        text=text,
+        mark=_mark(event),
+        agent_id=agent_id,
+        status=str(said.get("new_status", "")) if event.type is EventType.AGENT_LIFECYCLE else "",
+        health=str(said.get("new_health", "")) if event.type is EventType.AGENT_HEALTH_CHANGED else "",
+        actor=brief(event.actor),
+    )
+
+
+def _subject(said: Mapping[str, Any], agent_id: str) -> tuple[str, str]:
+    if agent_id:
+        return agent_id, f"/agents/{agent_id}"
+    if "task_id" in said:
+        return said["task_id"], f"/tasks/{said['task_id']}"
+    for name in ("resource", "directory", "origin", "name", "host", "holder"):
+        if name in said:
+            return str(said[name]), ""
+    return "", ""
+
+
+def _mark(event: Event) -> str:
+    known = _MARKS.get(event.type)
+    if known is not None:
+        return known
+    now = event.payload.get("new_status", event.payload.get("new_health"))
+    return "good" if now in _GOOD else "bad" if now in _BAD else "plain"
+
+
+def _lifecycle(said: Mapping[str, Any]) -> str:
+    reason, explanation = spaced(said["reason"]), said.get("explanation", "")
+    why = reason if explanation in {"", said["reason"]} else f"{reason}: {explanation}"
+    return f"{said['previous_status']} {_ARROW} {said['new_status']} ({why})"
+
+
+def _task(said: Mapping[str, Any]) -> str:
+    why = spaced(said["signal"])
+    if "exit_reason" in said:
+        why += f", {spaced(said['exit_reason'])}"
+    return f"{said['previous_status']} {_ARROW} {said['new_status']} ({why})"
+
+
+def _monitor(said: Mapping[str, Any]) -> str:
+    return f"{spaced(said['turn'])}: {said['exits']} would leave, {said['limit']} are believed"
+
+
+def _until(what: str) -> Callable[[Mapping[str, Any]], str]:
+    def tell(said: Mapping[str, Any]) -> str:
+        if "until" not in said:
+            return f"{what} ended"
+        reason = f": {said['reason']}" if "reason" in said else ""
+        status = f" {said['status']}" if "status" in said else ""
+        return f"{what}{status} until {said['until']}{reason}"
+
+    return tell
+
+
+_TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingProxyType({
+    EventType.AGENT_LIFECYCLE: _lifecycle,
+    EventType.AGENT_HEALTH_CHANGED: lambda said: (
+        f"says {said['new_health']}, said {said['previous_health']} before"
+    ),
+    EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(spaced, said['changed']))}",
+    EventType.AGENT_DRIFT_WARNING: lambda said: f"its clock differs by {said['drift_seconds']:.1f} s",
+    EventType.AGENT_TASKS_MISMATCH: lambda said: (
+        f"names {len(said['without_lease'])} tasks that it does not hold, "
+        f"and holds {len(said['not_in_progress'])} that it does not name"
+    ),
+    EventType.AGENT_DRAIN_WARNING: lambda said: f"did not drain in time: {said['leases_held']} leases left",
+    EventType.AGENT_MAINTENANCE_CHANGED: _until("maintenance"),
+    EventType.AGENT_OVERRIDE_CHANGED: _until("declared"),
+    EventType.AGENT_COMMAND_SENT: lambda said: f"is told to {said['command']} at its next heartbeat",
+    EventType.AGENT_COMMAND_HONOURED: lambda said: f"does as it was told: {said['command']}",
+    EventType.AGENT_COMMAND_EXPIRED: lambda said: f"did not take the command {said['command']} in time",
+    EventType.AGENT_ERASED: lambda said: f"erased, with the payloads of {said['events']} events",
+    EventType.COORDINATOR_LOST: lambda said: f"a coordinator is dead ({spaced(said['reason'])})",
+    EventType.LEASE_ACQUIRED: lambda said: f"granted to {said['holder']}, token {said['fencing_token']}",
+    EventType.LEASE_RELEASED: lambda said: f"given back by {said['holder']} ({spaced(said['reason'])})",
+    EventType.LEASE_EXPIRED: lambda said: f"lost by {said['holder']} ({spaced(said['reason'])})",
+    EventType.FENCED_WRITE_REJECTED: lambda said: (
+        f"a write of {said['writer']} with token {said['fencing_token']} was refused "
+        f"({spaced(said['reason'])})"
+    ),
+    EventType.STATE_WRITTEN: lambda said: f"state {said['version']} written by {said['holder']}",
+    EventType.TASK_CREATED: lambda _said: "created",
+    EventType.TASK_LIFECYCLE: _task,
+    EventType.TASK_REPORTED: lambda said: f"progress report {said['report']}",
+    EventType.MONITOR_HELD: _monitor,
+    EventType.MONITOR_RECOVERING: _monitor,
+    EventType.MONITOR_NORMAL: _monitor,
+    EventType.MONITOR_DOWNTIME: lambda said: f"nobody looked from {said['begin']} to {said['end']}",
+    EventType.MONITOR_CLOCK_JUMP: lambda said: f"the database's clock jumped by {said['jump_seconds']:.1f} s",
+    EventType.SHARDS_GRANTED: lambda said: f"probes {len(said['shards'])} more shards",
+    EventType.SHARDS_ENDED: lambda said: f"probes {len(said['shards'])} shards less ({said['reason']})",
+    EventType.DIRECTORY_APPLIED: lambda said: (
+        f"lists {said['listed']}: {said['added']} came, {said['removed']} left"
+    ),
+    EventType.DIRECTORY_HELD: lambda said: f"held: {said.get('reason', 'it has shrunk too much')}",
+})  # fmt: skip
+
+
+def _facts(said: Mapping[str, Any]) -> str:
+    """Tell what no words were made for."""
+    return ", ".join(f"{spaced(name)} {value}" for name, value in said.items() if name != "agent_id")

@@ -1,0 +1,155 @@
+"""What is counted of the whole fleet, and how old may a count be?
+
+Counting two hundred thousand agents takes longer than a page may. So nobody waits for a count that is there:
+one that has grown old is shown once more, and counted anew meanwhile, by one for all who look.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from agent_health.dashboard.words import sight_of
+from agent_health.document import HealthStatus
+from agent_health.errors import StoreUnavailable
+from agent_health.lifecycle import Status
+from agent_health.storage import agent_table, census_counts, probed, probers
+from agent_health.storage.database import Database, Transaction
+
+FRESH_SECONDS: Final = 2.0
+"""How old the counts of agents may be before they are counted anew."""
+SEEN_FRESH_SECONDS: Final = 15.0
+"""The same of targets, of which there may be a million."""
+USABLE_SECONDS: Final = 60.0
+"""How old a count may be to be shown while a new one is taken; beyond, whoever asks waits."""
+
+MAX_PROBERS: Final = 10_000
+"""Of workers that are counted."""
+
+SHOWN_STATUSES: Final = (
+    Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING, Status.DEAD, Status.DEREGISTERED,
+)  # fmt: skip
+SHOWN_HEALTH: Final = (
+    HealthStatus.HEALTHY, HealthStatus.DEGRADED, HealthStatus.UNHEALTHY, HealthStatus.UNKNOWN,
+)  # fmt: skip
+SHOWN_SIGHTS: Final = ("answers", "gated", "down", "unknown", "never measured")
+
+_log = logging.getLogger("agent_health.dashboard")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetCounts:
+    """How many agents there are of each kind."""
+
+    by_both: Mapping[tuple[str, str], int]
+    """By status and health."""
+
+    @property
+    def total(self) -> int:
+        """All agents, also those that are gone."""
+        return sum(self.by_both.values())
+
+    @property
+    def by_status(self) -> dict[str, int]:
+        """How many have each status."""
+        return {status.value: self.of(status=status) for status in SHOWN_STATUSES}
+
+    @property
+    def by_health(self) -> dict[str, int]:
+        """What those say of themselves who take part: the dead say nothing."""
+        alive = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
+        return {
+            health.value: sum(self.of(status=status, health=health) for status in alive)
+            for health in SHOWN_HEALTH
+        }
+
+    def of(self, *, status: str | None = None, health: str | None = None) -> int:
+        """Return how many have this status and this health; None: any."""
+        return sum(
+            count
+            for (counted_status, counted_health), count in self.by_both.items()
+            if status in {None, counted_status} and health in {None, counted_health}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCounts:
+    """What probers saw, and how long ago."""
+
+    by_sight: Mapping[str, int]
+    """How many targets there are of each word of `words.Sight`."""
+    last_observed_at_s: float | None
+    """When the last probe ended; None: there was none."""
+    probers: int
+    """How many workers live."""
+
+    @property
+    def total(self) -> int:
+        """All targets."""
+        return sum(self.by_sight.values())
+
+
+class FleetFacts:
+    """The counts of one server process."""
+
+    def __init__(self, database: Database) -> None:
+        self.agents: Kept[FleetCounts] = Kept(database, _count_agents, FRESH_SECONDS)
+        self.seen: Kept[SeenCounts] = Kept(database, _count_seen, SEEN_FRESH_SECONDS)
+
+
+class Kept(Generic[T]):
+    """One count: taken when it is asked for, and kept for a while."""
+
+    def __init__(self, database: Database, take: Callable[[Transaction], T], fresh_s: float) -> None:
+        self._database = database
+        self._take = take
+        self._fresh_s = fresh_s
+        self._kept: tuple[float, T] | None = None
+        self._taking: asyncio.Task[T] | None = None
+
+    async def get(self) -> T:
+        """Return it, as old as it may be; StoreUnavailable."""
+        now_s = time.monotonic()
+        if self._kept is not None and now_s - self._kept[0] < self._fresh_s:
+            return self._kept[1]
+        if self._taking is None:
+            self._taking = asyncio.create_task(self._take_anew())
+            self._taking.add_done_callback(self._taken)
+        if self._kept is not None and now_s - self._kept[0] < USABLE_SECONDS:
+            return self._kept[1]
+        return await asyncio.shield(self._taking)
+
+    async def get_fresh(self) -> T:
+        """Return one that is taken now; StoreUnavailable."""
+        self._kept = None
+        return await self.get()
+
+    async def _take_anew(self) -> T:
+        taken = await self._database.read(self._take)
+        self._kept = time.monotonic(), taken
+        return taken
+
+    def _taken(self, task: "asyncio.Task[T]") -> None:
+        self._taking = None
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None and not isinstance(failure, StoreUnavailable):
+            _log.error("the fleet could not be counted", exc_info=failure)
+
+
+def _count_agents(transaction: Transaction) -> FleetCounts:
+    return FleetCounts(agent_table.counts(transaction))
+
+
+def _count_seen(transaction: Transaction) -> SeenCounts:
+    by_sight = Counter(dict.fromkeys(SHOWN_SIGHTS, 0))
+    for result, count in census_counts.results(transaction).items():
+        by_sight[sight_of(result).word] += count
+    return SeenCounts(
+        by_sight=by_sight,
+        last_observed_at_s=probed.last_observed_at_s(transaction),
+        probers=len(probers.listing(transaction, MAX_PROBERS)),
+    )

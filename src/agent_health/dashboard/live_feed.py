@@ -1,0 +1,284 @@
+"""How do a thousand open pages see what happens, at the price of one look? (`GET /live`)
+
+One loop reads what is new, puts it into words and bytes once, and all who watch send these bytes, each at
+its own pace: nothing is queued for anybody. Who lags too far behind, or comes back too late, is told so and
+goes on from now. While nobody watches, nothing is read.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pydantic_core import to_json
+from sse_starlette.sse import AppStatus
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from agent_health.dashboard.desk import Desk
+from agent_health.dashboard.event_lines import NOTABLE, line_of
+from agent_health.dashboard.fleet_facts import FleetCounts, FleetFacts
+from agent_health.dashboard.pages import HEADERS
+from agent_health.dashboard.visitors import SESSION_COOKIE, token_in
+from agent_health.errors import NotLoggedIn, StoreUnavailable, TooManyStreams
+from agent_health.event_chain import Event
+from agent_health.registry.event_feed import EventFeed, EventFilter
+from agent_health.storage import event_log
+
+PATH: Final = "/live"
+MAX_WATCHERS: Final = 2_000
+"""Per server process."""
+MAX_WATCHERS_OF_ADDRESS: Final = 1_000
+"""Proxies stand before many."""
+MAX_CHUNKS: Final = 500
+"""That are kept for those who lag behind."""
+MAX_LINES_AT_ONCE: Final = 50
+"""Of events that one look tells; of a flood the last ones."""
+MAX_CAUGHT_UP: Final = 100
+"""Of events that are told to who comes back."""
+BETWEEN_LOOKS_SECONDS: Final = 0.25
+PING_SECONDS: Final = 15.0
+LOOK_AGAIN_SECONDS: Final = 30.0
+"""Between two looks whether who watches may still do so."""
+SEND_SECONDS: Final = 20.0
+"""How long a browser may take nothing."""
+TICK_SECONDS: Final = 1.0
+COUNTS_SECONDS: Final = 3.0
+"""Between two counts of the fleet while something happens."""
+RETRY_SECONDS: Final = 2.0
+
+_NOTABLE: Final = frozenset(NOTABLE)
+_PING: Final = b":\n\n"
+_HEADERS: Final = [
+    (name.lower().encode(), value.encode())
+    for name, value in {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}.items()
+]
+_log = logging.getLogger("agent_health.dashboard")
+
+
+class LiveFeed:
+    """Answers at `/live`; one per server process."""
+
+    def __init__(self, desk: Desk, feed: EventFeed, facts: FleetFacts) -> None:
+        self.desk = desk
+        self._feed = feed
+        self._facts = facts
+        self._chunks: list[bytes] = []
+        self._first = 0
+        """The number of the first chunk that is kept."""
+        self._changed = asyncio.Event()
+        self._wanted = asyncio.Event()
+        self.watchers: Counter[str] = Counter()
+        """How many watch, by their address."""
+        self._is_counted = True
+        """Whether the counts that were told last are those of now."""
+        self.is_closed = False
+
+    @property
+    def end(self) -> int:
+        """The number that the next chunk gets."""
+        return self._first + len(self._chunks)
+
+    async def answer(self, request: Request) -> Response:
+        """Begin to tell what happens, from behind the event that the browser saw last."""
+
+        async def begin() -> Response:
+            self.desk.count(request)
+            after = _position(request)
+            address = "" if request.client is None else request.client.host
+            if self.watchers.total() >= MAX_WATCHERS or self.watchers[address] >= MAX_WATCHERS_OF_ADDRESS:
+                raise TooManyStreams(MAX_WATCHERS)
+            # First, so that nothing is missed between what is read now and what is told later.
+            number = self.end
+
+            def read(transaction: Any) -> tuple[list[Event], int]:
+                last = event_log.last_sequence(transaction)
+                if after is None or not last - MAX_CAUGHT_UP <= after <= last:
+                    return [], last
+                return event_log.after(transaction, after, limit=MAX_CAUGHT_UP), last
+
+            _, (missed, last) = await self.desk.look(request, lambda look: read(look.transaction))
+            begun = b"".join(_lines(missed)) if missed else _told("missed", str(last).encode(), last)
+            return _Watching(self, begun, number, address, token_in(request, SESSION_COOKIE))
+
+        answer = await self.desk.guarded(request, begin)
+        # A stream is not redirected: the script learns that nobody is logged in any more.
+        return Response(status_code=403, headers=HEADERS) if answer.status_code == 303 else answer
+
+    async def run(self) -> None:
+        """Tell what happens until cancelled."""
+        tick = asyncio.create_task(self._tick())
+        try:
+            while True:
+                await self._wanted.wait()
+                try:
+                    await self._follow()
+                except StoreUnavailable:
+                    await asyncio.sleep(RETRY_SECONDS)
+                except Exception:  # noqa: BLE001 - it is logged, and those who watch go on watching
+                    _log.exception("the live feed stumbled")
+                    await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            tick.cancel()
+            self.close()
+
+    def close(self) -> None:
+        """Let all go who watch."""
+        self.is_closed = True
+        self._wake()
+
+    def after(self, number: int) -> bytes | None:
+        """Return what was told since a chunk of this number was due; None if it is not known any more."""
+        return None if number < self._first else b"".join(self._chunks[number - self._first :])
+
+    async def wait(self) -> None:
+        """Return once more is told."""
+        await self._changed.wait()
+
+    def joined(self, address: str) -> None:
+        """Note that somebody watches."""
+        self.watchers[address] += 1
+        self._wanted.set()
+
+    def left(self, address: str) -> None:
+        """Note that somebody does not any more."""
+        self.watchers[address] -= 1
+        if not self.watchers[address]:
+            del self.watchers[address]
+        if not self.watchers:
+            self._wanted.clear()
+
+    async def _follow(self) -> None:
+        """Tell events as long as somebody watches and the log stays the same one."""
+        past = self._feed.past
+        position = await self.desk.database.read(event_log.last_sequence)
+        while self._wanted.is_set() and self._feed.past == past and not self._feed.is_closed:
+            await self._feed.wait_beyond(position, PING_SECONDS)
+            page = await self._feed.page(position, EventFilter())
+            if page.events:
+                self._tell(_lines(page.events[-MAX_LINES_AT_ONCE:]))
+                self._is_counted = False
+            position = page.position
+            await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
+
+    async def _tick(self) -> None:
+        """Say that we are there, count anew after something has happened, and see whether the server ends."""
+        pinged_at_s = counted_at_s = time.monotonic()
+        told: FleetCounts | None = None
+        while not self.is_closed:
+            await asyncio.sleep(TICK_SECONDS)
+            if AppStatus.should_exit or self._feed.is_closed:
+                self.close()
+                return
+            now_s = time.monotonic()
+            if not self._is_counted and now_s - counted_at_s >= COUNTS_SECONDS:
+                counted_at_s, self._is_counted = now_s, True
+                try:
+                    counts = await self._facts.agents.get_fresh()
+                except StoreUnavailable:
+                    continue
+                if counts != told:
+                    told = counts
+                    self._tell([_counts(counts)])
+            if now_s - pinged_at_s >= PING_SECONDS:
+                pinged_at_s = now_s
+                self._tell([_PING])
+
+    def _tell(self, chunks: Iterable[bytes]) -> None:
+        self._chunks.append(b"".join(chunks))
+        surplus = max(0, len(self._chunks) - MAX_CHUNKS)
+        del self._chunks[:surplus]
+        self._first += surplus
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class _Watching(Response):
+    """One open page."""
+
+    def __init__(self, feed: LiveFeed, begun: bytes, number: int, address: str, token: str) -> None:
+        self.status_code = 200
+        self._feed = feed
+        self._begun = begun
+        self._number = number
+        self._address = address
+        self._token = token
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """Send what is told until somebody has enough."""
+        gone = asyncio.create_task(_until_gone(receive))
+        self._feed.joined(self._address)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await self._send(send, self._begun or _PING)
+            await self._tell(send, gone)
+        except TimeoutError:
+            _log.info("a page that was open took nothing for %g s", SEND_SECONDS)
+        finally:
+            self._feed.left(self._address)
+            gone.cancel()
+
+    async def _tell(self, send: Send, gone: "asyncio.Task[None]") -> None:
+        feed = self._feed
+        look_at_s = time.monotonic() + LOOK_AGAIN_SECONDS
+        while not (gone.done() or feed.is_closed):
+            told = feed.after(self._number)
+            if told is None:
+                # It comes back by itself, and is told what it has missed.
+                break
+            self._number = feed.end
+            if told:
+                await self._send(send, told)
+            else:
+                await feed.wait()
+            if time.monotonic() >= look_at_s:
+                look_at_s = time.monotonic() + LOOK_AGAIN_SECONDS
+                try:
+                    await feed.desk.visitor(self._token)
+                except (NotLoggedIn, StoreUnavailable):
+                    break
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send(self, send: Send, told: bytes) -> None:
+        async with asyncio.timeout(SEND_SECONDS):
+            await send({"type": "http.response.body", "body": told, "more_body": True})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _position(request: Request) -> int | None:
+    """Return behind which event to go on; None if the browser does not say, or says nonsense."""
+    said = request.headers.get("last-event-id", request.query_params.get("after", ""))
+    return int(said) if said.isascii() and said.isdecimal() and len(said) <= 18 else None
+
+
+def _lines(events: Iterable[Event]) -> list[bytes]:
+    return [
+        _told(
+            "line",
+            to_json({**line_of(event).members(), "is_notable": event.type in _NOTABLE}),
+            event.sequence,
+        )
+        for event in events
+    ]
+
+
+def _counts(counts: FleetCounts) -> bytes:
+    said = {"total": counts.total}
+    said |= {f"status {status}": count for status, count in counts.by_status.items()}
+    said |= {f"health {health}": count for health, count in counts.by_health.items()}
+    return _told("counts", to_json(said))
+
+
+def _told(name: str, said: bytes, sequence: int | None = None) -> bytes:
+    place = b"" if sequence is None else b"id: %d\n" % sequence
+    return b"%sevent: %s\ndata: %s\n\n" % (place, name.encode(), said)

@@ -1,0 +1,85 @@
+"""How is the fleet, at a glance?"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agent_health.dashboard.desk import Desk, Look
+from agent_health.dashboard.event_lines import NOTABLE, line_of
+from agent_health.dashboard.fleet_facts import FleetFacts
+from agent_health.dashboard.words import sight_of_seen, standing_of
+from agent_health.lifecycle import Status
+from agent_health.monitor_record import MonitorRecord
+from agent_health.registry.agent_records import record
+from agent_health.registry.judge_agents import judge_one
+from agent_health.registry.monitor_row import circumstances
+from agent_health.storage import agent_table, event_log
+from agent_health.storage.agent_table import Order, TableFilter
+
+EVENTS_SHOWN = 15
+TROUBLES_SHOWN = 8
+"""Of agents that went down last."""
+
+
+class Overview:
+    """Answers at `/`."""
+
+    def __init__(self, desk: Desk, facts: FleetFacts) -> None:
+        self._desk = desk
+        self._facts = facts
+
+    async def answer(self, request: Request) -> Response:
+        """Show the fleet."""
+
+        async def show() -> Response:
+            self._desk.count(request)
+            # Whoever may not look makes nobody count.
+            visitor, shown = await self._desk.look(request, _read)
+            fleet, seen = await self._facts.agents.get(), await self._facts.seen.get()
+            return self._desk.page(request, "overview.html", visitor, fleet=fleet, seen=seen, **shown)
+
+        return await self._desk.guarded(request, show)
+
+
+def _read(look: Look) -> Mapping[str, Any]:
+    transaction = look.transaction
+    latest = event_log.latest(transaction, limit=EVENTS_SHOWN, types=[kind.value for kind in NOTABLE])
+    facts = circumstances(transaction)
+    troubles: list[dict[str, Any]] = []
+    for status in (Status.UNHEALTHY, Status.DEAD):
+        found = agent_table.listing(
+            transaction,
+            TableFilter(status=status),
+            Order.CHANGED,
+            after=None,
+            limit=TROUBLES_SHOWN - len(troubles),
+        )
+        for stored in found:
+            agent = record(stored, judge_one(stored, 0, transaction.now_s, facts))
+            troubles.append({"agent": agent, "sight": sight_of_seen(agent.seen), "why": standing_of(agent)})
+    monitor: MonitorRecord = look.ask("GET", "/api/v1/monitor")
+    return {
+        "events": [line_of(event) for event in latest],
+        "troubles": troubles,
+        "monitor": monitor,
+        "monitor_words": monitor_words(monitor),
+        "position": event_log.last_sequence(transaction),
+        "now_s": transaction.now_s,
+    }
+
+
+def monitor_words(monitor: MonitorRecord) -> str:
+    """Say whether decisions are held, and why."""
+    if monitor.state == "normal":
+        return "Silence is believed: agents that stay away are taken down."
+    if monitor.state == "recovering":
+        return "A hold is over: silence counts again, and those who are still silent are leaving."
+    if monitor.held_because == "prober_ill":
+        who = ", ".join(illness.prober for illness in monitor.illnesses) or "a prober"
+        return f"Decisions are held: {who} says that it is ill, so nobody is taken down for silence."
+    return (
+        f"Decisions are held: {monitor.exits} agents went silent together, more than the {monitor.limit} "
+        "that are believed at once. It may be us who cannot see, so nobody is taken down for it."
+    )

@@ -1,0 +1,73 @@
+"""How does a page look like as a response?
+
+Templates escape whatever they show. A page may load from this server alone, and run our one script: should
+a text from an agent ever get through as markup, it could still do nothing.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import Response
+
+from agent_health.dashboard import words
+from agent_health.dashboard.assets import asset_path
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final[Mapping[str, str]] = MappingProxyType({
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    # Forms say where they come from; other sites are not told.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+    "Vary": "Accept, Cookie",
+})  # fmt: skip
+
+
+def page(template: str, shown: Mapping[str, object], status: int = 200) -> Response:
+    """Return a page of ours; `shown` is what its template names."""
+    return Response(rendered(template, shown), status, HEADERS, "text/html")
+
+
+def rendered(template: str, shown: Mapping[str, object]) -> str:
+    """Return a page as text."""
+    return _environment().get_template(template).render(shown)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("agent_health.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    filters: dict[str, Any] = {
+        "moment": words.moment_text,
+        "machine": _machine,
+        "number": words.number,
+        "percent": words.percent,
+        "ms": words.duration_ms,
+        "seconds": words.duration_s,
+        "link": words.safe_link,
+        "brief": words.brief,
+        "meaning": words.meaning,
+    }
+    environment.filters.update(filters)
+    environment.globals["asset"] = asset_path
+    return environment
+
+
+def _machine(at: datetime) -> str:
+    """Return a time as programs read it."""
+    return at.isoformat()

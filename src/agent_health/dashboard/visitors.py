@@ -1,0 +1,151 @@
+"""Who is looking at the dashboard, and did they mean what a form says?
+
+Whoever logs in shows a key once, and gets the token of a session: a cookie that no script can read and no
+other site can send. The database keeps the token's digest. A session ends at its time, at logout, and with
+its key. Tokens of forms follow from the session's own, so nothing has to be kept of them.
+"""
+
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from hashlib import sha256
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agent_health.access import Action, Principal, Role, digest_of, is_current, looks_like_key, may
+from agent_health.errors import ForgedForm, NotAllowed, NotLoggedIn, UnknownKey
+from agent_health.registry.call import authenticate
+from agent_health.storage import keys, sessions
+from agent_health.storage.database import Transaction
+from agent_health.storage.sessions import StoredSession
+
+SESSION_COOKIE = "agent_health_session"
+FORM_COOKIE = "agent_health_form"
+"""Of who is not logged in: what the token of the login form follows from."""
+SESSION_SECONDS = 12 * 3_600
+"""After which everybody logs in again."""
+MAX_SESSIONS_OF_KEY = 32
+"""The latest; those before are over."""
+TOKEN_BYTES = 32
+MAX_TOKEN_CHARACTERS = 64
+
+_NEEDED = (
+    Action.LIST_AGENTS,
+    Action.READ_EVENTS,
+    Action.READ_TARGETS,
+    Action.READ_TASKS,
+    Action.READ_MONITOR,
+)
+_ANYBODY = Principal("anybody", Role.READER, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visitor:
+    """Who looks at a page."""
+
+    principal: Principal
+    key_name: str | None
+    """Of the key that was shown; None: nobody is logged in."""
+    digest: bytes = field(repr=False)
+    """Of that key; empty if nobody is logged in."""
+    form_token: str = field(repr=False)
+    """What a form of this visitor's pages has to bring along."""
+
+    @property
+    def is_logged_in(self) -> bool:
+        """Whether a key stands behind it."""
+        return self.key_name is not None
+
+    def may(self, action: Action, agent_id: str | None = None) -> bool:
+        """Whether a button for this is of any use; nobody acts without a key."""
+        return self.is_logged_in and may(self.principal, action, agent_id)
+
+
+def visitor_of(transaction: Transaction, token: str, *, is_open: bool) -> Visitor:
+    """Return who has this token; NotLoggedIn unless reading is open to everyone (`is_open`)."""
+    now_s = transaction.now_s
+    session = sessions.find(transaction, _digest(token)) if token else None
+    if session is not None and now_s < session.expires_at_s:
+        key = keys.find_by_id(transaction, session.key_id)
+        if key is not None and is_current(key, now_s):
+            return Visitor(
+                principal=Principal(key.key_id, key.role, key.agent_id),
+                key_name=key.name,
+                digest=key.digest,
+                form_token=form_token(token),
+            )
+    if not is_open:
+        raise NotLoggedIn
+    return Visitor(principal=_ANYBODY, key_name=None, digest=b"", form_token="")
+
+
+def log_in(transaction: Transaction, key: str, token: str) -> None:
+    """Begin a session of a key; UnknownKey, or NotAllowed for a key that may not read the fleet."""
+    if not looks_like_key(key):
+        raise UnknownKey
+    principal = authenticate(transaction, digest_of(key))
+    for action in _NEEDED:
+        if not may(principal, action):
+            raise NotAllowed(principal.role, action, None)
+    begun = StoredSession(
+        digest=_digest(token),
+        key_id=principal.key_id,
+        created_at_s=transaction.now_s,
+        expires_at_s=transaction.now_s + SESSION_SECONDS,
+    )
+    sessions.add(transaction, begun, MAX_SESSIONS_OF_KEY)
+
+
+def log_out(transaction: Transaction, token: str) -> None:
+    """End a session."""
+    sessions.end(transaction, _digest(token))
+
+
+def new_token() -> str:
+    """Return what nobody can guess."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def form_token(token: str) -> str:
+    """Return what a form brings along that was made for the holder of a cookie."""
+    return hmac.new(token.encode(), b"form of the dashboard", sha256).hexdigest()
+
+
+def token_in(request: Request, cookie: str) -> str:
+    """Return the token that a request brings; empty if it brings none that could be ours."""
+    token = request.cookies.get(cookie, "")
+    return token if token.isascii() and len(token) <= MAX_TOKEN_CHARACTERS else ""
+
+
+def set_cookie(response: Response, request: Request, name: str, token: str, seconds: int) -> None:
+    """Give a browser a token that no script reads and no other site sends; 0 seconds takes it away."""
+    response.set_cookie(
+        name,
+        token,
+        max_age=seconds,
+        path="/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def check_form(request: Request, said: str, token: str, public_host: str) -> None:
+    """Raise ForgedForm unless a form comes from a page of ours that was made for this token.
+
+    `public_host` is how others reach this server where a proxy stands before it; empty if nobody said so.
+    """
+    fetched = request.headers.get("sec-fetch-site", "same-origin")
+    origin = request.headers.get("origin")
+    ours = {request.headers.get("host", "").lower(), public_host} - {""}
+    is_ours = origin is None or urlsplit(origin).netloc.lower() in ours
+    if not (is_ours and fetched in {"same-origin", "none"} and token):
+        raise ForgedForm
+    if not hmac.compare_digest(said.encode(), form_token(token).encode()):
+        raise ForgedForm
+
+
+def _digest(token: str) -> str:
+    return sha256(token.encode()).hexdigest()

@@ -1,0 +1,197 @@
+"""In which words do pages tell what the registry knows?
+
+Four things look alike to a hurried reader and are not: down, gated, unknown, never measured. Each has its own
+word and its own mark, so that colour is never all that tells them apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import urlsplit
+
+from agent_health.agent_record import AgentRecord, LayerSeen, Seen
+from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
+from agent_health.result_sums import Layer
+from agent_health.sight import sight, signs_of_life
+
+MAX_SHOWN_CHARACTERS: Final = 300
+"""Of a text from elsewhere that stands in a line."""
+_ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+
+MEANINGS: Final[Mapping[str, str]] = MappingProxyType({
+    "active": "alive, and accepting work",
+    "unhealthy": "silent or failing for a while; keeps its leases, and may recover",
+    "draining": "finishing its work, accepting none",
+    "dead": "silent for too long; its leases are expired",
+    "deregistered": "gone in good order",
+    "says healthy": "answers as expected, it says",
+    "says degraded": "answers worse than expected, it says",
+    "says unhealthy": "mostly fails, it says",
+    "says unknown": "it says nothing that is fresh enough to go by; that is not the same as bad",
+    "answers": "somebody was there and gave an answer",
+    "gated": "somebody is there and asks for credentials or money first",
+    "down": "it was asked, and nobody was there who answers as an agent does",
+    "unknown": "it was looked at, and nothing is known: the prober held back, or what it read told nothing",
+    "never measured": "nobody has looked yet, which is not the same as down",
+})  # fmt: skip
+"""What stands behind a word, for whoever hovers or listens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What was seen of an agent or a target, in a word and in a line."""
+
+    word: str
+    """`answers`, `gated`, `down`, `unknown` or `never measured`."""
+    why: str = ""
+
+    @property
+    def mark(self) -> str:
+        """Which style it has."""
+        return self.word.replace(" ", "-")
+
+
+NEVER_MEASURED: Final = Sight("never measured")
+
+
+def sight_of(result: ResultClass | str | None, why: str = "") -> Sight:
+    """Return the word for a probe's result; None: never measured."""
+    if result is None:
+        return NEVER_MEASURED
+    known = ResultClass(result)
+    if known is ResultClass.GATED:
+        return Sight("gated", why)
+    if known in ANSWERED:
+        return Sight("answers", why)
+    said = why or known.value
+    if known in INCONCLUSIVE:
+        return Sight("unknown", said)
+    return Sight("down" if LayerResult(result=known).has_failed else "unknown", said)
+
+
+def sight_of_seen(seen: Seen | None) -> Sight:
+    """Return the word for what probers saw last of an agent, layer by layer."""
+    if seen is None:
+        return NEVER_MEASURED
+    named = (
+        (Layer.DISCOVERY, seen.discovery),
+        (Layer.TRANSPORT, seen.transport),
+        (Layer.READINESS, seen.readiness),
+        (Layer.MESSAGE, seen.message),
+    )
+    # What was asked last: a layer that was not asked again keeps what it showed before.
+    last_at = max((layer.observed_at for _, layer in named if layer is not None), default=None)
+    layers = [
+        (name, LayerResult(result=layer.result, reason=layer.reason))
+        for name, layer in named
+        if layer is not None and layer.observed_at == last_at
+    ]
+    if signs_of_life(layers):
+        is_ok = any(layer.result is ResultClass.OK for _, layer in layers)
+        return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, sight(layers))
+    last = decisive([layer for _, layer in layers])
+    return NEVER_MEASURED if last is None else sight_of(last.result, last.reason)
+
+
+def layers_seen(seen: Seen) -> list[tuple[str, LayerSeen]]:
+    """Return the layers that were ever asked, in the order in which a probe asks them."""
+    named = (
+        ("card", seen.discovery),
+        ("interface", seen.transport),
+        ("health document", seen.readiness),
+        ("message", seen.message),
+    )
+    return [(name, layer) for name, layer in named if layer is not None]
+
+
+def standing_of(agent: AgentRecord) -> str:
+    """Return how an agent stands now, in words."""
+    if agent.standing:
+        return agent.standing
+    return agent.explanation if agent.explanation not in {"", agent.reason} else spaced(agent.reason)
+
+
+def meaning(word: str) -> str:
+    """Return what stands behind a word; empty where it needs no explanation."""
+    return MEANINGS.get(word, "")
+
+
+def spaced(name: str) -> str:
+    """Return a name of the protocol as words."""
+    return name.replace("_", " ")
+
+
+def moment_text(at: datetime | float | None) -> str:
+    """Return a time in UTC, to the second; a dash for none."""
+    if at is None:
+        return "\N{EN DASH}"
+    moment = at if isinstance(at, datetime) else datetime.fromtimestamp(at, UTC)
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def number(count: int) -> str:
+    """Return a count with its thousands apart."""
+    return f"{count:,}"
+
+
+def percent(ratio: float | None) -> str:
+    """Return a ratio, 0 to 1, in percent; what is nearly all is not said to be all."""
+    if ratio is None:
+        return "\N{EN DASH}"
+    shown = f"{ratio * 100:.1f}"
+    if ratio < 1 and shown == "100.0":
+        shown = "99.9"
+    if ratio > 0 and shown == "0.0":
+        return "< 0.1 %"
+    return f"{shown} %"
+
+
+def duration_ms(milliseconds: float | None) -> str:
+    """Return how long something took."""
+    if milliseconds is None:
+        return "\N{EN DASH}"
+    if milliseconds < 10:
+        return f"{milliseconds:.1f} ms"
+    return f"{milliseconds:,.0f} ms" if milliseconds < 10_000 else duration_s(milliseconds / 1_000)
+
+
+def duration_s(seconds: float | None) -> str:
+    """Return a span of time in its two largest units."""
+    if seconds is None:
+        return "\N{EN DASH}"
+    if seconds < 1:
+        return "less than a second"
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    left, parts = int(seconds), []
+    for name, size in units:
+        if left >= size:
+            parts.append(f"{left // size} {name}")
+            left %= size
+        elif parts:
+            break
+    return " ".join(parts[:2])
+
+
+def brief(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
+    """Return a text from elsewhere so that it stays in its line: bounded, and without control characters."""
+    whole = str(text)
+    shown = "".join(char if char.isprintable() else "\ufffd" for char in whole[: most + 1])
+    return shown if len(shown) <= most else shown[: most - 1] + _ELLIPSIS
+
+
+def safe_link(url: str | None) -> str | None:
+    """Return an agent's URL if a page may lead there: http or https, and nothing else."""
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    return url if parts.scheme in {"http", "https"} and parts.netloc else None
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as one says them."""
+    return ", ".join(names)

@@ -1,0 +1,173 @@
+"""Which agents stand on this page of the dashboard's table?
+
+The API's searches are `agent_search`; here people look for a part of a name, and choose an order. Found by
+indexes first; the records of one page are fetched only then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, or_, select
+
+from agent_health.lifecycle import Status
+from agent_health.storage.agents import StoredAgent, find_many
+from agent_health.storage.database import Transaction
+from agent_health.storage.tables import agents, capabilities, targets
+from agent_health.target import shard_of
+
+
+class Order(StrEnum):
+    """What stands first."""
+
+    NEWEST = "newest"
+    """Registered last."""
+    OLDEST = "oldest"
+    NAME = "name"
+    """By the id, as the database sorts texts."""
+    CHANGED = "changed"
+    """Whose status changed last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFilter:
+    """Which agents are looked for; empty or None means any."""
+
+    text: str = ""
+    """A part of the id or of the name, whatever its case in ASCII."""
+    status: str | None = None
+    health: str | None = None
+    role_id: str | None = None
+    capability: str | None = None
+    host: str | None = None
+    """Where probes ask it: its platform."""
+
+
+Place = tuple[int] | tuple[str] | tuple[float, int]
+"""Where an agent stands in an order: our number for it, its id, or since when it has its status and our
+number."""
+
+
+def place_of(agent: StoredAgent, order: Order) -> Place:
+    """Return where an agent stands, for `after`."""
+    if order is Order.NAME:
+        return (agent.agent_id,)
+    return (agent.status_since_s, agent.id) if order is Order.CHANGED else (agent.id,)
+
+
+def listing(
+    transaction: Transaction,
+    wanted: TableFilter,
+    order: Order,
+    *,
+    after: Place | None,
+    limit: int,
+    is_common: bool = False,
+) -> list[StoredAgent]:
+    """Return the agents behind a place, in this order.
+
+    `is_common`: so many match that it is quicker to walk along the order than to sort those that match.
+    """
+    # Within one status the indexes give every order but that of names; one page of each makes the page.
+    is_split = wanted.status is None and (
+        order is Order.CHANGED or wanted.health is not None or wanted.role_id is not None
+    )
+    parts = [replace(wanted, status=status) for status in Status] if is_split else [wanted]
+    found = [
+        agent
+        for part in parts
+        for agent in _listing(transaction, part, order, after, limit, is_common=is_common)
+    ]
+    if is_split:
+        is_descending = order in {Order.NEWEST, Order.CHANGED}
+        found.sort(key=lambda agent: place_of(agent, order), reverse=is_descending)
+    return found[:limit]
+
+
+def _listing(
+    transaction: Transaction,
+    wanted: TableFilter,
+    order: Order,
+    after: Place | None,
+    limit: int,
+    *,
+    is_common: bool,
+) -> list[StoredAgent]:
+    is_walk = is_common and order is Order.NAME and not transaction.is_postgresql
+    statement = select(agents.c.id).where(*_conditions(transaction, wanted, is_walk=is_walk))
+    if after is not None:
+        statement = statement.where(_is_behind(order, after))
+    match order:
+        case Order.NEWEST:
+            statement = statement.order_by(agents.c.id.desc())
+        case Order.OLDEST:
+            statement = statement.order_by(agents.c.id)
+        case Order.NAME:
+            statement = statement.order_by(agents.c.agent_id)
+        case Order.CHANGED:
+            statement = statement.order_by(agents.c.status_since_s.desc(), agents.c.id.desc())
+    numbers: Sequence[int] = transaction.connection.scalars(statement.limit(limit)).all()
+    found = {agent.id: agent for agent in find_many(transaction, numbers)}
+    return [found[number] for number in numbers if number in found]
+
+
+def counts(transaction: Transaction) -> dict[tuple[str, str], int]:
+    """Return how many agents there are of each status and health."""
+    # The index by health holds both: no row is read.
+    statement = select(agents.c.health, agents.c.status, func.count()).group_by(
+        agents.c.health, agents.c.status
+    )
+    rows = transaction.connection.execute(statement)
+    return {(str(status), str(health)): int(count) for health, status, count in rows}
+
+
+def _is_behind(order: Order, after: Place) -> ColumnElement[bool]:
+    first: Any = after[0]
+    is_behind: ColumnElement[bool]
+    match order:
+        case Order.NEWEST:
+            is_behind = agents.c.id < first
+        case Order.OLDEST:
+            is_behind = agents.c.id > first
+        case Order.NAME:
+            is_behind = agents.c.agent_id > first
+        case Order.CHANGED:
+            since, number = agents.c.status_since_s, agents.c.id
+            is_behind = (since <= first) & ((since < first) | (number < after[-1]))
+    return is_behind
+
+
+def _conditions(transaction: Transaction, wanted: TableFilter, *, is_walk: bool) -> list[ColumnElement[bool]]:
+    equal = (
+        (agents.c.status, wanted.status),
+        (agents.c.health, wanted.health),
+        (agents.c.role_id, wanted.role_id),
+    )
+    # SQLite does not take the index of what is an expression.
+    conditions = [
+        (column.concat("") if is_walk else column) == value for column, value in equal if value is not None
+    ]
+    if wanted.capability is not None:
+        able = select(capabilities.c.agent).where(capabilities.c.capability == wanted.capability)
+        if wanted.status is not None:
+            able = able.where(capabilities.c.status == wanted.status)
+        conditions.append(agents.c.id.in_(able))
+    if wanted.host is not None:
+        there = select(targets.c.subject_id).where(
+            targets.c.shard == shard_of(wanted.host), targets.c.host == wanted.host
+        )
+        conditions.append(agents.c.agent_id.in_(there))
+    if wanted.text:
+        named = agents.alias("named")
+        parts = [_holds(transaction, named.c[name], wanted.text) for name in ("agent_id", "name")]
+        conditions.append(agents.c.id.in_(select(named.c.id).where(or_(*parts))))
+    return conditions
+
+
+def _holds(transaction: Transaction, column: ColumnElement[str], part: str) -> ColumnElement[bool]:
+    """Whether a text holds a part, whatever its case."""
+    if transaction.is_postgresql:
+        return column.icontains(part, autoescape=True)
+    # SQLite's LIKE takes no notice of case in ASCII; lower() besides would double the time.
+    return column.contains(part, autoescape=True)

@@ -1,0 +1,55 @@
+"""Who is logged in to the dashboard?
+
+Of a session's token nothing is kept but its digest, as of keys: whoever reads the database cannot log in.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import delete, insert, select
+
+from agent_health.storage.database import Transaction
+from agent_health.storage.tables import sessions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSession:
+    """One login."""
+
+    digest: str
+    """SHA-256 of the token, hexadecimal."""
+    key_id: str
+    created_at_s: float
+    expires_at_s: float
+
+
+def find(transaction: Transaction, digest: str) -> StoredSession | None:
+    """Return a session, over or not."""
+    row = transaction.connection.execute(select(sessions).where(sessions.c.digest == digest)).one_or_none()
+    return None if row is None else StoredSession(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def add(transaction: Transaction, session: StoredSession, most: int) -> None:
+    """Store a session; of one key the last `most` are left, and of all keys none that is over."""
+    transaction.connection.execute(
+        insert(sessions).values(
+            digest=session.digest,
+            key_id=session.key_id,
+            created_at_s=session.created_at_s,
+            expires_at_s=session.expires_at_s,
+        )
+    )
+    last = (
+        select(sessions.c.digest)
+        .where(sessions.c.key_id == session.key_id)
+        .order_by(sessions.c.created_at_s.desc(), sessions.c.digest)
+        .limit(most)
+    )
+    transaction.connection.execute(
+        delete(sessions).where(sessions.c.key_id == session.key_id, sessions.c.digest.not_in(last))
+    )
+    transaction.connection.execute(delete(sessions).where(sessions.c.expires_at_s <= session.created_at_s))
+
+
+def end(transaction: Transaction, digest: str) -> None:
+    """Forget a session; nothing happens if there is none."""
+    transaction.connection.execute(delete(sessions).where(sessions.c.digest == digest))

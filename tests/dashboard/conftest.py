@@ -1,0 +1,77 @@
+"""Which registry do the pages show?"""
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.support.dashboard_sample import KEYS, fill
+from tests.support.dashboard_visitor import Visitor
+from tests.support.registry_server import RegistryServer, registry_server
+
+from agent_health.access import Role
+from agent_health.dashboard import Dashboard
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A server with one of every kind."""
+
+    server: RegistryServer
+    tasks: dict[str, str]
+    """Ids, by the state that each is in."""
+
+    def visitor(self, role: Role | None = None) -> Visitor:
+        """Somebody who has just come, or is logged in with a role's key."""
+        visitor = Visitor(self.server.url)
+        if role is not None:
+            answer = visitor.log_in(KEYS[role])
+            assert answer.status == 303, answer.text
+        return visitor
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A database with one of every kind, to be copied."""
+
+    file: Path
+    tasks: dict[str, str]
+
+    @contextmanager
+    def served(self, directory: Path, **settings: object) -> Iterator[Sample]:
+        """Serve a copy of it."""
+        shutil.copy(self.file, directory / self.file.name)
+        with registry_server(directory, face=Dashboard, **settings) as server:
+            yield Sample(server, self.tasks)
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """What has happened before anybody looks."""
+    directory = tmp_path_factory.mktemp("filled")
+    tasks = asyncio.run(fill(directory))
+    return Filled(directory / "registry.db", tasks)
+
+
+@pytest.fixture(scope="session")
+def sample(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
+    """A server that nobody may read without a key."""
+    with filled.served(tmp_path_factory.mktemp("dashboard")) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def open_sample(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
+    """A server that everyone may read."""
+    with filled.served(tmp_path_factory.mktemp("open-dashboard"), open_dashboard=True) as served:
+        yield served
+
+
+@pytest.fixture
+def acted(filled: Filled, tmp_path: Path) -> Iterator[Sample]:
+    """A server of one's own, to change what is there."""
+    with filled.served(tmp_path) as served:
+        yield served

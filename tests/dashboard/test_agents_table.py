@@ -1,0 +1,105 @@
+"""Which agents stand in the table, and on which page?"""
+
+import re
+
+import pytest
+from tests.dashboard.conftest import Sample
+from tests.support.dashboard_visitor import Page
+
+
+def agents_on(page: Page) -> list[str]:
+    return re.findall(r'<tr data-agent="([^"]+)"', page.html)
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("status=deregistered", ["retired"]),
+        ("status=dead", ["hostile", "billing-7"]),
+        ("status=unhealthy&sort=changed", ["support-3", "planner"]),
+        ("q=BILLING-7", ["billing-7"]),
+        ("q=g+agent+7", ["billing-7"]),
+        ("q=Research+agent&status=dead", []),
+        ("q=%25", []),
+        ("q=g_agent", []),
+        ("capability=planner", ["planner"]),
+        ("pool=billing&status=dead", ["billing-7"]),
+        ("host=agents.example.com&status=unhealthy", ["planner"]),
+        ("host=AGENTS.example.com&health=degraded&q=summ", ["summariser"]),
+        ("host=nowhere.example", []),
+        ("q=research-1&health=&pool=&status=", ["research-1"]),
+    ],
+)
+def test_agents_are_found(open_sample: Sample, query: str, found: list[str]) -> None:
+    page = open_sample.visitor().get(f"/agents?{query}")
+    assert page.status == 200
+    assert agents_on(page) == found
+
+
+def test_every_order_shows_each_agent_once(open_sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_health.dashboard.agents_table.PAGE_SIZE", 7)
+    visitor = open_sample.visitor()
+    seen = {}
+    for order in ("newest", "oldest", "name", "changed"):
+        page, found = visitor.get(f"/agents?sort={order}"), []
+        while True:
+            found += agents_on(page)
+            further = re.search(r'href="(/agents[^"]+)" rel="next"', page.html)
+            if further is None:
+                break
+            page = visitor.get(further[1].replace("&amp;", "&"))
+        assert len(found) == len(set(found)) == 32
+        seen[order] = found
+    assert seen["newest"] == seen["oldest"][::-1]
+    assert seen["name"] == sorted(seen["name"])
+    assert seen["changed"][0] == "support-3"
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest", "changed"])
+@pytest.mark.parametrize("query", ["health=unknown", "pool=support", "health=healthy&pool=billing"])
+def test_pages_within_a_filter_go_on_where_the_last_one_ended(
+    open_sample: Sample, monkeypatch: pytest.MonkeyPatch, query: str, order: str
+) -> None:
+    visitor = open_sample.visitor()
+    whole = agents_on(visitor.get(f"/agents?{query}&sort={order}"))
+    assert len(whole) >= 4
+    monkeypatch.setattr("agent_health.dashboard.agents_table.PAGE_SIZE", 3)
+    first = visitor.get(f"/agents?{query}&sort={order}")
+    further = re.search(r'href="(/agents[^"]+)" rel="next"', first.html)
+    assert further is not None
+    second = visitor.get(further[1].replace("&amp;", "&"))
+    assert agents_on(first) + agents_on(second) == whole[:6]
+
+
+def test_names_are_walked_along_as_they_are_sorted(
+    open_sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visitor = open_sample.visitor()
+    sorted_ = agents_on(visitor.get("/agents?status=active&sort=name"))
+    monkeypatch.setattr("agent_health.dashboard.agents_table.COMMON", 1)
+    assert agents_on(visitor.get("/agents?status=active&sort=name")) == sorted_
+
+
+def test_what_is_unknown_and_what_was_never_measured_are_told_apart(open_sample: Sample) -> None:
+    text = open_sample.visitor().get("/agents").text
+    assert "hostile dead unknown never measured" in text
+    assert "planner unhealthy unknown down" in text
+    assert "paywalled active unknown answers" in text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "status=well",
+        "sort=upside-down",
+        "after=nonsense",
+        "sort=changed&after=WyJkYXNoYm9hcmRfY2hhbmdlZCIsICJuYW4vMSJd",
+        f"q={'x' * 129}",
+        "status=active&status=dead",
+        "capability=a,b",
+    ],
+)
+def test_what_cannot_be_asked_is_said(open_sample: Sample, query: str) -> None:
+    page = open_sample.visitor().get(f"/agents?{query}")
+    assert page.status == 422
+    assert "Not done" in page.text

@@ -1,0 +1,158 @@
+"""Who gets in, and for how long?"""
+
+import re
+
+import pytest
+from tests.dashboard.conftest import Sample
+from tests.support.dashboard_sample import KEYS
+from tests.support.dashboard_visitor import Visitor
+from tests.support.registry_server import registry_server
+
+from agent_health.access import Role, digest_of, key_of
+from agent_health.dashboard import Dashboard
+from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, form_token
+from agent_health.storage import keys, sessions
+from agent_health.storage.database import Transaction
+
+PAGES = ("/", "/agents")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_who_is_not_logged_in_is_led_to_the_form(sample: Sample, path: str) -> None:
+    answer = sample.visitor().get(path)
+    assert (answer.status, answer.headers["location"]) == (303, "/login")
+
+
+def test_a_key_opens_a_session_that_ends_with_logout(sample: Sample) -> None:
+    visitor = sample.visitor()
+    answer = visitor.log_in(KEYS[Role.READER])
+    assert (answer.status, answer.headers["location"]) == (303, "/")
+    assert KEYS[Role.READER] not in str(answer.cookies)
+    page = visitor.get("/")
+    assert page.status == 200
+    assert "reader (reader)" in page.text
+    token = visitor.cookies[SESSION_COOKIE]
+    assert visitor.do("/", "/logout").headers["location"] == "/login"
+    assert SESSION_COOKIE not in visitor.cookies
+    visitor.cookies[SESSION_COOKIE] = token
+    assert visitor.get("/").status == 303
+
+
+def test_the_cookie_is_for_this_site_and_for_no_script(sample: Sample) -> None:
+    (session,) = [
+        said for said in sample.visitor().log_in(KEYS[Role.ADMIN]).cookies if SESSION_COOKIE in said
+    ]
+    assert re.search("HttpOnly", session)
+    assert re.search("SameSite=strict", session, re.IGNORECASE)
+    assert "Max-Age=43200" in session
+
+
+@pytest.mark.parametrize(("scheme", "is_secure"), [("http", False), ("https", True)])
+def test_the_cookie_is_sent_over_tls_alone_where_there_is_tls(
+    sample: Sample, scheme: str, *, is_secure: bool
+) -> None:
+    cookies = sample.visitor().get("/login", x_forwarded_proto=scheme).cookies
+    assert ["Secure" in said for said in cookies] == [is_secure]
+
+
+@pytest.mark.parametrize(
+    ("key", "status", "why"),
+    [
+        ("", 401, "This key is not known here"),
+        ("not a key", 401, "This key is not known here"),
+        (key_of(bytes(range(32))), 401, "This key is not known here"),
+        (KEYS[Role.ENROLL], 403, "may not read the whole fleet"),
+    ],
+)
+def test_another_key_is_refused(sample: Sample, key: str, status: int, why: str) -> None:
+    visitor = sample.visitor()
+    answer = visitor.log_in(key)
+    assert answer.status == status
+    assert why in answer.text
+    assert SESSION_COOKIE not in visitor.cookies
+    assert not key or key not in answer.html
+
+
+def test_a_session_ends_with_its_key(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from tests.support.registry_server import KEYS as SERVER_KEYS  # noqa: PLC0415
+
+    with registry_server(tmp_path_factory.mktemp("keys"), face=Dashboard) as server:
+        visitor = Visitor(server.url)
+        visitor.log_in(SERVER_KEYS[Role.READER])
+        assert visitor.get("/").status == 200
+        server.revoke(SERVER_KEYS[Role.READER])
+        assert visitor.get("/").status == 303
+
+
+def test_a_session_is_over_at_its_time(sample: Sample) -> None:
+    visitor = sample.visitor(Role.READER)
+
+    def age(transaction: Transaction) -> None:
+        key = keys.find(transaction, digest_of(KEYS[Role.READER]))
+        assert key is not None
+        transaction.connection.exec_driver_sql("UPDATE sessions SET expires_at_s = created_at_s")
+
+    sample.server.write(age)
+    assert visitor.get("/").status == 303
+
+
+def test_of_one_key_the_last_sessions_are_kept(sample: Sample) -> None:
+    def begin(transaction: Transaction) -> None:
+        for number in range(5):
+            session = sessions.StoredSession(
+                digest=f"{number:064}", key_id="key_x", created_at_s=number, expires_at_s=number + 100
+            )
+            sessions.add(transaction, session, 3)
+        kept = [number for number in range(5) if sessions.find(transaction, f"{number:064}")]
+        assert kept == [2, 3, 4]
+
+    sample.server.write(begin)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"token": ""},
+        {"token": "0" * 64},
+        {"token": "é"},
+        {"origin": "https://elsewhere.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+    ids=str,
+)
+def test_a_form_from_elsewhere_does_nothing(sample: Sample, forged: dict[str, str]) -> None:
+    visitor = sample.visitor(Role.ADMIN)
+    token = forged.pop("token", visitor.get("/").form_token())
+    answer = visitor.post("/logout", {"token": token}, **forged)
+    assert answer.status == 403
+    assert "not from a page of this session" in answer.text
+    assert visitor.get("/").status == 200
+
+
+def test_a_login_form_without_its_cookie_does_nothing(sample: Sample) -> None:
+    visitor = sample.visitor()
+    token = visitor.get("/login").form_token()
+    assert token == form_token(visitor.cookies.pop(FORM_COOKIE))
+    assert visitor.post("/login", {"token": token, "key": KEYS[Role.ADMIN]}).status == 403
+
+
+def test_too_many_logins_are_put_off(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with registry_server(tmp_path_factory.mktemp("logins"), face=Dashboard) as server:
+        visitor = Visitor(server.url)
+        statuses = [visitor.log_in(key_of(bytes(range(32)))).status for _ in range(36)]
+        assert statuses[:30] == [401] * 30
+        assert 429 in statuses[30:]
+        answer = visitor.log_in(key_of(bytes(range(32))))
+        assert int(answer.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"key=" + b"x" * 20_000, 413), (b"&".join([b"a=1"] * 40), 422), (b"key=%ff\xff", 422)],
+    ids=["large", "many fields", "no text"],
+)
+def test_what_is_no_form_is_refused(sample: Sample, body: bytes, status: int) -> None:
+    visitor = sample.visitor()
+    assert visitor._ask("POST", "/login", body, {"origin": visitor.url}).status == status

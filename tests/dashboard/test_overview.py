@@ -1,0 +1,79 @@
+"""What does the first page say, and what does no page ever do?"""
+
+import pytest
+from tests.dashboard.conftest import Sample
+from tests.support.dashboard_sample import KEYS
+
+from agent_health.access import Role
+from agent_health.dashboard.assets import asset_path
+
+PAGES = ("/", "/agents", "/login")
+
+
+def test_the_fleet_is_counted_by_status_by_word_and_by_sight(open_sample: Sample) -> None:
+    page = open_sample.visitor().get("/")
+    assert page.status == 200
+    for words in ("Where agents stand", "What they say", "What was seen", "Latest events", "Needs a look"):
+        assert words in page.text
+    for words in ("1 deregistered", "1 gated", "1 never measured", "32 agents"):
+        assert words in page.text
+    assert "Silence is believed" in page.text
+
+
+def test_who_is_down_is_named_with_the_reason(open_sample: Sample) -> None:
+    text = open_sample.visitor().get("/").text
+    assert "Support agent 3 unhealthy" in text
+    assert "heartbeat_timeout" in text
+    assert "Planner (probed) unhealthy" in text
+
+
+def test_an_open_dashboard_is_read_by_everyone_and_says_how_to_log_in(open_sample: Sample) -> None:
+    visitor = open_sample.visitor()
+    page = visitor.get("/agents")
+    assert page.status == 200
+    assert "Log in" in page.text
+    assert '<form method="post"' not in page.html
+    assert "Look around without a key" in visitor.get("/login").text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_loads_nothing_from_elsewhere(open_sample: Sample, path: str) -> None:
+    page = open_sample.visitor().get(path)
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "<style" not in page.html
+    assert " style=" not in page.html
+    assert " onclick" not in page.html
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert page.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_what_agents_call_themselves_is_text(open_sample: Sample, path: str) -> None:
+    html = open_sample.visitor().get(path).html
+    assert "<b>Bold" not in html
+    assert "<script>alert" not in html
+    assert "<img src=x" not in html
+
+
+def test_programs_are_answered_at_the_root_as_ever(sample: Sample) -> None:
+    for accept in ("application/json", "*/*"):
+        answer = sample.visitor().get("/", accept=accept)
+        assert answer.headers["content-type"] == "application/json"
+        assert b'"openapi":"/openapi.json"' in answer.body
+
+
+def test_files_have_names_of_their_own_and_are_kept_for_ever(sample: Sample) -> None:
+    for name in ("dashboard.css", "live.js", "icon.svg"):
+        answer = sample.visitor().get(asset_path(name))
+        assert answer.status == 200
+        assert "immutable" in answer.headers["cache-control"]
+    assert sample.visitor().get("/static/dashboard.css").status == 404
+    assert sample.visitor().get("/static/..%2f__init__.py").status == 404
+
+
+def test_the_api_does_not_take_a_session_for_a_key(sample: Sample) -> None:
+    visitor = sample.visitor(Role.ADMIN)
+    assert visitor.get("/api/v1/agents").status == 401
+    assert visitor.get("/api/v1/agents", x_api_key=KEYS[Role.READER]).status == 200

@@ -1,0 +1,216 @@
+"""Which registry do the pages of the dashboard show in tests, and in the picture in README?
+
+One of every kind, made by the API itself over a clock that is wound by hand: what is shown has happened.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.databases import WoundClock
+from tests.support.directory_api import put
+from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.task_api import REPORT, create, steer, worker
+
+from agent_health.access import Role, key_of
+from agent_health.agent_record import moment
+from agent_health.storage import schema
+from agent_health.storage.database import open_database
+
+HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(2)> \u202etxt'
+"""What no page may take for markup."""
+CARD = "https://agents.example.com/{}/.well-known/agent-card.json"
+TEAMS = ("research", "support", "billing")
+SPAN_SECONDS = 5_400.0
+KEYS = {role: key_of(bytes([number]) * 32) for number, role in enumerate(Role)}
+"""One for each role; an agent's own are others."""
+
+
+async def fill(directory: Path, name: str = "registry.db") -> dict[str, str]:
+    """Write a registry's database; return what tests ask for by name, among them ids of tasks."""
+    clock = WoundClock(time.time() - SPAN_SECONDS)
+    database = open_database(f"sqlite:///{directory}/{name}", clock=clock.now_s)
+    await database.write(schema.set_up_or_check)
+    api = RegistryApi(database, clock)
+    await api.add_keys()
+    try:
+        await _probed(api, clock)
+        await _people(api, clock)
+        named = await _tasks(api, clock)
+        await _listed(api, clock)
+        await _let_time_pass(api, clock)
+    finally:
+        await database.close()
+    return named
+
+
+async def _people(api: RegistryApi, clock: WoundClock) -> None:
+    """Register agents that beat."""
+    for number in range(24):
+        team = TEAMS[number % len(TEAMS)]
+        await api.register(
+            f"{team}-{number // 3 + 1}",
+            name=f"{team.capitalize()} agent {number // 3 + 1}",
+            role_id=team,
+            capabilities=[team, "any"],
+            capacity={"max_concurrent_tasks": 4, "current_load": number % 5},
+            endpoint=f"https://agents.example.com/{team}-{number // 3 + 1}",
+            metadata={"owner": f"team-{team}"},
+        )
+        clock.advance(7)
+    await api.register("hostile", name='<b>Bold</b> & "quoted"', metadata={"note": HOSTILE})
+    await api.register("retired", name="Retired agent")
+    await api.ask("DELETE", f"{AGENTS}/retired")
+
+
+async def _probed(api: RegistryApi, clock: WoundClock) -> None:
+    """Register agents that are probed, and let a prober look at them for an hour."""
+    for name in ("translator", "summariser", "planner", "paywalled"):
+        await api.register(
+            name,
+            name=f"{name.capitalize()} (probed)",
+            monitoring="probe",
+            card_url=CARD.format(name),
+            capabilities=[name],
+            metadata={"public_status": name == "translator"},
+            heartbeat_config={
+                "interval_seconds": 120, "unhealthy_after_seconds": 600, "dead_after_seconds": 7200,
+            },
+        )  # fmt: skip
+    for minute in range(0, 60, 3):
+        clock.advance(180)
+        await report(api, clock, *(_look(clock, name, minute) for name in ("translator", "summariser")))
+        await report(api, clock, _look(clock, "planner", minute), _gated(clock))
+        await api.sweep()
+
+
+def _look(clock: WoundClock, name: str, minute: int) -> dict[str, Any]:
+    is_down = name == "planner" and minute >= 36
+    status = "degraded" if name == "summariser" and minute >= 30 else "healthy"
+    answer = {"result": "ok", "status_code": 200, "latency_ms": 84.0 + minute % 17 * 6}
+    failed = {"result": "timeout", "reason": "no answer within 10 s"}
+    seen: dict[str, Any] = {"agent_id": name, "observed_at": moment(clock.at_s).isoformat()}
+    if is_down:
+        return seen | {"discovery": failed, "transport": failed}
+    return seen | {
+        "discovery": answer,
+        "transport": answer | {"latency_ms": 240.0 + minute % 13 * 21},
+        "readiness": answer | {"latency_ms": 31.5},
+        "document": {
+            "status": status,
+            "timestamp": moment(clock.at_s).isoformat(),
+            "max_age_s": 60,
+            "response_ratio": 0.87 if status == "degraded" else 0.993,
+            "sample_count": 412,
+            "latency_p99_ms": 1_840.0,
+        },
+    }
+
+
+def _gated(clock: WoundClock) -> dict[str, Any]:
+    gate = {"result": "gated", "status_code": 402, "reason": "402 Payment Required", "latency_ms": 120.0}
+    return {
+        "agent_id": "paywalled",
+        "observed_at": moment(clock.at_s).isoformat(),
+        "discovery": {"result": "ok", "status_code": 200, "latency_ms": 95.0},
+        "transport": gate,
+    }
+
+
+async def report(api: RegistryApi, clock: WoundClock, *observations: dict[str, Any]) -> None:
+    """Tell what a prober saw."""
+    memories: list[dict[str, Any]] = [{} for _ in observations]
+    body = {"observations": list(observations), "memories": memories}
+    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    assert answer.status == 200, answer.body
+    clock.advance(1)
+
+
+async def _listed(api: RegistryApi, clock: WoundClock) -> None:
+    """Have a directory list targets, and end one pass over them."""
+    urls = [f"https://{name}.example.net/" for name in ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")]
+    await put(api, "sample-directory", "first", urls)
+    run = {"name": "census"}
+    await api.ask("PUT", "/api/v1/census/runs/first", run, key=Role.PROBER)
+    results = ("ok", "gated", "dns_failure", "not_an_agent", "redirect_refused")
+    seen = [
+        {
+            "target_url": url,
+            "observed_at": moment(clock.at_s).isoformat(),
+            "discovery": {
+                "result": result,
+                "reason": f"what was seen at {url}",
+                **({"latency_ms": 77.0 * place, "status_code": 200} if place < 2 else {}),
+            },
+        }
+        for place, (url, result) in enumerate(zip(urls, results, strict=False), start=1)
+    ]
+    await report(api, clock, *seen)
+    await api.ask("PUT", "/api/v1/census/runs/first", {**run, "is_over": True}, key=Role.PROBER)
+    clock.advance(300)
+    await api.ask("PUT", "/api/v1/census/runs/second", run, key=Role.PROBER)
+    for observation in seen:
+        observation["observed_at"] = moment(clock.at_s).isoformat()
+    await report(api, clock, *seen)
+    await api.ask("PUT", "/api/v1/census/runs/second", {**run, "is_over": True}, key=Role.PROBER)
+
+
+async def _tasks(api: RegistryApi, clock: WoundClock) -> dict[str, str]:
+    """Have tasks in every state, one of them with a child, reports and a budget."""
+    budget = {"tokens": 20_000, "usd": 1.5}
+    hand = await worker(api, "worker-1", name="Worker 1", role_id="research", capabilities=["any"])
+    parent = await create(api, "Write the landing page", budget=budget, role_id="research")
+    grant = await hand.granted()
+    await hand.report(grant, idempotency_key="one")
+    clock.advance(30)
+    child_wish = {"title": "Find the brand colours", "budget": {"tokens": 2_000, "usd": 0.1}}
+    await hand.write(grant, "delegate", task=child_wish)
+    await hand.write(grant, "calls", call_id="call-1", tool="fetch", most={"tokens": 500, "usd": 0.01})
+    review = await create(api, "Translate the handbook", agent_id="worker-1")
+    grant = await hand.granted()
+    done = await hand.write(grant, "complete", output={"pages": 12}, report=REPORT)
+    assert done.status == 200, done.body
+    handoff = await create(api, "Refund order 4711", agent_id="worker-1", input={"note": HOSTILE})
+    grant = await hand.granted()
+    await hand.write(grant, "help", reason=f"The customer wants more than the rules allow. {HOSTILE}")
+    queued = await create(api, "Sort the inbox", role_id="support")
+    gone = await create(api, "Old errand")
+    await steer(api, gone["task_id"], "cancel", reason="not needed any more")
+    return {
+        "parent": parent["task_id"],
+        "review": review["task_id"],
+        "handoff": handoff["task_id"],
+        "queued": queued["task_id"],
+        "cancelled": gone["task_id"],
+    }
+
+
+async def _let_time_pass(api: RegistryApi, clock: WoundClock) -> None:
+    """Let those go silent who do not beat, the others beat until now."""
+    keys = {
+        agent_id: await api.add_agent_key(agent_id)
+        for agent_id in [f"{team}-{number}" for team in TEAMS for number in range(1, 9)] + ["worker-1"]
+    }
+    while clock.at_s < time.time() - 20:
+        clock.advance(min(80.0, time.time() - clock.at_s))
+        for agent_id, key in keys.items():
+            # They fall silent: one for long, one just now.
+            is_silent = agent_id == "billing-7" or (
+                agent_id == "support-3" and clock.at_s > time.time() - 200
+            )
+            if not is_silent:
+                await api.beat(agent_id, key, current_load=len(agent_id + team_of(agent_id)) % 5)
+        await api.sweep()
+    for number, agent_id in enumerate(keys):
+        if number % 8 != 5:
+            observation = _look(clock, agent_id, 30 if number % 7 == 3 else 0)
+            status = "degraded" if number % 7 == 3 else "unhealthy" if number == 14 else "healthy"
+            observation["document"] |= {"status": status}
+            await report(api, clock, observation)
+    for name in ("translator", "summariser"):
+        await report(api, clock, _look(clock, name, 57))
+
+
+def team_of(agent_id: str) -> str:
+    """Return what stands before the number."""
+    return agent_id.partition("-")[0]

@@ -1,0 +1,94 @@
+"""How does a test look at pages as a browser does that runs no script?"""
+
+import http.client
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import unescape
+from http.cookies import SimpleCookie
+from urllib.parse import urlencode, urlsplit
+
+TIMEOUT_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Page:
+    """What was answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By their names in lower case."""
+    cookies: tuple[str, ...]
+    body: bytes
+
+    @property
+    def html(self) -> str:
+        return self.body.decode()
+
+    @property
+    def text(self) -> str:
+        """What people read of it, without markup, in one line."""
+        return " ".join(unescape(re.sub(r"<[^>]*>", " ", self.html)).split())
+
+    @property
+    def title(self) -> str:
+        return unescape(self.html.partition("<title>")[2].partition("</title>")[0])
+
+    def form_token(self) -> str:
+        """The token of a form on the page."""
+        found = re.search(r'name="token" value="([0-9a-f]{64})"', self.html)
+        assert found is not None, "there is no form on this page"
+        return found[1]
+
+
+@dataclass
+class Visitor:
+    """Somebody with a browser that keeps cookies."""
+
+    url: str
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    def get(self, path: str, **headers: str) -> Page:
+        """Load a page; redirects are not followed."""
+        return self._ask("GET", path, None, {"accept": "text/html", **headers})
+
+    def post(self, path: str, form: Mapping[str, str], **headers: str) -> Page:
+        """Send a form as a browser does."""
+        sent = {
+            "origin": self.url,
+            "sec-fetch-site": "same-origin",
+            "content-type": "application/x-www-form-urlencoded",
+            **headers,
+        }
+        return self._ask("POST", path, urlencode(form).encode(), sent)
+
+    def log_in(self, key: str) -> Page:
+        """Log in with a key."""
+        return self.post("/login", {"key": key, "token": self.get("/login").form_token()})
+
+    def do(self, page: str, path: str, **fields: str) -> Page:
+        """Send a form of a page that was loaded just now."""
+        return self.post(path, {"token": self.get(page).form_token(), **fields})
+
+    def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Page:
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if self.cookies:
+            sent["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=TIMEOUT_SECONDS)
+        try:
+            connection.request(method, path, body, sent)
+            answer = connection.getresponse()
+            page = Page(
+                status=answer.status,
+                headers={name.lower(): value for name, value in answer.getheaders()},
+                cookies=tuple(answer.headers.get_all("set-cookie") or ()),
+                body=answer.read(),
+            )
+        finally:
+            connection.close()
+        for said in page.cookies:
+            for name, morsel in SimpleCookie(said).items():
+                self.cookies[name] = morsel.value
+                if morsel["max-age"] == "0":
+                    del self.cookies[name]
+        return page
