@@ -65,6 +65,7 @@ _EXTRAS = {
     "publicsuffixlist": "prober", "pycares": "prober", "rich": "prober", "schedule": "prober",
     "uvloop": "prober", "yaml": "prober,registry",
     "asyncpg": "postgres",
+    "structlog": "registry",
     "prometheus_client": "metrics",
     "mcp": "mcp", "mcp_types": "mcp",
 }  # fmt: skip

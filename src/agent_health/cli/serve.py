@@ -1,6 +1,7 @@
 """How is the server started?"""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,14 @@ PREFIX = "AGENT_HEALTH_SERVER_"
 """Of the variables that stand for options."""
 
 
-def serve(  # noqa: PLR0913 - each is an option
+class LogFormat(StrEnum):
+    """How lines of the log look."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+def serve(  # noqa: PLR0913 - each setting is an option
     *,
     database: DatabaseUrl = DEFAULT_DATABASE,
     host: Annotated[
@@ -132,6 +140,10 @@ def serve(  # noqa: PLR0913 - each is an option
     access_log: Annotated[
         bool, typer.Option("--access-log", envvar=f"{PREFIX}ACCESS_LOG", help="Log every request.")
     ] = False,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option("--log-format", envvar=f"{PREFIX}LOG_FORMAT", help="For people, or for programs."),
+    ] = LogFormat.CONSOLE,
 ) -> int:
     """Run the registry: agents register, beat, hold leases and are found here. People see it in a browser.
 
@@ -179,6 +191,7 @@ def serve(  # noqa: PLR0913 - each is an option
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         access_log=access_log,
+        log_format=log_format.value,
     )
     return run_server(
         settings,

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_health.errors import StoreUnavailable
+from agent_health.event import EventDraft
 from agent_health.middleware import AgentHealthMiddleware
 from agent_health.rate_limit import RateLimit, RateLimiter
 from agent_health.registry import (
@@ -58,6 +59,7 @@ from agent_health.registry.error_responses import OURS, error_response, problem
 from agent_health.registry.event_feed import EventFeed
 from agent_health.registry.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
 from agent_health.registry.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_PATH, LeaseEndpoint
+from agent_health.registry.log_decisions import REFUSAL_MEMBER, DecisionLog
 from agent_health.registry.openapi import JSON_TYPE, ROOT_PATH, SIGNPOST
 from agent_health.registry.openintent_dialect import dialect_routes
 from agent_health.registry.operations import Operation
@@ -150,7 +152,8 @@ class Registry:
         self.settings = settings
         self.counts = counts or WorkCounts()
         self.database = database or open_database(settings.database)
-        self.database.writes.listener = self.counts.note_events
+        self.decisions = DecisionLog(monotonic_s)
+        self.database.writes.listener = self._note_committed
         limit = RateLimit(settings.requests_per_second, settings.request_burst)
         networks = read_networks(settings.webhook_networks, "webhook_networks")
         prompt = PromptDatabase(self.database, settings.answer_seconds)
@@ -169,6 +172,10 @@ class Registry:
         self.opt_out_checker = OptOutChecker(self.database, settings)
         self.log_watch = LogWatch(self.database, self.counts)
         self.metrics = MetricsEndpoint(self.door, self.database, settings, self.counts, certificate_ends_s)
+
+    def _note_committed(self, appended: Sequence[EventDraft]) -> None:
+        self.counts.note_events(appended)
+        self.decisions.note_events(appended)
 
     @asynccontextmanager
     async def running(self, *beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
@@ -259,8 +266,12 @@ async def _counted(registry: Registry, taker: ASGIApp, scope: Scope, receive: Re
     finally:
         # Whoever left before the answer began was not answered.
         if status:
-            place = registry.counts.place_of(scope["method"], _path_taken(registry, taker, scope))
+            method, path = scope["method"], _path_taken(registry, taker, scope)
+            place = registry.counts.place_of(method, path)
             registry.counts.note_request(place, status, time.perf_counter() - began_s)
+            if (code := scope.get(REFUSAL_MEMBER)) is not None:
+                client = (scope.get("client") or ("",))[0]
+                registry.decisions.note_refusal(method, path or "other", status, code, client)
 
 
 def _path_taken(registry: Registry, taker: ASGIApp, scope: Scope) -> str:

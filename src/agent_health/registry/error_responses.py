@@ -8,9 +8,11 @@ from typing import Any
 
 from pydantic_core import to_json
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from agent_health import errors
 from agent_health.errors import AgentHealthError
+from agent_health.registry.log_decisions import REFUSAL_MEMBER
 
 OURS = "an error of ours; it was logged"
 RETRY_SECONDS = 2
@@ -111,12 +113,26 @@ def problem(
 ) -> Response:
     """Return an error: `{"error": {"code", "message", "details"}, "message"}` and what else there is."""
     error = {"code": code, "message": message, "details": dict(details)}
-    return Response(
+    return Refusal(
+        code,
         to_json({"error": error, "message": message, **members}),
         status,
         {**(headers or {}), "Cache-Control": "no-store"},
         "application/json",
     )
+
+
+class Refusal(Response):
+    """An answer that tells whoever logs the request, too, why it was refused."""
+
+    def __init__(self, code: str, content: bytes, status: int, headers: Mapping[str, str], kind: str) -> None:
+        super().__init__(content, status, headers, kind)
+        self._code = code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        scope[REFUSAL_MEMBER] = self._code
+        await super().__call__(scope, receive, send)
 
 
 def _details(error: AgentHealthError) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ from agent_health.actor import OwnActor
 from agent_health.errors import InvalidSetting
 from agent_health.registry.connection_bounds import BoundedProtocol
 from agent_health.registry.listening_socket import BACKLOG, bound, url_of
-from agent_health.registry.log_lines import log_config
+from agent_health.registry.log_lines import LogFormat, log_config
 from agent_health.registry.manage_keys import create_first_admin_key
 from agent_health.registry.own_certificate import certificate_ends_s
 from agent_health.registry.settings import RegistrySettings
@@ -75,6 +75,7 @@ class Listening:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     access_log: bool = False
+    log_format: LogFormat = "console"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ def _run(
 ) -> int:
     _check_database(settings.database)
     _check_tls(listening)
-    logging.config.dictConfig(dict(log_config(access_log=listening.access_log)))
+    logging.config.dictConfig(dict(_log_config(listening)))
     with bound(listening.host, listening.port) as opened:
         admin_key, needs_admin_key = asyncio.run(_prepare(settings.database, may_show_key=may_show_key))
         prepared = Prepared(
@@ -279,7 +280,7 @@ def _uvicorn_config(
         lifespan="on",
         http=BoundedProtocol,
         ws="none",
-        log_config=dict(log_config(access_log=listening.access_log)),
+        log_config=dict(_log_config(listening)),
         access_log=listening.access_log,
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
@@ -290,6 +291,10 @@ def _uvicorn_config(
         ssl_certfile=listening.tls_certificate,
         ssl_keyfile=listening.tls_key,
     )
+
+
+def _log_config(listening: Listening) -> Mapping[str, object]:
+    return log_config(access_log=listening.access_log, log_format=listening.log_format)
 
 
 def _end(_signal_number: int, _frame: object) -> None:
