@@ -583,6 +583,14 @@ class InvalidTaskTransition(AgentHealthError):
         self.signal = signal
 
 
+class CommandFailed(AgentHealthError):
+    """An agent's command cannot be started."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the command cannot be started: {reason}")
+        self.reason = reason
+
+
 class BudgetExceeded(AgentHealthError):
     """It cannot be paid for: `asked` is more than the `left` of the envelope. It cost nothing."""
 

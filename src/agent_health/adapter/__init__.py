@@ -1,5 +1,14 @@
 """Runs an agent's process under a task's lease.
 
+    adapter.py         how does it live: as which agent, with which task next, until when?
+    task_run.py        how is one task worked at, from its grant to its end?
+    agent_process.py   how is an agent's process started, and ended with all that it has started?
+    warden.py          how does none of its processes outlive the run, if the adapter is killed?
+    lease_environment.py  what does the process learn of its lease?
+    workspaces.py      where does a run work, and how long is that kept?
+    output.py          where does the process's output go?
+    telling.py         what is told of all this?
+
     held_work.py       what does the tool proxy know of the run that it speaks for?
     tool_proxy.py      where does an agent under a lease get its tools, and who else may ask there?
     proxy_server.py    how is the tool proxy served, once an agent has connected?
@@ -9,6 +18,6 @@
     upstreams.py       what may a tools file say?
     upstreams_file.py  how is it read, and what is wrong with it, on which line?
 
-Asks the registry from outside, as every agent does. What is decided stands in `agent_health.task` and
-`agent_health.lease_rhythm`.
+Asks the registry from outside, as every agent does. What is decided stands in `agent_health.task`,
+`agent_health.run_end` and `agent_health.lease_rhythm`.
 """

@@ -16,6 +16,8 @@
     erase.py            how is an agent forgotten?
     tasks.py            what is to be done, and how does it go on?
     task_page.py        how is a task shown to people?
+    run.py              how is a command run under the lease of a task?
+    run_lines.py        how is what an adapter tells shown?
     events.py           what has happened, and what is happening?
     watch_activity.py   what do an agent's sessions do elsewhere?
     watched_agents.py   whose sessions are watched, and with which keys do they beat?

@@ -22,6 +22,7 @@ from agent_health.cli.mcp import mcp
 from agent_health.cli.migrate import migrate
 from agent_health.cli.probe import probe
 from agent_health.cli.recheck import recheck
+from agent_health.cli.run import run as run_adapter
 from agent_health.cli.serve import serve
 from agent_health.cli.targets import targets
 from agent_health.cli.tasks import tasks
@@ -99,6 +100,7 @@ def _agent_health(
       agent-health census urls.txt
       agent-health agents list
       agent-health tasks list
+      agent-health run --pool coder -- ./agent.sh
       agent-health events tail
       agent-health serve
 
@@ -124,6 +126,7 @@ agents.command()(maintenance)
 agents.command()(erase)
 _application.add_typer(agents, context_settings=_CONTEXT)
 _application.add_typer(tasks, context_settings=_CONTEXT)
+_application.command("run", context_settings={**_CONTEXT, "allow_interspersed_args": False})(run_adapter)
 _application.add_typer(events, context_settings=_CONTEXT)
 _application.add_typer(watch_activity, context_settings=_CONTEXT)
 _application.command(context_settings=_CONTEXT)(mcp)

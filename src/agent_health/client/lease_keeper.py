@@ -16,9 +16,8 @@ from typing import Self
 from agent_health.client.registry_errors import (
     NotAuthorized,
     NotPermitted,
-    RateLimited,
     RegistryError,
-    RegistryRefusal,
+    is_final,
 )
 from agent_health.client.registry_leases import RegistryLeases
 from agent_health.client.registry_tasks import GrantedTask
@@ -176,7 +175,7 @@ class LeaseKeeper:
                 if failures:
                     _log.warning("%s: renewed: the registry answers again", self._lease_id)
                 return
-            if _is_refusal(error):
+            if is_final(error):
                 is_of_key = isinstance(error, NotAuthorized | NotPermitted)
                 self._lose(LossKind.UNAUTHORIZED if is_of_key else LossKind.REFUSED, str(error))
                 return
@@ -215,11 +214,6 @@ class LeaseKeeper:
             self._loss = Loss(kind, why)
             self._has_ended.set()
             self._is_known.set()
-
-
-def _is_refusal(error: RegistryError) -> bool:
-    """Whether the registry itself said no; what stands before it may say no for reasons of its own."""
-    return isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited) and error.code != ""
 
 
 def _now_s() -> float:

@@ -120,6 +120,11 @@ class InvalidAnswer(RegistryFailure):
     """Something answered, and not as a registry does: 500, a redirect, no JSON, too much, other members."""
 
 
+def is_final(error: RegistryError) -> bool:
+    """Whether the registry itself said no, and says so again; what stands before it has its own reasons."""
+    return isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited) and error.code != ""
+
+
 _CLASSES: Mapping[int, type[RegistryError]] = MappingProxyType(
     {
         401: NotAuthorized,

@@ -1,0 +1,181 @@
+"""How is an agent's process started, and how is it ended with all that it has started?"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from agent_health.adapter import warden
+from agent_health.adapter.output import OutputCopy
+from agent_health.errors import CommandFailed
+
+KILL_SECONDS: Final = 10.0
+"""For the kernel, to end processes that were killed; who is stuck in it is left to the warden."""
+_MAX_STATUS_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be started."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    """All of it: nothing of ours comes with it."""
+    directory: Path
+    """In which it is started."""
+
+
+class AgentProcess:
+    """An agent's process and all below it, behind its warden."""
+
+    def __init__(self, process: asyncio.subprocess.Process, status: asyncio.StreamReader) -> None:
+        self._process = process
+        self._status = status
+        self._pid: int | None = None
+        loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[int] = loop.create_future()
+        self._exited: asyncio.Future[int] = loop.create_future()
+        self._is_gone = asyncio.Event()
+        self._listening = asyncio.create_task(self._listen())
+
+    @classmethod
+    async def start(cls, job: Job, output: OutputCopy) -> Self:
+        """Start it in a session of its own; CommandFailed if there is no such program."""
+        read_fd, write_fd = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                # Neither the environment nor what is installed decides what the warden does.
+                "-I",
+                "-S",
+                warden.__file__,
+                str(write_fd),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output.stdout_fd,
+                stderr=output.stderr_fd,
+                env={},
+                cwd="/",
+                pass_fds=[write_fd],
+            )
+        except BaseException:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+            output.begin()
+        status = asyncio.StreamReader(limit=_MAX_STATUS_BYTES)
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(status), os.fdopen(read_fd, "rb")
+        )
+        started = cls(process, status)
+        started._tell(_job_line(job))
+        try:
+            await started._started
+        except BaseException:
+            await started.kill()
+            raise
+        return started
+
+    @property
+    def pid(self) -> int | None:
+        """Of the agent's first process, which is the number of its group and session."""
+        return self._pid
+
+    async def wait(self) -> int:
+        """Wait until the first process has ended; return its exit code, negative for a signal."""
+        return await asyncio.shield(self._exited)
+
+    async def wait_gone(self) -> None:
+        """Wait until nothing of it is left."""
+        await self._is_gone.wait()
+
+    async def end(self, grace_s: float, hurry: asyncio.Event) -> bool:
+        """Ask all of it to end, and kill what is left after so long, or as soon as there is hurry.
+
+        Returns whether all has ended.
+        """
+        if not self._is_gone.is_set():
+            self._tell(warden.ASK)
+            gone, hurries = asyncio.ensure_future(self.wait_gone()), asyncio.ensure_future(hurry.wait())
+            try:
+                await asyncio.wait({gone, hurries}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                gone.cancel()
+                hurries.cancel()
+        return await self.kill()
+
+    async def kill(self) -> bool:
+        """Kill all of it; return whether all has ended."""
+        self._tell(warden.KILL)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KILL_SECONDS):
+                await self._is_gone.wait()
+        if not self._is_gone.is_set():
+            return False
+        await self._process.wait()
+        await self._listening
+        return True
+
+    def _tell(self, what: bytes) -> None:
+        assert self._process.stdin is not None  # noqa: S101 - it was asked for
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(what)
+
+    async def _listen(self) -> None:
+        """Take in what the warden says until its end."""
+        said_gone = False
+        async for line in self._status:
+            word, _, number = line.decode("ascii", "replace").strip().partition(" ")
+            if word == "started":
+                self._pid = int(number)
+                self._started.set_result(self._pid)
+            elif word == "failed":
+                self._started.set_exception(CommandFailed(os.strerror(int(number))))
+                said_gone = True
+            elif word == "exited":
+                self._exited.set_result(int(number))
+            elif word == "gone":
+                said_gone = True
+        if not said_gone:
+            await self._replace_warden()
+        if not self._started.done():
+            self._started.set_exception(CommandFailed("what watches over it was killed"))
+        if not self._exited.done():
+            # The kernel ended it with its warden.
+            self._exited.set_result(-signal.SIGKILL)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._is_gone.set()
+
+    async def _replace_warden(self) -> None:
+        """Kill what is left in the agent's session: the warden was killed, and its end killed the first."""
+        give_up_s = asyncio.get_running_loop().time() + KILL_SECONDS
+        while self._pid is not None and asyncio.get_running_loop().time() < give_up_s:
+            left = [pid for pid, (_, _, session) in warden.processes().items() if session == self._pid]
+            if not left:
+                return
+            for pid in left:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            await asyncio.sleep(warden.KILL_AGAIN_MS / 1_000)
+
+
+def _job_line(job: Job) -> bytes:
+    """Return what the warden reads, byte for byte as the kernel is to get it."""
+    said = {
+        "adapter": os.getpid(),
+        "command": [_said(part) for part in job.command],
+        "environment": {_said(name): _said(value) for name, value in job.environment.items()},
+        "cwd": _said(str(job.directory)),
+    }
+    return json.dumps(said).encode() + b"\n"
+
+
+def _said(text: str) -> str:
+    return os.fsencode(text).decode("latin-1")

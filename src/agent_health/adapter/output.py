@@ -1,0 +1,120 @@
+"""Where does an agent's output go?
+
+To ours, as it comes, and into two files of bounded size. Threads do that: whoever reads our output may be
+slow, and must not keep the lease from being renewed.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+MAX_KEPT_BYTES: Final = 1024 * 1024
+"""Of each stream, of which the last half at least is always there."""
+JOIN_SECONDS: Final = 2.0
+"""For the last of it, when all that writes it has ended."""
+_PIECE_BYTES: Final = 65_536
+_OLDER: Final = ".older"
+
+
+class _TailFile:
+    """A file of which the end is kept: when it is half full, it becomes the older half."""
+
+    def __init__(self, directory_fd: int, name: str) -> None:
+        self._directory_fd = directory_fd
+        self._name = name
+        self._fd = self._open()
+        self._bytes = 0
+
+    def write(self, piece: bytes) -> None:
+        if self._bytes + len(piece) > MAX_KEPT_BYTES // 2:
+            os.close(self._fd)
+            with suppress(OSError):
+                os.replace(
+                    self._name,
+                    self._name + _OLDER,
+                    src_dir_fd=self._directory_fd,
+                    dst_dir_fd=self._directory_fd,
+                )
+            self._fd, self._bytes = self._open(), 0
+        _write_all(self._fd, piece)
+        self._bytes += len(piece)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(self._name, flags, 0o600, dir_fd=self._directory_fd)
+
+
+class _Stream(threading.Thread):
+    """Copies one stream until its end."""
+
+    def __init__(self, name: str, directory_fd: int, to_fd: int) -> None:
+        super().__init__(name=f"agent's {name}", daemon=True)
+        self._file = _TailFile(directory_fd, f"{name}.log")
+        self._to_fd = to_fd
+        self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
+
+    def run(self) -> None:
+        passes_on = keeps = True
+        while piece := os.read(self.read_fd, _PIECE_BYTES):
+            if keeps:
+                # A full disk ends the copy, not the agent.
+                keeps = _succeeds(self._file.write, piece)
+            if passes_on:
+                passes_on = _succeeds(lambda piece: _write_all(self._to_fd, piece), piece)
+        with suppress(OSError):
+            self._file.close()
+        os.close(self.read_fd)
+
+
+class OutputCopy:
+    """What an agent writes to its two streams."""
+
+    def __init__(self, directory_fd: int, *, stdout_to: int = 1, stderr_to: int = 2) -> None:
+        """Keep it in `stdout.log` and `stderr.log` of a directory, and pass it on to these descriptors."""
+        self._directory_fd = os.dup(directory_fd)
+        self._streams = [
+            _Stream("stdout", self._directory_fd, stdout_to),
+            _Stream("stderr", self._directory_fd, stderr_to),
+        ]
+
+    @property
+    def stdout_fd(self) -> int:
+        """What the agent's standard output has to be."""
+        return self._streams[0].write_fd
+
+    @property
+    def stderr_fd(self) -> int:
+        """What the agent's standard error has to be."""
+        return self._streams[1].write_fd
+
+    def begin(self) -> None:
+        """Copy from now on; to be called when whoever writes has its descriptors."""
+        for stream in self._streams:
+            os.close(stream.write_fd)
+            stream.start()
+
+    def finish(self) -> None:
+        """Wait a moment until all is copied; what is held up by a reader that does not read is left."""
+        for stream in self._streams:
+            stream.join(JOIN_SECONDS)
+        if not any(stream.is_alive() for stream in self._streams):
+            os.close(self._directory_fd)
+
+
+def _succeeds(write: Callable[[bytes], None], piece: bytes) -> bool:
+    try:
+        write(piece)
+    except OSError:
+        return False
+    return True
+
+
+def _write_all(fd: int, piece: bytes) -> None:
+    left = memoryview(piece)
+    while left:
+        left = left[os.write(fd, left) :]

@@ -1,0 +1,45 @@
+"""What is told of runs, and of the agent that has them?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class What(StrEnum):
+    """Of which kind something is that is told."""
+
+    REGISTERED = "registered"
+    WAITING = "waiting"
+    """For a task."""
+    GRANTED = "granted"
+    STARTED = "started"
+    """The agent's process is there."""
+    STOPPING = "stopping"
+    """The agent's process is asked to end, and why."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """A run ended without a result; what becomes of its task is the registry's."""
+    UNTOLD = "untold"
+    """How a run ended could not be told to the registry, which finds out when the lease is over."""
+    REGISTRY = "registry"
+    """Something about asking it."""
+    PRUNED = "pruned"
+    LEAVING = "leaving"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One thing that is told, for people and for programs. It may quote a peer: show it with care."""
+
+    what: What
+    text: str
+    task_id: str | None = None
+    run_id: str | None = None
+    fencing_token: int | None = None
+    exit_reason: str | None = None
+    exit_code: int | None = None
+    workspace: str | None = None
+
+
+Tell = Callable[[Told], None]

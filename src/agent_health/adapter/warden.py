@@ -1,0 +1,220 @@
+"""How does no process of an agent outlive its run, whatever becomes of the adapter?
+
+A small program between the two, started by its path and standing on the standard library alone. All that
+the agent starts is below it, also what forks away from its parents (PR_SET_CHILD_SUBREAPER). It ends them
+all when it is told to, and at once when the adapter is gone: then the pipe from it is at its end.
+
+    adapter -> warden   one line of JSON (`Job`), then T: ask all to end, K: kill all
+    warden -> adapter   `started PID` or `failed ERRNO`, `exited CODE`, `gone`; then its end
+"""
+
+import ctypes
+import io
+import json
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+MAX_JOB_BYTES: Final = 4 * 1024 * 1024
+"""The kernel takes no larger command and environment."""
+ASK: Final = b"T"
+KILL: Final = b"K"
+STATUS_FD_AT: Final = 1
+"""In the arguments: the descriptor to which the warden writes."""
+KILL_AGAIN_MS: Final = 20
+"""Who is killed may have forked just before."""
+EXIT_NOT_STARTED: Final = 127
+
+_CONTROL_FD: Final = 0
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_CHILD_SUBREAPER: Final = 36
+
+
+def prctl(option: int, value: int) -> None:
+    """Ask the kernel for a property of this process; OSError if it refuses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def hide_memory() -> None:
+    """Let no other process of this user read our memory and first environment: keys may stand there."""
+    prctl(_PR_SET_DUMPABLE, 0)
+
+
+def processes() -> dict[int, tuple[int, int, int]]:
+    """Return parent, group and session of every process that is not dead already, by its id."""
+    found = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - loads what the warden does not need
+        if name.isdigit():
+            with suppress(OSError), io.FileIO(f"/proc/{name}/stat") as stat:
+                # The name in brackets may hold anything.
+                state, parent, group, session = stat.read().rpartition(b")")[2].split()[:4]
+                if state not in (b"Z", b"X"):
+                    found[int(name)] = (int(parent), int(group), int(session))
+    return found
+
+
+def descendants(of: int) -> dict[int, int]:
+    """Return the groups of all processes below one, by their ids."""
+    living = processes()
+    below: dict[int, int] = {}
+    parents = {of}
+    while parents:
+        children = {pid for pid, (parent, _, _) in living.items() if parent in parents} - below.keys()
+        below.update((pid, living[pid][1]) for pid in children)
+        parents = children
+    return below
+
+
+class Warden:
+    """Watches over one agent's processes."""
+
+    def __init__(self, job: dict[str, Any], status_fd: int) -> None:
+        self._job = job
+        self._status_fd = status_fd
+        self._pid = 0
+        self._is_killing = False
+        self._has_ended = False
+
+    def run(self) -> None:
+        """Start the agent; return once nothing of it is left."""
+        woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        # The group's leader is the agent's: what is meant for us comes through the pipe.
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+        if not self._start():
+            return
+        poll = select.poll()
+        poll.register(_CONTROL_FD, select.POLLIN)
+        poll.register(woken, select.POLLIN)
+        while self._reap():
+            ready = dict(poll.poll(KILL_AGAIN_MS if self._is_killing else None))
+            if woken in ready:
+                os.read(woken, 4096)
+            if _CONTROL_FD in ready and not self._obey():
+                poll.unregister(_CONTROL_FD)
+            if os.getppid() != self._job["adapter"]:
+                self._is_killing = True
+            if self._is_killing:
+                self._signal_all(signal.SIGKILL)
+        self._say("gone")
+
+    def _start(self) -> bool:
+        failed_read, failed_write = os.pipe2(os.O_CLOEXEC)
+        warden = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _become_agent(self._job, warden, failed_write)
+        os.close(failed_write)
+        # Whoever reads what the agent says sees its end when the agent's processes are gone.
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        failure = os.read(failed_read, 16)
+        if failure:
+            os.waitpid(self._pid, 0)
+            self._say(f"failed {int(failure)}")
+            return False
+        self._say(f"started {self._pid}")
+        return True
+
+    def _reap(self) -> bool:
+        """Take leave of whoever has ended; return whether anybody is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._pid:
+                self._has_ended = True
+                self._say(f"exited {os.waitstatus_to_exitcode(status)}")
+
+    def _obey(self) -> bool:
+        """Do what the adapter says; return False when it will not say anything any more."""
+        asked = os.read(_CONTROL_FD, 64)
+        if ASK in asked:
+            self._signal_all(signal.SIGTERM)
+            # Who was stopped hears nothing until it goes on.
+            self._signal_all(signal.SIGCONT)
+        self._is_killing |= KILL in asked or not asked
+        return bool(asked)
+
+    def _signal_all(self, number: int) -> None:
+        """Signal the agent's group as a whole, and each process that has left it."""
+        if not self._has_ended:
+            # Later the number may be another group's.
+            with suppress(OSError):
+                os.killpg(self._pid, number)
+        for pid, group in descendants(os.getpid()).items():
+            if group != self._pid or self._has_ended:
+                with suppress(OSError):
+                    os.kill(pid, number)
+
+    def _say(self, line: str) -> None:
+        with suppress(OSError):
+            os.write(self._status_fd, f"{line}\n".encode())
+
+
+def _become_agent(job: dict[str, Any], warden: int, failed_fd: int) -> NoReturn:
+    """Turn into the agent's program; never returns."""
+    try:
+        os.setsid()
+        # The warden's own end; its pipe cannot tell of that.
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != warden:
+            os._exit(EXIT_NOT_STARTED)
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            with suppress(OSError):
+                signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.chdir(_bytes(job["cwd"]))
+        command = [_bytes(part) for part in job["command"]]
+        environment = {_bytes(name): _bytes(value) for name, value in job["environment"].items()}
+        os.execvpe(command[0], command, environment)  # noqa: S606 - it is what we are for
+    except OSError as error:
+        os.write(failed_fd, str(error.errno or 1).encode())
+    except BaseException:  # noqa: BLE001 - nothing of this copy of the warden may go on
+        os.write(failed_fd, b"1")
+    os._exit(EXIT_NOT_STARTED)
+
+
+def _bytes(text: str) -> bytes:
+    """Return what was sent byte for byte: a command need not be UTF-8."""
+    return text.encode("latin-1")
+
+
+def _read_job() -> dict[str, Any] | None:
+    read = b""
+    while not read.endswith(b"\n") and len(read) < MAX_JOB_BYTES:
+        piece = os.read(_CONTROL_FD, 65_536)
+        if not piece:
+            return None
+        read += piece
+    job: dict[str, Any] = json.loads(read)
+    return job
+
+
+def main() -> None:
+    """Be the warden of one run."""
+    status_fd = int(sys.argv[STATUS_FD_AT])
+    os.set_inheritable(status_fd, False)  # noqa: FBT003 - has no name
+    os.setsid()
+    job = _read_job()
+    if job is not None:
+        Warden(job, status_fd).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Where does a run work, and how long is that kept?
+
+One directory for each run, for its owner alone, below one that nobody else may write to. Beside it stands
+a file that says what became of the run; whoever runs it keeps that file locked, so that the workspace of a
+living run is never taken for one that was left behind.
+"""
+
+import fcntl
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from agent_health.errors import InvalidSetting
+from agent_health.task_record import MAX_OBJECT_BYTES, RUN_ID_PATTERN, JsonObject
+
+KEEP_SECONDS: Final = 7 * 86_400.0
+"""Of workspaces of runs that failed (lease protocol, "What happens on failure")."""
+INPUT_FILE: Final = "input.json"
+REPORT_FILE: Final = "latest_report.json"
+OUTPUT_FILE: Final = "output.json"
+MAX_DEPTH: Final = 200
+"""Of directories in a workspace that is removed; what lies deeper stays, and the workspace with it."""
+MAX_FILE_BYTES: Final = 4 * MAX_OBJECT_BYTES
+"""Of `output.json`, which may be indented."""
+_MAX_NOTE_BYTES: Final = 8_192
+_NOTE: Final = ".json"
+_OUTPUT: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(JsonObject)
+_OTHERS_MAY_WRITE: Final = 0o022
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What an agent left in `output.json`."""
+
+    output: dict[str, Any] | None
+    """An empty object if it left nothing; None if what it left cannot be handed in."""
+    fault: str = ""
+
+
+class Workspace:
+    """The directory of one run; its path is what the agent is told."""
+
+    def __init__(self, path: Path, fd: int, note_fd: int, note: dict[str, Any]) -> None:
+        self.path = path
+        self.fd = fd
+        self._note_fd = note_fd
+        self._note = note
+
+    def put(self, name: str, content: Any) -> None:
+        """Write one JSON file, before the agent is there."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, 0o600, dir_fd=self.fd), "w", encoding="utf-8") as file:
+            json.dump(content, file, ensure_ascii=False, indent=2)
+            file.write("\n")
+
+    def result(self) -> Result:
+        """Read what the agent wants to hand in."""
+        try:
+            fd = os.open(
+                OUTPUT_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd
+            )
+        except FileNotFoundError:
+            return Result({})
+        except OSError as error:
+            return Result(None, f"{OUTPUT_FILE}: expected a readable file ({error.strerror})")
+        with os.fdopen(fd, "rb") as file:
+            # A pipe would keep us waiting for whoever writes to it.
+            is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+            text = file.read(MAX_FILE_BYTES + 1) if is_file else b""
+        if len(text) > MAX_FILE_BYTES:
+            return Result(None, f"{OUTPUT_FILE}: expected at most {MAX_FILE_BYTES} bytes")
+        try:
+            return Result(_OUTPUT.validate_json(text))
+        except ValidationError as error:
+            fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            return Result(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
+
+    def note(self, **members: Any) -> None:
+        """Add to what is said of the run beside its workspace."""
+        self._note.update(members)
+        _write_note(self._note_fd, self._note)
+
+    def close(self) -> None:
+        """Let go of it: from now on its age decides."""
+        os.close(self.fd)
+        os.close(self._note_fd)
+
+
+class Workspaces:
+    """The directory below which runs work."""
+
+    def __init__(self, root: Path, *, wall_s: Callable[[], float] = time.time) -> None:
+        """Make it if it is not there; InvalidSetting if it cannot be ours alone."""
+        self.root = root.absolute()
+        self._wall_s = wall_s
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            expected = f"a directory that can be made and read ({error.strerror})"
+            raise InvalidSetting("workspaces", str(root), expected) from None
+        if os.fstat(self._fd).st_mode & _OTHERS_MAY_WRITE:
+            os.close(self._fd)
+            raise InvalidSetting(
+                "workspaces", str(root), "a directory to which nobody else may write (chmod 700)"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def prepare(self, run_id: str, **members: Any) -> Workspace:
+        """Make the workspace of a run; OSError if it cannot be made, or is there already."""
+        if not re.fullmatch(RUN_ID_PATTERN, run_id):
+            raise ValueError(f"no run is called {run_id[:80]!r}")
+        note = {"run_id": run_id, **members, "began_at_s": self._wall_s()}
+        note_fd = os.open(
+            run_id + _NOTE,
+            os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
+            0o600,
+            dir_fd=self._fd,
+        )
+        try:
+            fcntl.flock(note_fd, fcntl.LOCK_EX)
+            _write_note(note_fd, note)
+            os.mkdir(run_id, 0o700, dir_fd=self._fd)
+            fd = os.open(run_id, _DIRECTORY, dir_fd=self._fd)
+        except BaseException:
+            os.close(note_fd)
+            raise
+        return Workspace(self.root / run_id, fd, note_fd, note)
+
+    def finish(self, workspace: Workspace, *, keep: bool, **members: Any) -> None:
+        """Note how a run ended, and remove its workspace unless it is to be looked into."""
+        try:
+            with suppress(OSError):
+                workspace.note(**members, ended_at_s=self._wall_s())
+            if not keep:
+                self._remove(workspace.path.name)
+        finally:
+            workspace.close()
+
+    def prune(self, keep_s: float = KEEP_SECONDS) -> int:
+        """Remove what ended longer ago than that; return how many workspaces there were.
+
+        A run that nobody ended, since its adapter was killed, is taken to have ended now.
+        """
+        return sum(self._prune_one(run_id, keep_s) for run_id in self._runs())
+
+    def _runs(self) -> Iterator[str]:
+        for name in os.listdir(self._fd):  # noqa: PTH208 - of what is open, not of a path
+            run_id = name.removesuffix(_NOTE)
+            if name.endswith(_NOTE) and re.fullmatch(RUN_ID_PATTERN, run_id):
+                yield run_id
+
+    def _prune_one(self, run_id: str, keep_s: float) -> bool:
+        with self._locked(run_id) as note_fd:
+            if note_fd is None:
+                return False
+            note, now_s = _read_note(note_fd), self._wall_s()
+            ended_at_s = note.get("ended_at_s")
+            if not isinstance(ended_at_s, int | float):
+                _write_note(note_fd, {**note, "run_id": run_id, "exit_reason": None, "ended_at_s": now_s})
+            elif now_s - ended_at_s > keep_s:
+                return self._remove(run_id)
+        return False
+
+    @contextmanager
+    def _locked(self, run_id: str) -> Iterator[int | None]:
+        """Lock what is said of a run; None if somebody runs it, or it is no file of ours."""
+        try:
+            fd = os.open(
+                run_id + _NOTE, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd
+            )
+        except OSError:
+            yield None
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        except BlockingIOError:
+            yield None
+        finally:
+            os.close(fd)
+
+    def _remove(self, run_id: str) -> bool:
+        """Remove a workspace, never what a link in it leads to; False if something of it stays."""
+        with suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.stat(run_id, dir_fd=self._fd, follow_symlinks=False).st_mode):
+                return False
+            _remove_tree(self._fd, run_id, MAX_DEPTH)
+        try:
+            os.stat(run_id, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            with suppress(FileNotFoundError):
+                os.unlink(run_id + _NOTE, dir_fd=self._fd)
+            return True
+        return False
+
+
+def _remove_tree(parent_fd: int, name: str, depth: int) -> None:
+    """Remove a directory with all in it, as far as that can be; follows no link and leaves no file system."""
+    if depth == 0:
+        return
+    with suppress(OSError):
+        place_fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent_fd)
+        try:
+            if os.fstat(place_fd).st_dev != os.fstat(parent_fd).st_dev:
+                return
+            # An agent may have shut a directory of its own against its owner.
+            os.chmod(f"/proc/self/fd/{place_fd}", 0o700)  # noqa: PTH101 - of what is open, not of a path
+        finally:
+            os.close(place_fd)
+        fd = os.open(name, _DIRECTORY, dir_fd=parent_fd)
+        try:
+            with os.scandir(fd) as entries:
+                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            for inner, is_directory in found:
+                if is_directory:
+                    _remove_tree(fd, inner, depth - 1)
+                else:
+                    with suppress(OSError):
+                        os.unlink(inner, dir_fd=fd)
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=parent_fd)
+
+
+def _write_note(fd: int, note: dict[str, Any]) -> None:
+    text = json.dumps(note, ensure_ascii=False).encode() + b"\n"
+    os.pwrite(fd, text, 0)
+    os.ftruncate(fd, len(text))
+
+
+def _read_note(fd: int) -> dict[str, Any]:
+    try:
+        read = json.loads(os.pread(fd, _MAX_NOTE_BYTES, 0))
+    except ValueError:
+        read = None
+    return read if isinstance(read, dict) else {}

@@ -1,0 +1,262 @@
+"""How is a command run under the lease of a task, on the command line?"""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from agent_health.cli.duration import read_duration
+from agent_health.cli.registry_access import (
+    DEFAULT_URL,
+    EXIT_REFUSED,
+    EXIT_UNREACHABLE,
+    KEY_VARIABLE,
+    AsJson,
+    KeyFile,
+    PlainHttp,
+    RegistryUrl,
+    read_key,
+)
+from agent_health.cli.terminal import printable
+from agent_health.errors import InvalidSetting
+
+if TYPE_CHECKING:
+    from agent_health.adapter.adapter import Adapter
+    from agent_health.adapter.task_run import RunOutcome
+
+EXIT_NO_RESULT: Final = 4
+"""The run ended, and not with a result that the registry took."""
+EXIT_NO_TASK: Final = 5
+"""None came in time."""
+OWN_KEYS: Final = "own-keys"
+"""The directory, among the workspaces, of keys that the registry told its agents."""
+
+
+def run(
+    command: Annotated[
+        list[str], typer.Argument(metavar="COMMAND...", help="What works at a task, and its arguments.")
+    ],
+    *,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="TASK_ID", help="This task and no other, and then end.")
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", metavar="ROLE", help="Tasks of this pool, which the agent joins.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="One task, and then end.")] = False,
+    wait: Annotated[
+        float | None,
+        typer.Option("--wait", metavar="DURATION", parser=read_duration, help="For a task, then end."),
+    ] = None,
+    agent_id: Annotated[
+        str | None, typer.Option("--agent-id", metavar="ID", help="As which agent; else as a new one.")
+    ] = None,
+    capability: Annotated[
+        list[str] | None, typer.Option("--capability", help="That the agent has; may be repeated.")
+    ] = None,
+    registry: RegistryUrl = DEFAULT_URL,
+    key_file: KeyFile = None,
+    workspaces: Annotated[
+        Path | None,
+        typer.Option(
+            "--workspaces",
+            metavar="DIR",
+            help="Below which runs work; else ~/.local/state/agent-health/runs.",
+        ),
+    ] = None,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            "--keep", metavar="DURATION", parser=read_duration, help="Of workspaces of failed runs; else 7d."
+        ),
+    ] = None,
+    in_workspace: Annotated[
+        bool, typer.Option("--in-workspace", help="Start it there, not where this was started.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", metavar="DURATION", parser=read_duration, help="For one run."),
+    ] = None,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            "--grace", metavar="DURATION", parser=read_duration, help="Between SIGTERM and SIGKILL; else 10s."
+        ),
+    ] = None,
+    drain_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--drain-timeout",
+            metavar="DURATION",
+            parser=read_duration,
+            help="For the task in progress when this is asked to end; else 120s.",
+        ),
+    ] = None,
+    complete_on_exit: Annotated[
+        bool,
+        typer.Option(
+            "--complete-on-exit/--no-complete-on-exit",
+            help="Exit code 0 hands the task in, with what stands in output.json.",
+        ),
+    ] = True,
+    stop_on_budget: Annotated[
+        bool,
+        typer.Option("--stop-on-budget", help="End an agent whose budget is used up, and ask people."),
+    ] = False,
+    as_json: AsJson = False,
+    allow_plain_http: PlainHttp = False,
+) -> int:
+    """Run a command under the lease of a task, again and again.
+
+    The registry knows it as an agent: it is registered, beats, and drains on SIGTERM. Each task that it gets
+    is worked at by one COMMAND, in a process group of its own, with the lease in AGENT_HEALTH_LEASE and the
+    like, until it ends, the lease is lost, or its time is up. Nothing of it goes on afterwards, not even if
+    this program is killed. Its output goes to ours; lines about runs go to standard error.
+
+    The key may be the agent's own, or one that may register it: then the own one is kept among the
+    workspaces. See docs/adapter.md.
+
+    \b
+    Examples:
+      agent-health run --agent-id coder-1 --pool coder --key-file key -- ./agent.sh
+      agent-health run --pool coder --once --wait 0s --timeout 1h -- python agent.py
+      agent-health run --task task_01jd8w3q5t6v7x9zabcdefghjk --in-workspace -- opencode run
+
+    \b
+    Exit codes:
+      0 done, or drained   1 refused by the registry   2 no usable answer   3 wrong usage
+      4 the run (with --task or --once) ended without a result, or the command cannot be started
+      5 no task came within --wait
+
+    \b
+    Keys of --json, one object per line on standard output (the agent's output then goes to standard error):
+      at    when   what  registered, waiting, granted, started, stopping, completed, failed, untold,
+                         registry, pruned, leaving or left
+      text  for people   task_id   run_id   fencing_token   exit_reason   exit_code   workspace
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if not sys.platform.startswith("linux"):
+        raise InvalidSetting(
+            "platform", sys.platform, "Linux, whose kernel says which processes are an agent's"
+        )
+    if task is not None and once:
+        raise InvalidSetting("--once", None, "--task or --once: a task is one")
+    # aiohttp takes 200 ms, which `--help` need not pay.
+    import asyncio  # noqa: PLC0415
+
+    from agent_health.adapter import warden  # noqa: PLC0415
+    from agent_health.adapter.adapter import DRAIN_SECONDS, Adapter, Wanted  # noqa: PLC0415
+    from agent_health.adapter.task_run import GRACE_SECONDS, RunSettings  # noqa: PLC0415
+    from agent_health.adapter.workspaces import KEEP_SECONDS, Workspaces  # noqa: PLC0415
+    from agent_health.agent.own_key import AgentKeys  # noqa: PLC0415
+    from agent_health.agent.place import Place  # noqa: PLC0415
+    from agent_health.agent.profile import AgentProfile  # noqa: PLC0415
+    from agent_health.cli.run_lines import logging_to, teller  # noqa: PLC0415
+    from agent_health.client import RegistryClient  # noqa: PLC0415
+    from agent_health.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
+
+    found = _found(command)
+    named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
+    profile = AgentProfile(
+        **named,
+        role_id=pool,
+        capabilities=tuple(capability or ()),
+        capacity=1,
+        drain_timeout_seconds=drain_timeout,
+    )
+    grace_s = GRACE_SECONDS if grace is None else grace
+    drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout
+    tell = teller(as_json=as_json)
+    warden.hide_memory()
+    with Workspaces(workspaces or _usual_workspaces(os.environ)) as places, logging_to(tell):
+        own_key = _own_key_file(places.root, profile.agent_id)
+        keys = AgentKeys(key=_given_key(key_file, own_key), key_file=own_key, environment={})
+        place = Place(profile, keys, registry, allow_plain_http=allow_plain_http)
+        wanted = Wanted(task_id=task, role_id=pool, is_once=once or task is not None, wait_s=wait)
+        settings = RunSettings(
+            command=found,
+            environment=dict(os.environ),
+            directory=None if in_workspace else Path.cwd(),
+            grace_s=grace_s,
+            timeout_s=timeout,
+            completes_on_exit=complete_on_exit,
+            stops_on_budget=stop_on_budget,
+            stdout_to=2 if as_json else 1,
+        )
+
+        async def live() -> "RunOutcome | None":
+            adapter = Adapter(
+                place,
+                lambda: RegistryClient(registry, key=keys.current(), allow_plain_http=allow_plain_http),
+                wanted=wanted,
+                settings=settings,
+                workspaces=places,
+                tell=tell,
+                keep_s=KEEP_SECONDS if keep is None else keep,
+                drain_s=drain_s,
+            )
+            _drain_by_signal(adapter)
+            return await adapter.run()
+
+        try:
+            outcome = asyncio.run(live())
+        except RegistryError as error:
+            code = f" ({error.code})" if error.code else ""
+            sys.stderr.write(f"agent-health: {printable(str(error))}{printable(code)}\n")
+            return EXIT_REFUSED if isinstance(error, RegistryRefusal) else EXIT_UNREACHABLE
+        finally:
+            if agent_id is None:
+                # Nobody comes back as an agent whose name was made up.
+                own_key.unlink(missing_ok=True)
+    return _exit_code(outcome, wanted_one=wanted.is_once, waits=wait is not None)
+
+
+def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -> int:
+    if outcome is None:
+        return EXIT_NO_TASK if waits else 0
+    failed = not outcome.is_done if wanted_one else not outcome.could_start
+    return EXIT_NO_RESULT if failed else 0
+
+
+def _found(command: list[str]) -> list[str]:
+    """Return the command with its program's whole path; InvalidSetting if there is none."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise InvalidSetting("COMMAND", command[0], "a program that can be started")
+    return [str(Path(program).absolute()), *command[1:]]
+
+
+def _usual_workspaces(environment: Mapping[str, str]) -> Path:
+    state = environment.get("XDG_STATE_HOME")
+    home = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
+    return home / "agent-health" / "runs"
+
+
+def _own_key_file(root: Path, agent_id: str) -> Path:
+    directory = root / OWN_KEYS
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise InvalidSetting(
+            "--workspaces", str(root), f"a directory to write to ({error.strerror})"
+        ) from None
+    return directory / f"{agent_id}.key"
+
+
+def _given_key(key_file: Path | None, own_key: Path) -> str | None:
+    """Return the key that was given; none is needed by who has its own from before."""
+    if key_file is None and own_key.exists():
+        return os.environ.get(KEY_VARIABLE) or None
+    return read_key(key_file)
+
+
+def _drain_by_signal(adapter: "Adapter") -> None:
+    import asyncio  # noqa: PLC0415 - see `run`
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, adapter.drain, f"{number.name} came")

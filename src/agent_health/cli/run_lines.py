@@ -1,0 +1,72 @@
+"""How is what an adapter tells shown: as lines for people, or as JSON?"""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+
+from agent_health.adapter.telling import Tell, Told, What
+from agent_health.cli.terminal import printable
+
+
+def teller(*, as_json: bool) -> Tell:
+    """Return what writes each thing that is told: JSON to standard output, else lines to standard error."""
+    stream = sys.stdout if as_json else sys.stderr
+    line_of: Callable[[str, Told], str] = _json_line if as_json else _line
+
+    def tell(told: Told) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        # Whoever reads may have left; runs go on.
+        with suppress(OSError, ValueError):
+            stream.write(line_of(at, told))
+            stream.flush()
+
+    return tell
+
+
+@contextmanager
+def logging_to(tell: Tell) -> Iterator[None]:
+    """Let what is logged in this process be told too, until the end of the block."""
+    root = logging.getLogger()
+    handlers = root.handlers
+    root.handlers = [_Telling(tell)]
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+
+
+class _Telling(logging.Handler):
+    """Tells what is logged."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Tell one line."""
+        self._tell(Told(what=What.REGISTRY, text=self.format(record)))
+
+
+def _json_line(at: str, told: Told) -> str:
+    members = {
+        "at": at,
+        "what": told.what,
+        "text": told.text,
+        "task_id": told.task_id,
+        "run_id": told.run_id,
+        "fencing_token": told.fencing_token,
+        "exit_reason": told.exit_reason,
+        "exit_code": told.exit_code,
+        "workspace": told.workspace,
+    }
+    return json.dumps({name: value for name, value in members.items() if value is not None}) + "\n"
+
+
+def _line(at: str, told: Told) -> str:
+    whose = "" if told.task_id is None else f"{printable(told.task_id)}: "
+    why = "" if told.exit_reason is None else f" ({told.exit_reason})"
+    kept = f"; kept: {printable(told.workspace)}" if told.what is What.FAILED and told.workspace else ""
+    return f"{at}  {told.what:<10}  {whose}{printable(told.text)}{why}{kept}\n"

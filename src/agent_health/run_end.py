@@ -1,0 +1,85 @@
+"""Why did a run end, and what is its task told? (lease protocol, "What happens on failure"; protocol 6.10)"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from agent_health.task import ExitReason
+
+AUTH_EXIT_CODE: Final = 77
+"""With which an agent says that it was refused what it needs (EX_NOPERM of sysexits.h)."""
+
+
+class Stop(StrEnum):
+    """Why whoever runs an agent's process has ended it."""
+
+    LOST = "lost"
+    """The registry says that the lease is over: by its time, by an operator, with the agent's life."""
+    EXPIRED = "expired"
+    """The holder's own deadline passed; what the registry thinks is not known."""
+    UNAUTHORIZED = "unauthorized"
+    """The registry does not take the holder's key any more."""
+    TIMEOUT = "timeout"
+    BUDGET = "budget"
+    """What its calls may cost is used up."""
+    DRAIN = "drain"
+    """The holder leaves, and the time for that is up."""
+    OVER = "over"
+    """The agent has ended the run itself, and went on."""
+
+
+class Telling(StrEnum):
+    """What is written in the run's name when its process is gone."""
+
+    COMPLETE = "complete"
+    HELP = "help"
+    RELEASE = "release"
+    NOTHING = "nothing"
+    """The run is over already, or its holder may not write any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended."""
+
+    exit_reason: ExitReason
+    telling: Telling
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it did what it could; if not, its workspace is kept for whoever looks into it."""
+        return self.exit_reason is ExitReason.COMPLETED
+
+
+_STOPPED: Final = {
+    Stop.LOST:         RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
+    Stop.EXPIRED:      RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
+    Stop.UNAUTHORIZED: RunEnd(ExitReason.AUTH, Telling.NOTHING),
+    Stop.TIMEOUT:      RunEnd(ExitReason.TIMEOUT, Telling.RELEASE),
+    # Another holder would have no more to spend: people top it up, or not.
+    Stop.BUDGET:       RunEnd(ExitReason.KILLED, Telling.HELP),
+    Stop.DRAIN:        RunEnd(ExitReason.KILLED, Telling.RELEASE),
+}  # fmt: skip
+
+
+def judge_end(
+    stopped: Stop | None, exit_code: int, *, has_ended_run: bool, completes_on_exit: bool
+) -> RunEnd:
+    """Decide what a run that is over has come to.
+
+    `exit_code` is that of the agent's process, negative for a signal; `has_ended_run`: the agent has
+    marked its task complete or asked for help; `completes_on_exit`: exit code 0 is as good as that.
+    """
+    if has_ended_run:
+        # What it did afterwards, and how it ended, changes nothing of a finished task.
+        return RunEnd(ExitReason.COMPLETED, Telling.NOTHING)
+    if stopped in {Stop.LOST, Stop.EXPIRED, Stop.UNAUTHORIZED}:
+        return _STOPPED[stopped]
+    if exit_code == 0 and completes_on_exit:
+        # It was faster than whoever wanted it to end, or it listened.
+        return RunEnd(ExitReason.COMPLETED, Telling.COMPLETE)
+    if stopped is not None:
+        return _STOPPED[stopped]
+    if exit_code == AUTH_EXIT_CODE:
+        return RunEnd(ExitReason.AUTH, Telling.RELEASE)
+    return RunEnd(ExitReason.CRASH, Telling.RELEASE)

@@ -1,0 +1,200 @@
+"""How is an agent's process started, and how is it ended with all that it has started?"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from tests.support.servers import until
+
+from agent_health.adapter import warden
+from agent_health.adapter.agent_process import AgentProcess, Job
+from agent_health.adapter.output import OutputCopy
+from agent_health.errors import CommandFailed
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("daemon", "w").write(str(os.getpid()))
+        time.sleep(1000)
+    os._exit(0)
+while not os.path.exists("daemon") or not open("daemon").read():
+    time.sleep(0.01)
+"""
+"""Leaves a process behind that is in a session of its own and nobody's child."""
+
+
+@asynccontextmanager
+async def running(
+    directory: Path, *command: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> AsyncIterator[AgentProcess]:
+    fd, nowhere = os.open(directory, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)
+    output = OutputCopy(fd, stdout_to=nowhere, stderr_to=nowhere)
+    os.close(fd)
+    whole = {"PATH": os.environ["PATH"], **environment}
+    process = None
+    try:
+        process = await AgentProcess.start(
+            Job(command=command, environment=whole, directory=directory), output
+        )
+        async with asyncio.timeout(60):
+            yield process
+    finally:
+        if process is not None:
+            await process.kill()
+        output.finish()
+        os.close(nowhere)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def is_alive(pid: int) -> bool:
+    return pid in warden.processes()
+
+
+def pid_in(file: Path) -> int:
+    return until(f"{file.name} is written", lambda: file.exists() and int(file.read_text() or "0"))
+
+
+@pytest.mark.parametrize(("code", "expected"), [("exit 0", 0), ("exit 7", 7), ("kill -SEGV $$", -11)])
+async def test_its_exit_code_is_told(tmp_path: Path, code: str, expected: int) -> None:
+    async with running(tmp_path, "sh", "-c", code) as process:
+        assert await process.wait() == expected
+        await process.wait_gone()
+
+
+async def test_it_gets_its_environment_and_nothing_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_secret")
+    code = "import json, os; print(json.dumps([dict(os.environ), sorted(os.listdir('/proc/self/fd'))]))"
+    odd = {"ODD": os.fsdecode(b"\xff\xfe ok"), "LANG": "C"}
+    async with running(tmp_path, *python(code), environment=odd) as process:
+        assert await process.wait() == 0
+        await process.wait_gone()
+    environment, descriptors = json.loads((tmp_path / "stdout.log").read_text())
+    assert environment.pop("LC_CTYPE", None) in {None, "C.UTF-8"}  # Python's own, in the child
+    assert environment == {"PATH": os.environ["PATH"], **odd}
+    # The fourth is that of the directory which is listed.
+    assert descriptors == ["0", "1", "2", "3"]
+
+
+async def test_signals_are_as_usual_for_it_and_it_leads_a_session_of_its_own(tmp_path: Path) -> None:
+    code = (
+        "import os, signal; "
+        "print([n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN "
+        "and n not in (signal.SIGPIPE, signal.SIGXFSZ)], signal.pthread_sigmask(0, []), "
+        "os.getpid() == os.getpgid(0) == os.getsid(0))"
+    )
+    async with running(tmp_path, *python(code)) as process:
+        await process.wait_gone()
+    assert (tmp_path / "stdout.log").read_text() == "[] set() True\n"
+
+
+async def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match="No such file"):
+        async with running(tmp_path, "no-such-program-here"):
+            pass
+    (tmp_path / "text").write_text("not a program")
+    with pytest.raises(CommandFailed, match="Permission denied"):
+        async with running(tmp_path, str(tmp_path / "text")):
+            pass
+
+
+async def test_who_is_asked_to_end_may_clean_up(tmp_path: Path) -> None:
+    code = "trap 'echo bye; exit 3' TERM; echo ready > ready; while :; do sleep 0.05; done"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        until("it is ready", (tmp_path / "ready").exists)
+        assert await process.end(30, asyncio.Event())
+        assert await process.wait() == 3
+    assert (tmp_path / "stdout.log").read_text() == "bye\n"
+
+
+async def test_who_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> None:
+    code = "trap '' TERM; echo $$ > ready; while :; do sleep 0.05; done"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        pid = pid_in(tmp_path / "ready")
+        assert await process.end(0.2, asyncio.Event())
+        assert await process.wait() == -signal.SIGKILL
+        assert not is_alive(pid)
+
+
+async def test_hurry_ends_the_grace(tmp_path: Path) -> None:
+    code = "trap '' TERM; echo $$ > ready; while :; do sleep 0.05; done"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        pid_in(tmp_path / "ready")
+        hurry = asyncio.Event()
+        hurry.set()
+        assert await process.end(10_000, hurry)
+
+
+async def test_what_it_leaves_behind_is_ended_with_it_also_out_of_its_group(tmp_path: Path) -> None:
+    async with running(tmp_path, *python(DAEMON)) as process:
+        assert await process.wait() == 0
+        pid = pid_in(tmp_path / "daemon")
+        assert is_alive(pid)
+        assert await process.end(30, asyncio.Event())
+        assert not is_alive(pid)
+
+
+async def test_a_stopped_agent_hears_that_it_has_to_end(tmp_path: Path) -> None:
+    code = "trap 'exit 5' TERM; echo $$ > ready; while :; do sleep 0.05; done"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        os.kill(pid_in(tmp_path / "ready"), signal.SIGSTOP)
+        assert await process.end(30, asyncio.Event())
+        assert await process.wait() == 5
+
+
+async def test_a_warden_that_is_killed_takes_the_agent_with_it(tmp_path: Path) -> None:
+    code = f"import subprocess\nsubprocess.Popen(['sleep', '1000'])\n{DAEMON}time.sleep(1000)"
+    async with running(tmp_path, *python(code)) as process:
+        pid_in(tmp_path / "daemon")
+        assert process.pid is not None
+        group = {pid for pid, (_, group, _) in warden.processes().items() if group == process.pid}
+        assert len(group) == 2
+        os.kill(warden.processes()[process.pid][0], signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+        await process.wait_gone()
+        assert not group & warden.processes().keys()
+    os.kill(pid_in(tmp_path / "daemon"), signal.SIGKILL)
+
+
+def test_case_25_an_adapter_that_is_killed_leaves_nothing_of_its_agent_behind(tmp_path: Path) -> None:
+    adapter = (
+        "import asyncio, sys; from pathlib import Path; sys.path.insert(0, 'tests'); "
+        "from tests.adapter.test_agent_process import running\n"
+        "async def main():\n"
+        f"    async with running(Path({str(tmp_path)!r}), sys.executable, '-c', sys.argv[1]):\n"
+        "        await asyncio.sleep(1000)\n"
+        "asyncio.run(main())"
+    )
+    code = f"{DAEMON}open('agent', 'w').write(str(os.getpid())); time.sleep(1000)"
+    with subprocess.Popen([*python(adapter), code]) as started:
+        pids = {pid_in(tmp_path / name) for name in ("daemon", "agent")}
+        below = set(warden.descendants(started.pid))
+        assert pids <= below
+        started.kill()
+    until("nothing is left", lambda: not below & warden.processes().keys())
+
+
+async def test_the_end_of_its_output_is_kept(tmp_path: Path) -> None:
+    code = "import sys\nfor n in range(400_000): print(n)\nprint('last', file=sys.stderr)"
+    async with running(tmp_path, *python(code)) as process:
+        assert await process.wait() == 0
+        await process.wait_gone()
+    newer, older = tmp_path / "stdout.log", tmp_path / "stdout.log.older"
+    kept = older.read_text() + newer.read_text()
+    assert 512 * 1024 <= len(kept) <= 1024 * 1024
+    assert kept.endswith("399998\n399999\n")
+    assert (tmp_path / "stderr.log").read_text() == "last\n"

@@ -1,0 +1,273 @@
+"""How is one task worked at, from its grant to its end?"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.adapting import World, python, shell
+from tests.support.servers import until
+
+from agent_health.adapter import warden
+from agent_health.adapter.held_work import HeldWork
+from agent_health.adapter.task_run import BUDGET_GONE
+from agent_health.client.registry_errors import Stale
+from agent_health.client.registry_tasks import HeldRun
+
+SLEEPER = shell("echo $$ > pid; exec sleep 1000")
+
+
+def pid_in(file: Path) -> int:
+    return until(f"{file.name} is written", lambda: file.exists() and int(file.read_text() or "0"))
+
+
+async def written(file: Path) -> int:
+    """Wait for a process number without keeping the loop from its work."""
+    return await asyncio.to_thread(pid_in, file)
+
+
+async def test_exit_code_0_hands_the_task_in_with_the_output_file(world: World) -> None:
+    code = """echo '{"page": "index.html"}' > $AGENT_HEALTH_WORKSPACE/output.json"""
+    async with world.adapting(*shell(code)) as adapter:
+        assert (await adapter.outcome()).is_done
+    after = await world.now()
+    assert (after.status, after.output) == ("review", {"page": "index.html"})
+    # Nothing of a run that is done is kept.
+    assert list((world.directory / "runs").iterdir()) == []
+
+
+async def test_it_gets_the_lease_its_input_and_no_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_ours")
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", "postgresql://user:secret@host/db")
+    monkeypatch.setenv("OTHERS", "kept")
+    monkeypatch.setenv("HIDDEN", "secret")
+    seen = world.directory / "seen.json"
+    code = (
+        "import json, os; from pathlib import Path; work = Path.cwd(); "
+        f"Path({str(seen)!r}).write_text(json.dumps([dict(os.environ), sorted(os.listdir()), "
+        "json.loads((work / 'input.json').read_text()), work.stat().st_mode & 0o777, str(work)]))"
+    )
+    async with world.adapting(*python(code), hidden=["HIDDEN"]) as adapter:
+        await adapter.outcome()
+        granted = await adapter.until("granted")
+        own_key = adapter.keys.current()
+    environment, files, given, mode, at = json.loads(seen.read_text())
+    assert (given, mode) == ({"brief": "b"}, 0o700)
+    assert files == ["input.json", "stderr.log", "stdout.log"]
+    ours = {name[13:]: value for name, value in environment.items() if name.startswith("AGENT_HEALTH_")}
+    lease = json.loads(ours.pop("LEASE"))
+    assert ours == {
+        "TASK_ID": world.task.task_id,
+        "RUN_ID": granted.run_id,
+        "FENCING_TOKEN": "1",
+        "LEASE_EXPIRES_AT": lease["leaseExpiresAt"],
+        "WORKSPACE": str(world.directory / "runs" / str(granted.run_id)),
+    }
+    assert lease == {
+        "taskId": world.task.task_id,
+        "runId": granted.run_id,
+        "leaseExpiresAt": lease["leaseExpiresAt"],
+        "fencingToken": 1,
+        "budgetEnvelope": {"tokens": 0, "usd": 0},
+        "workspacePath": ours["WORKSPACE"],
+    }
+    assert at == ours["WORKSPACE"]
+    assert environment["OTHERS"] == "kept"
+    assert "HIDDEN" not in environment
+    assert own_key is not None
+    assert not {own_key, "ahk_ours"} & set(environment.values())
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "exit_code"),
+    [("exit 3", "crash", 3), ("kill -KILL $$", "crash", -9), ("exit 77", "auth", 77)],
+)
+async def test_a_run_without_a_result_is_released_and_its_workspace_kept(
+    world: World, code: str, reason: str, exit_code: int
+) -> None:
+    async with world.adapting(*shell(f"echo so far; {code}")) as adapter:
+        outcome = await adapter.outcome()
+        assert (outcome.end.exit_reason, outcome.exit_code, outcome.is_done) == (reason, exit_code, False)
+        assert (adapter.workspace() / "stdout.log").read_text() == "so far\n"
+        note = json.loads((world.directory / "runs" / f"{adapter.workspace().name}.json").read_text())
+    assert (note["task_id"], note["exit_reason"], note["exit_code"]) == (
+        world.task.task_id,
+        reason,
+        exit_code,
+    )
+    assert await world.runs() == [(reason, exit_code)]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("echo '[1]' > $OUT", "output.json: expected a JSON object"),
+        ("echo '{' > $OUT", "output.json: expected a JSON object"),
+        ("head -c 300000 /dev/zero > $OUT", "output.json: expected at most"),
+        ("mkfifo $OUT", "output.json: expected a JSON object"),
+        ("ln -s /etc/hostname $OUT", "output.json: expected a readable file"),
+    ],
+)
+async def test_an_output_that_cannot_be_handed_in_is_a_crash_with_a_reason(
+    world: World, code: str, said: str
+) -> None:
+    async with world.adapting(*shell(f"OUT=$AGENT_HEALTH_WORKSPACE/output.json; {code}")) as adapter:
+        outcome = await adapter.outcome()
+        assert said in outcome.text
+    assert await world.runs() == [("crash", 0)]
+
+
+async def test_exit_code_0_may_be_no_result(world: World) -> None:
+    async with world.adapting("true", completes_on_exit=False) as adapter:
+        await adapter.outcome()
+    assert await world.runs() == [("crash", 0)]
+
+
+async def test_who_takes_too_long_is_ended_with_all_that_it_started(world: World) -> None:
+    code = "sleep 1000 & echo $! > $AGENT_HEALTH_WORKSPACE/pid; trap '' TERM; while :; do sleep 0.1; done"
+    async with world.adapting(*shell(code), timeout_s=0.5, grace_s=0.2) as adapter:
+        outcome = await adapter.outcome()
+        assert (outcome.end.exit_reason, outcome.exit_code) == ("timeout", -9)
+        assert pid_in(adapter.workspace() / "pid") not in warden.processes()
+    assert await world.runs() == [("timeout", -9)]
+
+
+async def test_a_task_that_is_cancelled_ends_its_agent(world: World) -> None:
+    world = await world.leased_for(2.0)
+    async with world.adapting(*SLEEPER) as adapter:
+        await adapter.until("started")
+        pid = await written(adapter.workspace() / "pid")
+        await world.client.tasks.cancel(world.task.task_id)
+        outcome = await adapter.outcome()
+        assert (outcome.end.exit_reason, outcome.exit_code) == ("lease_expired", -15)
+        assert "412" in (await adapter.until("stopping")).text
+        assert pid not in warden.processes()
+        assert adapter.workspace().is_dir()
+
+
+async def test_a_lease_is_renewed_while_its_agent_works(world: World) -> None:
+    world = await world.leased_for(2.0)
+    async with world.adapting("sleep", "3") as adapter:
+        assert (await adapter.outcome()).is_done
+    assert (await world.now()).status == "review"
+
+
+async def test_case_23_the_next_run_gets_the_latest_report_and_a_new_token(world: World) -> None:
+    async with world.adapting(*SLEEPER) as adapter:
+        granted = await adapter.until("started")
+        pid = await written(adapter.workspace() / "pid")
+        first = HeldRun(task_id=world.task.task_id, run_id=str(granted.run_id), fencing_token=1)
+        async with adapter.client() as own:
+            await own.tasks.report_progress(
+                first, {"summary": "half of it", "nextStep": "the rest"}, idempotency_key="1"
+            )
+        os.kill(pid, 9)
+        await adapter.outcome()
+    code = "cat $AGENT_HEALTH_WORKSPACE/latest_report.json; echo $AGENT_HEALTH_FENCING_TOKEN; exit 1"
+    async with replace(world, directory=world.directory / "2").adapting(*shell(code)) as adapter:
+        await adapter.outcome()
+        said = (adapter.workspace() / "stdout.log").read_text()
+        report, end = json.JSONDecoder().raw_decode(said)
+        assert (report["summary"], report["nextStep"]) == ("half of it", "the rest")
+        assert int(said[end:]) > first.fencing_token
+
+
+async def test_what_cannot_be_started_is_given_back_at_once_and_ends_the_adapter(world: World) -> None:
+    async with world.adapting("no-such-program") as adapter:
+        outcome = await adapter.outcome()
+        assert not outcome.could_start
+    assert await world.runs() == [("killed", None)]
+    assert (await world.now()).status == "queued"
+
+
+@dataclass(frozen=True)
+class Place:
+    url: str = "http://127.0.0.1:1/mcp"
+    run_token: str = "ahr_token"
+
+
+def tools(deed: Callable[[HeldWork], Any], when: Path) -> Callable[[HeldWork], Any]:
+    """A tool proxy that does one thing as soon as a file is there."""
+
+    @asynccontextmanager
+    async def open_tools(held: HeldWork) -> AsyncIterator[Place]:
+        async def act() -> None:
+            await asyncio.to_thread(until, "the agent is ready", when.exists)
+            await deed(held)
+
+        acting = asyncio.create_task(act())
+        try:
+            yield Place()
+        finally:
+            acting.cancel()
+            await asyncio.gather(acting, return_exceptions=True)
+
+    return open_tools
+
+
+async def test_an_agent_that_hands_its_task_in_itself_may_say_good_bye(world: World) -> None:
+    ready, done = world.directory / "ready", world.directory / "done"
+
+    async def complete(held: HeldWork) -> None:
+        assert held.is_held()
+        await held.registry.tasks.mark_complete(held.run, {"by": "tool"})
+        held.ended("mark_complete")
+        assert not held.is_held()
+        done.touch()
+
+    told = "$AGENT_HEALTH_PROXY_URL $AGENT_HEALTH_RUN_TOKEN"
+    code = f"echo {told} > {ready}; until test -e {done}; do sleep 0.05; done; exit 9"
+    async with world.adapting(*shell(code), open_tools=tools(complete, ready)) as adapter:
+        outcome = await adapter.outcome()
+        assert (outcome.end.exit_reason, outcome.exit_code, outcome.is_done) == ("completed", 9, True)
+    assert ready.read_text() == "http://127.0.0.1:1/mcp ahr_token\n"
+    assert (await world.now()).output == {"by": "tool"}
+
+
+async def test_an_agent_that_goes_on_after_that_is_ended(world: World) -> None:
+    async def ask(held: HeldWork) -> None:
+        await held.registry.tasks.request_human_help(held.run, "which logo?")
+        held.ended("request_human_help")
+
+    ready = world.directory / "ready"
+    opened = tools(ask, ready)
+    async with world.adapting(
+        *shell(f"touch {ready}; exec sleep 1000"), open_tools=opened, grace_s=0.2
+    ) as adapter:
+        outcome = await adapter.outcome()
+        assert (outcome.end.exit_reason, outcome.exit_code) == ("completed", -15)
+    assert (await world.now()).status == "handoff"
+
+
+async def test_an_agent_whose_budget_is_gone_is_ended_and_people_are_asked_if_that_is_wanted(
+    world: World,
+) -> None:
+    async def spend(held: HeldWork) -> None:
+        held.budget_gone()
+
+    ready = world.directory / "ready"
+    opened = tools(spend, ready)
+    async with world.adapting(
+        *shell(f"touch {ready}; exec sleep 1000"),
+        open_tools=opened,
+        stops_on_budget=True,
+    ) as adapter:
+        assert (await adapter.outcome()).end.exit_reason == "killed"
+    after = await world.now()
+    assert (after.status, after.explanation) == ("handoff", BUDGET_GONE)
+    assert (await world.client.leases.list()).leases == []
+
+
+async def test_a_late_write_of_a_run_that_was_released_is_refused(world: World) -> None:
+    async with world.adapting("false") as adapter:
+        granted = await adapter.until("granted")
+        await adapter.outcome()
+        late = HeldRun(task_id=world.task.task_id, run_id=str(granted.run_id), fencing_token=1)
+        async with adapter.client() as own:
+            with pytest.raises(Stale):
+                await own.tasks.mark_complete(late, {"late": True})

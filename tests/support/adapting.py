@@ -1,0 +1,255 @@
+"""How does a test run an adapter: in its own loop, or as a process that may be killed?"""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tests.support.registry_server import KEYS, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
+
+from agent_health.access import Role
+from agent_health.adapter.adapter import Adapter, Wanted
+from agent_health.adapter.task_run import OpenTools, RunOutcome, RunSettings
+from agent_health.adapter.telling import Told
+from agent_health.adapter.workspaces import Workspaces
+from agent_health.agent.own_key import AgentKeys
+from agent_health.agent.place import Place
+from agent_health.agent.profile import AgentProfile
+from agent_health.client import RegistryClient
+from agent_health.task_record import TaskRecord
+
+POOL = "coder"
+_NUMBERS = itertools.count(1)
+"""Of agents: what each was told once, it keeps in a directory that is gone with its test."""
+
+
+class Adapting:
+    """An adapter that lives in the test's own loop."""
+
+    def __init__(
+        self,
+        registry: RegistryServer,
+        directory: Path,
+        command: Sequence[str],
+        *,
+        agent_id: str | None = None,
+        wanted: Wanted | None = None,
+        open_tools: OpenTools | None = None,
+        drain_s: float = 120.0,
+        **settings: Any,
+    ) -> None:
+        self.directory = directory
+        self.told: list[Told] = []
+        self._has_come = asyncio.Event()
+        own_key = directory / "own.key"
+        self.keys = AgentKeys(key=KEYS[Role.ENROLL], key_file=own_key, environment={})
+        self.workspaces = Workspaces(directory / "runs")
+        self._nowhere = os.open(os.devnull, os.O_WRONLY)
+        given = RunSettings(
+            command=command,
+            environment=dict(os.environ),
+            stdout_to=self._nowhere,
+            stderr_to=self._nowhere,
+            **settings,
+        )
+        self._url = registry.url
+        self.adapter = Adapter(
+            Place(
+                AgentProfile(agent_id=agent_id or f"coder-{next(_NUMBERS)}", role_id=POOL, capacity=1),
+                self.keys,
+                registry.url,
+            ),
+            self.client,
+            wanted=wanted or Wanted(role_id=POOL, is_once=True),
+            settings=given,
+            workspaces=self.workspaces,
+            tell=self._take,
+            open_tools=open_tools,
+            drain_s=drain_s,
+            # Waits between tries are as short as they may be.
+            chance=lambda: 0.0,
+        )
+        self.living = asyncio.create_task(self.adapter.run())
+
+    def client(self) -> RegistryClient:
+        """Ask the registry as the agent."""
+        return RegistryClient(self._url, key=self.keys.current())
+
+    def _take(self, told: Told) -> None:
+        self.told.append(told)
+        self._has_come.set()
+
+    async def until(self, what: str, text: str = "") -> Told:
+        """Wait until this is told."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                for told in self.told:
+                    if told.what == what and text in told.text:
+                        return told
+                assert not self.living.done(), self.said()
+                self._has_come.clear()
+                await self._has_come.wait()
+
+    async def outcome(self) -> RunOutcome:
+        """Wait for its end; return what came of its last run."""
+        outcome = await asyncio.wait_for(asyncio.shield(self.living), 2 * PATIENCE_SECONDS)
+        assert outcome is not None, self.said()
+        return outcome
+
+    def said(self) -> list[tuple[str, str]]:
+        """All that was told."""
+        return [(told.what, told.text) for told in self.told]
+
+    def workspace(self) -> Path:
+        """The one workspace that is there."""
+        (found,) = [path for path in (self.directory / "runs").glob("run_*") if path.is_dir()]
+        return found
+
+    async def close(self) -> None:
+        if not self.living.done():
+            self.adapter.drain("the test ends")
+            self.adapter.drain("the test ends")
+        await asyncio.gather(self.living, return_exceptions=True)
+        self.workspaces.__exit__()
+        os.close(self._nowhere)
+
+
+@asynccontextmanager
+async def adapting(
+    registry: RegistryServer, directory: Path, *command: str, **settings: Any
+) -> AsyncIterator[Adapting]:
+    """Run an adapter until the block ends; it leaves at once then."""
+    adapting = Adapting(registry, directory, command, **settings)
+    try:
+        yield adapting
+    finally:
+        await adapting.close()
+
+
+def shell(code: str) -> tuple[str, ...]:
+    """A command."""
+    return ("sh", "-c", code)
+
+
+def python(code: str) -> tuple[str, ...]:
+    """A command."""
+    return (sys.executable, "-c", code)
+
+
+@dataclass(frozen=True)
+class World:
+    """A task in the queue of a pool, and room for an adapter that takes it."""
+
+    registry: RegistryServer
+    client: RegistryClient
+    directory: Path
+    task: TaskRecord
+
+    def adapting(self, *command: str, **settings: Any) -> AbstractAsyncContextManager[Adapting]:
+        """Run an adapter for one task."""
+        return adapting(self.registry, self.directory, *command, **settings)
+
+    async def leased_for(self, seconds: float) -> "World":
+        """Put a task with a short lease in its place."""
+        await self.client.tasks.cancel(self.task.task_id)
+        return replace(self, task=await new_task(self.client, lease_seconds=seconds))
+
+    async def now(self) -> TaskRecord:
+        """The task as it is now."""
+        return await self.client.tasks.get(self.task.task_id)
+
+    async def runs(self) -> list[tuple[str | None, int | None]]:
+        """How its runs ended, the newest first."""
+        return [(run.exit_reason, run.exit_code) for run in (await self.now()).runs]
+
+
+async def new_task(client: RegistryClient, **members: Any) -> TaskRecord:
+    """Put a task into the queue that may be tried again at once."""
+    given = {"role_id": POOL, "input": {"brief": "b"}, "backoff_seconds": 0.0, **members}
+    return await client.tasks.create("Write it", **given)
+
+
+class AdapterProcess:
+    """`agent-health run --json`, as people start it."""
+
+    def __init__(
+        self, registry: RegistryServer, directory: Path, *arguments: str, key: str | None = None
+    ) -> None:
+        environment = {
+            **os.environ,
+            "AGENT_HEALTH_KEY": key or KEYS[Role.ENROLL],
+            "AGENT_HEALTH_REGISTRY": registry.url,
+        }
+        self.process = subprocess.Popen(
+            [SCRIPTS / "agent-health", "run", "--json", "--workspaces", directory / "runs", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            cwd=directory,
+        )
+        self.lines: list[dict[str, Any]] = []
+        self.errors: list[str] = []
+        self._readers = [
+            threading.Thread(target=self._read, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(json.loads(line))
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.errors.append(line.decode())
+
+    def until(self, what: str) -> dict[str, Any]:
+        """Wait until this is told."""
+
+        def look() -> dict[str, Any] | None:
+            found = [line for line in self.lines if line["what"] == what]
+            assert found or self.process.poll() is None, (self.lines, self.errors)
+            return found[0] if found else None
+
+        return until(f"{what} is told", look)
+
+    def end(self) -> int:
+        """Wait for its end; return its exit code."""
+        code = self.process.wait(2 * PATIENCE_SECONDS)
+        for reader in self._readers:
+            reader.join(PATIENCE_SECONDS)
+        return code
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.end()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+@contextmanager
+def adapter_process(
+    registry: RegistryServer, directory: Path, *arguments: str, key: str | None = None
+) -> Iterator[AdapterProcess]:
+    """Run the command until the block ends; it is killed then, if it is still there."""
+    started = AdapterProcess(registry, directory, *arguments, key=key)
+    try:
+        yield started
+    finally:
+        started.close()

@@ -1,0 +1,61 @@
+"""Why did a run end, and what is its task told?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_health.run_end import RunEnd, Stop, Telling, judge_end
+from agent_health.task import TOLD_BY_HOLDER, ExitReason
+
+CODES = st.integers(-64, 255)
+STOPS = st.none() | st.sampled_from([stop for stop in Stop if stop is not Stop.OVER])
+
+
+@pytest.mark.parametrize(
+    ("stopped", "exit_code", "expected"),
+    [
+        (None, 0, ("completed", "complete")),
+        (None, 1, ("crash", "release")),
+        (None, -9, ("crash", "release")),
+        (None, 77, ("auth", "release")),
+        (Stop.LOST, -15, ("lease_expired", "nothing")),
+        (Stop.EXPIRED, -15, ("lease_expired", "nothing")),
+        (Stop.UNAUTHORIZED, -15, ("auth", "nothing")),
+        (Stop.TIMEOUT, -15, ("timeout", "release")),
+        (Stop.BUDGET, -15, ("killed", "help")),
+        (Stop.DRAIN, -15, ("killed", "release")),
+        (Stop.DRAIN, 0, ("completed", "complete")),
+    ],
+)
+def test_how_it_ended_decides_what_is_told(
+    stopped: Stop | None, exit_code: int, expected: tuple[str, str]
+) -> None:
+    end = judge_end(stopped, exit_code, has_ended_run=False, completes_on_exit=True)
+    assert (end.exit_reason, end.telling) == expected
+
+
+@given(stopped=STOPS | st.just(Stop.OVER), exit_code=CODES, completes_on_exit=st.booleans())
+def test_an_agent_that_ended_its_run_itself_is_done_whatever_came_then(
+    *, stopped: Stop | None, exit_code: int, completes_on_exit: bool
+) -> None:
+    end = judge_end(stopped, exit_code, has_ended_run=True, completes_on_exit=completes_on_exit)
+    assert end == RunEnd(ExitReason.COMPLETED, Telling.NOTHING)
+    assert end.is_done
+
+
+@given(stopped=STOPS, exit_code=CODES, completes_on_exit=st.booleans())
+def test_a_release_tells_what_a_holder_may_tell_and_who_lost_the_lease_tells_nothing(
+    *, stopped: Stop | None, exit_code: int, completes_on_exit: bool
+) -> None:
+    end = judge_end(stopped, exit_code, has_ended_run=False, completes_on_exit=completes_on_exit)
+    if end.telling is Telling.RELEASE:
+        assert end.exit_reason in TOLD_BY_HOLDER
+    if stopped in {Stop.LOST, Stop.EXPIRED, Stop.UNAUTHORIZED}:
+        assert end.telling is Telling.NOTHING
+    assert end.is_done == (end.telling is Telling.COMPLETE)
+
+
+@given(STOPS)
+def test_without_completion_on_exit_nobody_completes_for_the_agent(stopped: Stop | None) -> None:
+    end = judge_end(stopped, 0, has_ended_run=False, completes_on_exit=False)
+    assert not end.is_done
