@@ -49,6 +49,8 @@ def fault_in(words: list[str]) -> str | None:
     options = [(*parameter.opts, *parameter.secondary_opts) for parameter in command.params]
     known = {option for names in options for option in names}
     known |= {"--help", "-h"}
+    # What stands behind the two dashes is another program's.
+    words = words[: words.index("--")] if "--" in words else words
     given = [word.partition("=")[0] for word in words if word.startswith("-")]
     return next((option for option in given if option not in known), None)
 

@@ -30,6 +30,9 @@ MAX_CALLS_AT_ONCE: Final = 256
 MIN_ANSWER_BYTES: Final = 1_024
 MAX_ANSWER_BYTES: Final = 16 * 1_048_576
 
+EVERYBODYS: Final = frozenset({"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "USER"})
+"""Variables that are no secret, whoever names them."""
+
 NAME_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,31}$"
 TOOL_PATTERN: Final = "^[A-Za-z0-9_./-]{1,128}$"
 PREFIX_PATTERN: Final = "^[A-Za-z0-9_.-]{0,32}$"
@@ -210,6 +213,15 @@ class Upstreams(_Settings):
         for name, upstream in self.upstreams.items():
             for tool in upstream.tools:
                 yield name, tool
+
+    def variables(self) -> set[str]:
+        """Return which variables of ours hold what the servers are to know: the agent is not."""
+        sources = (
+            source
+            for upstream in self.upstreams.values()
+            for source in (*upstream.environment.values(), *upstream.headers.values())
+        )
+        return {source.variable for source in sources if source.variable is not None} - EVERYBODYS
 
     def price_of(self, upstream: str, tool: str) -> Price | None:
         """Return what a call of a tool costs; None if it is not offered."""

@@ -26,8 +26,12 @@ from agent_health.cli.terminal import printable
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from agent_health.adapter.adapter import Adapter
+    from agent_health.adapter.held_work import HeldWork
     from agent_health.adapter.task_run import RunOutcome
+    from agent_health.adapter.tool_proxy import OpenProxy
 
 EXIT_NO_RESULT: Final = 4
 """The run ended, and not with a result that the registry took."""
@@ -97,6 +101,10 @@ def run(
             help="For the task in progress when this is asked to end; else 120s.",
         ),
     ] = None,
+    tools: Annotated[
+        Path | None,
+        typer.Option("--tools", metavar="FILE", help="Names further tools, and their prices (YAML)."),
+    ] = None,
     complete_on_exit: Annotated[
         bool,
         typer.Option(
@@ -151,6 +159,8 @@ def run(
     from agent_health.adapter import warden  # noqa: PLC0415
     from agent_health.adapter.adapter import DRAIN_SECONDS, Adapter, Wanted  # noqa: PLC0415
     from agent_health.adapter.task_run import GRACE_SECONDS, RunSettings  # noqa: PLC0415
+    from agent_health.adapter.tool_proxy import open_tool_proxy  # noqa: PLC0415
+    from agent_health.adapter.upstreams_file import read_upstreams  # noqa: PLC0415
     from agent_health.adapter.workspaces import KEEP_SECONDS, Workspaces  # noqa: PLC0415
     from agent_health.agent.own_key import AgentKeys  # noqa: PLC0415
     from agent_health.agent.place import Place  # noqa: PLC0415
@@ -160,6 +170,11 @@ def run(
     from agent_health.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
 
     found = _found(command)
+    upstreams = None if tools is None else read_upstreams(tools)
+
+    def open_tools(held: "HeldWork") -> "AbstractAsyncContextManager[OpenProxy]":
+        return open_tool_proxy(held, upstreams)
+
     named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
     profile = AgentProfile(
         **named,
@@ -185,6 +200,7 @@ def run(
             timeout_s=timeout,
             completes_on_exit=complete_on_exit,
             stops_on_budget=stop_on_budget,
+            hidden=frozenset() if upstreams is None else upstreams.variables(),
             stdout_to=2 if as_json else 1,
         )
 
@@ -196,6 +212,7 @@ def run(
                 settings=settings,
                 workspaces=places,
                 tell=tell,
+                open_tools=open_tools,
                 keep_s=KEEP_SECONDS if keep is None else keep,
                 drain_s=drain_s,
             )
