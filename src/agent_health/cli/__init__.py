@@ -23,6 +23,8 @@
     watched_agents.py   whose sessions are watched, and with which keys do they beat?
     mcp.py              how do models get agent-health as tools?
     serve.py            how is the server started?
+    doctor.py           is this set-up in order, and if not, what is there to do?
+    examination.py      what can be wrong with a set-up, and how is that found out?
     migrate.py          is the database of this version?
     keys.py             who gets a key?
     backup.py           how does all that the registry knows get into a file, and back?

@@ -14,6 +14,7 @@ from agent_health.cli.census import census
 from agent_health.cli.check import check
 from agent_health.cli.crawl import crawl
 from agent_health.cli.directories import directories
+from agent_health.cli.doctor import doctor
 from agent_health.cli.erase import erase
 from agent_health.cli.events import events
 from agent_health.cli.keys import keys
@@ -103,6 +104,7 @@ def _agent_health(
       agent-health run --pool coder -- ./agent.sh
       agent-health events tail
       agent-health serve
+      agent-health doctor
 
     \b
     Every command explains itself, its exit codes too:
@@ -132,6 +134,7 @@ _application.add_typer(watch_activity, context_settings=_CONTEXT)
 _application.command(context_settings=_CONTEXT)(mcp)
 _application.command(context_settings=_CONTEXT)(serve)
 _application.command(context_settings=_CONTEXT)(migrate)
+_application.command(context_settings=_CONTEXT)(doctor)
 _application.add_typer(keys, context_settings=_CONTEXT)
 _application.command(context_settings=_CONTEXT)(backup)
 _application.command(context_settings=_CONTEXT)(restore)

@@ -1,0 +1,183 @@
+import json
+import socket
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from tests.support.databases import bare_url
+from tests.support.registry_server import KEYS, registry_server
+
+from agent_health.access import Role, key_of
+from agent_health.cli import examination, main
+from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def _bare_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (KEY_VARIABLE, URL_VARIABLE, "AGENT_HEALTH_SERVER_DATABASE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def port() -> str:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        return str(taken.getsockname()[1])
+
+
+class Examined:
+    """What the doctor found."""
+
+    def __init__(self, code: int, told: dict[str, Any]) -> None:
+        self.code = code
+        self.findings = told["findings"]
+        assert told["is_well"] is (code == 0)
+
+    def of(self, about: str, verdict: str) -> list[str]:
+        return [
+            f"{found['told']}; {found['advice']}"
+            for found in self.findings
+            if (found["about"], found["verdict"]) == (about, verdict)
+        ]
+
+
+def examine(capsys: pytest.CaptureFixture[str], *arguments: str) -> Examined:
+    code = main(["doctor", "--json", *arguments])
+    return Examined(code, json.loads(capsys.readouterr().out))
+
+
+def test_what_is_not_there_yet_is_no_fault(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = examine(capsys, "--port", port)
+    assert found.code == 0
+    assert "agent-health serve" in found.of("database", "skipped")[0]
+    assert found.of("port", "ok")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registry_in_order_is_told_so(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with registry_server(tmp_path) as server:
+        key = tmp_path / "reader.key"
+        key.write_text(KEYS[Role.READER])
+        key.chmod(0o600)
+        given = ["--database", server.database_url, "--registry", server.url, "--key-file", str(key)]
+        found = examine(capsys, *given, "--port", str(server.port))
+        assert found.code == 0
+        assert found.of("registry", "ok")
+        assert found.of("key", "ok")
+        assert len(found.of("clock", "ok")) == 2
+        assert "a server is at work" in found.of("port", "ok")[0]
+        assert found.of("keys", "ok")
+        assert KEYS[Role.READER] not in json.dumps(found.findings)
+
+        key.write_text(key_of(b"z" * 32))
+        key.chmod(0o644)
+        found = examine(capsys, *given, "--port", port)
+        assert found.code == 1
+        assert "does not know it" in found.of("key", "fault")[0]
+        assert "chmod 600" in found.of("key", "warning")[0]
+
+
+def test_a_database_of_another_kind_is_told(
+    database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = bare_url(database_kind, tmp_path)
+    if database_kind == "sqlite":
+        with closing(sqlite3.connect(tmp_path / Path(url).name)) as foreign:
+            foreign.execute("CREATE TABLE other (x)")
+    found = examine(capsys, "--port", port, "--database", url)
+    assert found.code == 1
+    assert "agent-health migrate" in found.of("database", "fault")[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sqlite:///nowhere/x.db", "mkdir -p nowhere"),
+        ("postgresql://u:hunter2@127.0.0.1:1/x", "is PostgreSQL running"),
+        ("mysql://u:hunter2@h/x", "expected"),
+        ("hunter2", "postgresql://USER@HOST/NAME"),
+    ],
+)
+def test_a_database_that_cannot_be_is_told_without_its_password(
+    url: str, told: str, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = examine(capsys, "--port", port, "--database", url)
+    assert found.code == 1
+    assert any(told in text for text in found.of("database", "fault"))
+    assert "hunter2" not in json.dumps(found.findings)
+
+
+def test_a_file_that_is_no_database_is_told(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.db").write_bytes(b"no database" * 1_000)
+    found = examine(capsys, "--port", port, "--database", "sqlite:///x.db")
+    assert "damaged" in found.of("database", "fault")[0]
+    assert "chmod 600" in found.of("database", "warning")[0]
+
+
+def test_a_port_that_is_taken_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "ASK_SECONDS", 0.1)
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        found = examine(capsys, "--port", str(taken.getsockname()[1]))
+    assert "--port" in found.of("port", "fault")[0]
+
+
+@pytest.mark.parametrize(("days", "verdict"), [(100, "ok"), (5, "warning"), (-1, "fault")])
+def test_a_certificate_tells_when_it_ends(
+    days: int, verdict: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begins = datetime.now(UTC) - timedelta(days=30)
+    issued = trustme.CA().issue_cert(
+        "localhost", not_before=begins, not_after=datetime.now(UTC) + timedelta(days=days)
+    )
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "key.pem").chmod(0o600)
+    found = examine(capsys, "--port", port, "--tls-certificate", "cert.pem", "--tls-key", "key.pem")
+    assert len(found.of("certificate", verdict)) == 1
+    assert found.code == (1 if verdict == "fault" else 0)
+    swapped = examine(capsys, "--port", port, "--tls-certificate", "key.pem", "--tls-key", "cert.pem")
+    assert swapped.of("certificate", "fault")
+    half = examine(capsys, "--port", port, "--tls-key", "key.pem")
+    assert half.of("certificate", "fault")
+
+
+def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "good.yml").write_text(
+        "name: a\ncontact: mailto:a@b.example\ntargets: [https://a.example/]\n"
+    )
+    (tmp_path / "bad.yml").write_text("name: a\ncontcat: x\n")
+    files = [word for name in ("good", "bad", "none") for word in ("--definition", f"{name}.yml")]
+    found = examine(capsys, "--port", port, *files)
+    assert found.code == 1
+    assert found.of("definition", "ok") == ["good.yml: a; "]
+    assert "canaries" in found.of("definition", "warning")[0]
+    faults = "".join(found.of("definition", "fault"))
+    assert "contcat" in faults
+    assert "none.yml" in faults
+
+
+@pytest.mark.parametrize(("apart_s", "verdict"), [(0.5, "ok"), (-5, "warning"), (100, "fault")])
+def test_clocks_that_are_apart_are_told(apart_s: float, verdict: str) -> None:
+    found = examination._of_the_clock("clock", "the registry's", apart_s)
+    assert found.verdict == verdict
+    assert ("ahead" in found.told) is (apart_s > 0)
+
+
+def test_people_get_a_page(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--port", port]) == 0
+    out = capsys.readouterr().out
+    assert "ok          program: agent-health" in out
+    assert "\x1b" not in out
+    assert main(["doctor", "--port", "0"]) == 3
