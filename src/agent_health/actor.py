@@ -25,7 +25,10 @@ class OwnActor(StrEnum):
     """Makes the first admin key, goes on with imports that nobody drives, finds proofs of opt-outs."""
 
 
+_OWN_NAMES = frozenset(OwnActor)
+
+
 def is_reserved(name: str) -> bool:
     """Whether only the registry's own parts and keys act by this name; in any case, since people read it."""
     folded = name.casefold()
-    return folded.startswith(KEY_ACTOR_PREFIX) or folded in set(OwnActor)
+    return folded.startswith(KEY_ACTOR_PREFIX) or folded in _OWN_NAMES

@@ -107,13 +107,23 @@ class Verdict:
 
     It may lie in the past while a hold keeps back what is due: judge again at the next sweep.
     """
-    explanation: str
-    """One sentence for people, with the figures that count."""
     is_unreachable: bool
     """Whether the declared interface failed when last asked, and no fresh document speaks for the agent.
 
     It is shown, and decides nothing.
     """
+    _last_step: "_Step | None"
+    _facts: Facts
+    """After all signals."""
+    _now_s: float
+    _excused: Sequence[Span]
+
+    @property
+    def explanation(self) -> str:
+        """One sentence for people, with the figures that count; most that is judged is told to nobody."""
+        if self._last_step is not None:
+            return self._last_step.explanation
+        return _standing(self._facts, self._now_s, self._excused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +147,13 @@ def judge(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span])
     on. `excused` is the time in which nobody's silence counts.
     """
     signals: list[Signal] = []
-    explanation = ""
+    last_step = None
     for _ in range(_MAX_STEPS):
         step = _next_step(facts, now_s, is_held=is_held, excused=excused)
         if step is None:
             break
         signals.append(step.signal)
-        explanation = step.explanation
+        last_step = step
         status = status_after(facts.status, step.signal)
         facts = replace(facts, status=status, reason=reason_of(step.signal), status_since_s=now_s)
     health, valid_until_s = health_of(facts.observed, now_s)
@@ -154,8 +164,11 @@ def judge(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span])
         reason=facts.reason,
         health=health,
         judge_at_s=min((at_s for at_s in moments_s if at_s is not None), default=None),
-        explanation=explanation or _standing(facts, now_s, excused),
         is_unreachable=health is HealthStatus.UNKNOWN and _has_failed_transport(facts.observed),
+        _last_step=last_step,
+        _facts=facts,
+        _now_s=now_s,
+        _excused=excused,
     )
 
 

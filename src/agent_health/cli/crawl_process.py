@@ -33,11 +33,11 @@ from agent_health.storage.database import open_database
 
 TELL_SECONDS: Final = 0.5
 MAX_LOG_CHARS: Final = 2000
-GARBAGE_THRESHOLDS: Final = (10_000, 20, 50)
+GARBAGE_THRESHOLDS: Final = (50_000, 20, 50)
 """As `gc.set_threshold` takes them.
 
 A probe makes hundreds of objects and leaves no cycles: looking through them after every 700, as is usual,
-takes a tenth of a crawl's time.
+takes a tenth of a crawl's time. A batch of results that waits, and goes at once, is tens of thousands.
 """
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import ssl
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypedDict
@@ -31,6 +31,8 @@ MAX_REDIRECTS = 3
 MAX_HEADER_LINE_BYTES = 8190
 """Of the status line, and of each header field."""
 MAX_HEADERS = 128
+MAX_DATES = 64
+"""Times of answers that are remembered as they were read."""
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # What a GET can raise, all of it the peer's or the network's doing. ValueError: host names that no
@@ -191,20 +193,30 @@ class Head(TypedDict):
 def read_head(response: Received) -> Head:
     """Read the header of an answer; what cannot be read counts as absent."""
     headers = response.headers
-    try:
-        served_at = parsedate_to_datetime(headers.get("Date", ""))
-        served_at = served_at.replace(tzinfo=served_at.tzinfo or UTC)
-        served_at += timedelta(seconds=whole_number(headers.get("Age", "")) or 0)
-    except (ValueError, OverflowError):
-        served_at = None
     return {
         "status": response.status,
         "content_type": headers.get("Content-Type", "").partition(";")[0].strip().lower()[:MAX_SHOWN_CHARS],
-        "served_at": served_at,
+        "served_at": _served_at(headers.get("Date", ""), headers.get("Age", "")),
         "max_age_seconds": max_age_seconds(headers.getall("Cache-Control", [])),
         "retry_after_seconds": retry_after_seconds(headers.get("Retry-After", ""), datetime.now(UTC)),
         "status_links": status_links(headers.getall("Link", [])),
     }
+
+
+def _served_at(date: str, age: str) -> datetime | None:
+    """Return when an answer was made; None for what is no time."""
+    try:
+        made_at = _read_date(date) if date else None
+        return made_at and made_at + timedelta(seconds=whole_number(age) or 0)
+    except (ValueError, OverflowError):
+        return None
+
+
+@lru_cache(maxsize=MAX_DATES)
+def _read_date(text: str) -> datetime:
+    """Return a time of HTTP; what hundreds of servers say within one second is the same."""
+    date = parsedate_to_datetime(text)
+    return date.replace(tzinfo=date.tzinfo or UTC)
 
 
 def judge_status(status: int, method: str = "GET") -> tuple[ResultClass, str]:

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -30,6 +30,8 @@ MAX_ATTEMPTS: Final = 3
 """Addresses of one name that are tried, one after the other, within one deadline."""
 CLOSE_SECONDS: Final = 1.0
 """How long a TLS peer has to say goodbye."""
+MAX_CERTIFICATE_TIMES: Final = 4096
+"""Ends of certificates that are remembered: reading one takes longer than all else that we do with it."""
 
 _MS: Final = 1000.0
 _NO_RESOURCES: Final = frozenset({
@@ -169,7 +171,7 @@ class JudgedConnector:
         line.connection_made(encrypted)
         certificate = encrypted.get_extra_info("peercert") or {}
         ends = certificate.get("notAfter")
-        return None if ends is None else datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), UTC)
+        return None if ends is None else _read_certificate_time(ends)
 
     async def _expired_at(
         self, target: TargetUrl, address: Address, error: BaseException, deadline_s: float
@@ -207,6 +209,12 @@ class JudgedConnector:
         context = ssl.create_default_context()
         context.verify_flags |= ssl.VerifyFlags(_IGNORE_TIMES)
         return context
+
+
+@lru_cache(maxsize=MAX_CERTIFICATE_TIMES)
+def _read_certificate_time(text: str) -> datetime:
+    """Return a time as OpenSSL writes it; whoever serves many agents has one certificate for many of them."""
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)
 
 
 def _in_turn(addresses: Sequence[Address]) -> list[Address]:

@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -98,6 +98,15 @@ class Line(ResponseHandler):
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if deadline_s is None else self._loop.call_at(deadline_s, self._expire)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection as the event loop has made it: it sends small packets at once already."""
+        self.transport = cast("asyncio.Transport", transport)
+
+    def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - it is aiohttp's
+        """Read on if the peer was held back; aiohttp asks for it after every piece of a body."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     def data_received(self, data: bytes) -> None:
         """Bound what comes before the body; the parser bounds single lines alone."""

@@ -27,6 +27,7 @@ class Change:
     """As it is stored."""
     signals: tuple[Signal, ...]
     explanation: str
+    """Of the last signal; as it was if there is none."""
     health: HealthStatus
     judge_at_s: float | None
     drain_deadline_s: float | None = None
@@ -92,7 +93,7 @@ def change_of(agent: StoredAgent, verdict: Verdict) -> Change:
     return Change(
         agent=agent,
         signals=verdict.signals,
-        explanation=verdict.explanation,
+        explanation=verdict.explanation if verdict.signals else agent.explanation,
         health=verdict.health,
         judge_at_s=verdict.judge_at_s,
         silent_since_s=silent_since_s(facts_of(agent, 0)) if is_silent else None,

@@ -88,17 +88,20 @@ def add_agents(
         "incarnation": 1,
         "version": 1,
         "registered_at_s": now_s,
-        "judge_at_s": None,
         "drain_deadline_s": None,
         "maintenance_until_s": None,
         "override_status": None,
         "override_until_s": None,
         "recoveries_s": (),
     }
-    columns = [{"agent_id": agent_id, **_declared(body), **first} for agent_id, body in bodies.items()]
+    columns: list[dict[str, Any]] = []
+    for agent_id, body in bodies.items():
+        given = {"agent_id": agent_id, **_declared(body), **first}
+        unnumbered = agents.unheard(0, {**given, "judge_at_s": None}, now_s)
+        verdict = judge_one(unnumbered, 0, now_s, Circumstances())
+        columns.append({**given, "judge_at_s": verdict.judge_at_s})
     numbers = agents.add_many(transaction, columns, now_s)
-    added = [_with_deadline(transaction, agent) for agent in agents.find_many(transaction, numbers)]
-    agents.set_judge_at(transaction, {agent.id: agent.judge_at_s for agent in added})
+    added = [agents.unheard(number, given, now_s) for number, given in zip(numbers, columns, strict=True)]
     drafts = [lifecycle_event(Status.REGISTERING, agent, Reason.REGISTERED, now_s, actor) for agent in added]
     event_log.append(transaction, drafts)
     return added

@@ -65,7 +65,22 @@ _NAMES = tuple(member.name for member in fields(StoredAgent))
 _ALL = select(*_COLUMNS).select_from(
     agents.join(beats, beats.c.agent == agents.c.id).outerjoin(observed, observed.c.agent == agents.c.id)
 )
-_ADD = insert(agents).returning(agents.c.id, sort_by_parameter_order=True)
+_GIVEN_COLUMNS = tuple(name for name in _OWN_COLUMNS if name != "id")
+_ADD_SQLITE = text(f"""
+    INSERT INTO agents ({", ".join(_GIVEN_COLUMNS)})
+    SELECT {", ".join(f"value ->> {place}" for place in range(len(_GIVEN_COLUMNS)))} FROM json_each(:rows)
+    RETURNING agent_id, id
+""")  # noqa: S608 - constants only
+_ADD_POSTGRESQL = insert(agents).returning(agents.c.agent_id, agents.c.id)
+_ADD_BEATS_SQLITE = text("""
+    INSERT INTO beats (agent, last_heartbeat_at_s, max_concurrent_tasks)
+    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows)
+""")
+_ADD_BEATS_POSTGRESQL = text("""
+    INSERT INTO beats (agent, last_heartbeat_at_s, max_concurrent_tasks)
+    SELECT CAST(said ->> 0 AS bigint), CAST(said ->> 1 AS double precision), CAST(said ->> 2 AS integer)
+    FROM json_array_elements(CAST(:rows AS json)) AS said
+""")
 
 
 def find(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent | None:
@@ -130,22 +145,37 @@ def add_many(
 ) -> list[int]:
     """Store new agents, given as columns, and return our numbers for them, in their order."""
     connection = transaction.connection
-    numbers = list(connection.scalars(_ADD, [_own_columns(agent) for agent in added]))
-    rows = [
-        {
-            "agent": number,
-            "last_heartbeat_at_s": last_heartbeat_at_s,
-            _CAPACITY: agent.get(_CAPACITY),
-        }
+    if transaction.is_postgresql:
+        found = connection.execute(_ADD_POSTGRESQL, [_own_columns(agent) for agent in added])
+    else:
+        rows = [[agent.get(name) for name in _GIVEN_COLUMNS] for agent in added]
+        found = connection.execute(_ADD_SQLITE, {"rows": to_json(rows).decode()})
+    number_of = {row.agent_id: row.id for row in found}
+    numbers = [number_of[agent["agent_id"]] for agent in added]
+    beginnings = [
+        (number, last_heartbeat_at_s, agent.get(_CAPACITY))
         for number, agent in zip(numbers, added, strict=True)
     ]
-    connection.execute(insert(beats), rows)
+    statement = _ADD_BEATS_POSTGRESQL if transaction.is_postgresql else _ADD_BEATS_SQLITE
+    connection.execute(statement, {"rows": to_json(beginnings).decode()})
     able = {
         number: (agent["status"], tuple(agent["capabilities"]))
         for number, agent in zip(numbers, added, strict=True)
     }
     _index(transaction, able)
     return numbers
+
+
+def unheard(number: int, agent: Mapping[str, Any], last_heartbeat_at_s: float) -> StoredAgent:
+    """Return a new agent, given as columns, as it is stored with this number."""
+    return StoredAgent(
+        id=number,
+        last_heartbeat_at_s=last_heartbeat_at_s,
+        current_load=0,
+        tasks=None,
+        observed=None,
+        **agent,
+    )
 
 
 def change(transaction: Transaction, number: int, columns: Mapping[str, Any]) -> None:
@@ -204,6 +234,15 @@ _SET_INDEXED_STATUS_POSTGRESQL = text("""
     UPDATE capabilities SET status = said.status
     FROM unnest(CAST(:id AS bigint[]), CAST(:status AS text[])) AS said (id, status)
     WHERE capabilities.agent = said.id
+""")
+_SET_OBSERVED_SQLITE = text("""
+    INSERT INTO observed (agent, facts) SELECT value ->> 0, value ->> 1 FROM json_each(:rows) WHERE true
+    ON CONFLICT (agent) DO UPDATE SET facts = excluded.facts
+""")
+_SET_OBSERVED_POSTGRESQL = text("""
+    INSERT INTO observed (agent, facts)
+    SELECT CAST(said ->> 0 AS bigint), said ->> 1 FROM json_array_elements(CAST(:rows AS json)) AS said
+    ON CONFLICT (agent) DO UPDATE SET facts = excluded.facts
 """)
 _SET_JUDGE_AT_SQLITE = text("""
     UPDATE agents SET judge_at_s = said.value ->> 1
@@ -288,9 +327,8 @@ def set_observed(transaction: Transaction, facts: Mapping[int, str]) -> None:
     """Store what probes add up to for these agents."""
     if not facts:
         return
-    rows = [{"agent": number, "facts": text} for number, text in sorted(facts.items())]
-    upsert = insert_or_replace(transaction, observed, "agent")
-    transaction.connection.execute(upsert, rows)
+    statement = _SET_OBSERVED_POSTGRESQL if transaction.is_postgresql else _SET_OBSERVED_SQLITE
+    transaction.connection.execute(statement, {"rows": to_json(sorted(facts.items())).decode()})
 
 
 def insert_or_replace(transaction: Transaction, table: Any, *key: str) -> Any:
