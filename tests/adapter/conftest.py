@@ -4,11 +4,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.adapting import World, new_task
-from tests.support.registry_server import ADMIN_KEY, RegistryServer, registry_server
+from tests.support.adapting import World, world_of
+from tests.support.registry_server import RegistryServer, registry_server
 from tests.support.upstream_tools import HttpUpstream, http_upstream
-
-from agent_health.client import RegistryClient
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +26,5 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpUpstream]
 @pytest.fixture
 async def world(registry: RegistryServer, tmp_path: Path) -> AsyncIterator[World]:
     """A task for a pool; none is left in the queue."""
-    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
-        yield World(registry, client, tmp_path, await new_task(client))
-        left = await client.tasks.list(status=["queued", "assigned", "running", "handoff"])
-        for task in left.tasks:
-            await client.tasks.cancel(task.task_id)
+    async with world_of(registry, tmp_path) as world:
+        yield world

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.support.registry_server import KEYS, RegistryServer
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
 
 from agent_health.access import Role
@@ -49,6 +49,7 @@ class Adapting:
         **settings: Any,
     ) -> None:
         self.directory = directory
+        self.agent_id = agent_id or f"coder-{next(_NUMBERS)}"
         self.told: list[Told] = []
         self._has_come = asyncio.Event()
         own_key = directory / "own.key"
@@ -65,7 +66,7 @@ class Adapting:
         self._url = registry.url
         self.adapter = Adapter(
             Place(
-                AgentProfile(agent_id=agent_id or f"coder-{next(_NUMBERS)}", role_id=POOL, capacity=1),
+                AgentProfile(agent_id=self.agent_id, role_id=POOL, capacity=1),
                 self.keys,
                 registry.url,
             ),
@@ -89,12 +90,12 @@ class Adapting:
         self.told.append(told)
         self._has_come.set()
 
-    async def until(self, what: str, text: str = "") -> Told:
-        """Wait until this is told."""
+    async def until(self, what: str, task_id: str | None = None) -> Told:
+        """Wait until this is told, of a task if one is named."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 for told in self.told:
-                    if told.what == what and text in told.text:
+                    if told.what == what and task_id in {None, told.task_id}:
                         return told
                 assert not self.living.done(), self.said()
                 self._has_come.clear()
@@ -171,6 +172,16 @@ class World:
     async def runs(self) -> list[tuple[str | None, int | None]]:
         """How its runs ended, the newest first."""
         return [(run.exit_reason, run.exit_code) for run in (await self.now()).runs]
+
+
+@asynccontextmanager
+async def world_of(registry: RegistryServer, directory: Path) -> AsyncIterator[World]:
+    """A task at a registry; none is left in the queue."""
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+        yield World(registry, client, directory, await new_task(client))
+        left = await client.tasks.list(status=["queued", "assigned", "running", "handoff"])
+        for task in left.tasks:
+            await client.tasks.cancel(task.task_id)
 
 
 async def new_task(client: RegistryClient, **members: Any) -> TaskRecord:

@@ -1,0 +1,146 @@
+"""How does an adapter live: as which agent, with which task next, until when?"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.support.adapting import World, new_task, shell, world_of
+from tests.support.registry_server import registry_server
+from tests.support.servers import until
+
+from agent_health.adapter import warden
+from agent_health.adapter.adapter import Wanted
+from agent_health.client.registry_errors import Conflict, Unprocessable
+
+OF_POOL = Wanted(role_id="coder")
+
+
+async def looked(what: str, file: Path) -> int:
+    """Wait for the number in a file without keeping the loop from its work."""
+    return await asyncio.to_thread(
+        until, what, lambda: file.exists() and int(file.read_text().strip() or "0")
+    )
+
+
+async def test_it_takes_one_task_after_another_and_leaves_when_it_is_drained(world: World) -> None:
+    second = await new_task(world.client)
+    async with world.adapting("true", wanted=OF_POOL) as adapter:
+        await adapter.until("completed", task_id=second.task_id)
+        adapter.adapter.drain("enough")
+        outcome = await adapter.outcome()
+        assert outcome.is_done
+        agent_id = adapter.agent_id
+    assert {(await world.client.tasks.get(one)).status for one in (world.task.task_id, second.task_id)} == {
+        "review"
+    }
+    assert (await world.client.agents.get(agent_id)).status == "deregistered"
+
+
+async def test_it_is_alive_for_the_registry_with_the_task_that_it_works_at(world: World) -> None:
+    async with world.adapting(*shell("exec sleep 1000")) as adapter:
+        await adapter.until("started")
+        await adapter.adapter._loop.beat()
+        record = await world.client.agents.get(adapter.agent_id)
+        assert record.status == "active"
+        assert record.role_id == "coder"
+        assert record.said.tasks_in_progress == [world.task.task_id]
+
+
+async def test_a_drain_lets_the_run_in_progress_end(world: World) -> None:
+    go = world.directory / "go"
+    async with world.adapting(*shell(f"until test -e {go}; do sleep 0.05; done")) as adapter:
+        await adapter.until("started")
+        adapter.adapter.drain("enough")
+        go.touch()
+        assert (await adapter.outcome()).is_done
+    assert (await world.now()).status == "review"
+
+
+async def test_a_drain_ends_a_run_that_takes_too_long_and_gives_it_back(world: World) -> None:
+    code = "trap 'exit 9' TERM; while :; do sleep 0.05; done"
+    async with world.adapting(*shell(code), wanted=OF_POOL, drain_s=0.3, grace_s=0.1) as adapter:
+        await adapter.until("started")
+        adapter.adapter.drain("enough")
+        assert (await adapter.outcome()).end.exit_reason == "killed"
+    assert await world.runs() in ([("killed", 9)], [("killed", -9)])
+    assert (await world.now()).status == "queued"
+
+
+async def test_a_second_request_ends_it_at_once(world: World) -> None:
+    async with world.adapting(*shell("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")) as adapter:
+        await adapter.until("started")
+        pid = await looked("the agent is ready", adapter.workspace() / "pid")
+        adapter.adapter.drain("enough")
+        adapter.adapter.drain("now")
+        assert (await adapter.outcome()).exit_code == -9
+        assert pid not in warden.processes()
+
+
+async def test_a_drain_that_the_registry_asks_for_is_honoured(world: World) -> None:
+    async with world.adapting("true", wanted=OF_POOL) as adapter:
+        await adapter.until("completed")
+        await world.client.agents.send_command(adapter.agent_id, "drain", reason="a new version")
+        await adapter.adapter._loop.beat()
+        await adapter.outcome()
+
+
+async def test_no_task_in_time_is_no_failure(world: World) -> None:
+    await world.client.tasks.cancel(world.task.task_id)
+    async with world.adapting("true", wanted=Wanted(role_id="coder", is_once=True, wait_s=0.0)) as adapter:
+        assert await adapter.living is None
+
+
+async def test_the_answer_to_a_claim_that_was_lost_blocks_nobody(world: World) -> None:
+    async with world.adapting(*shell("exec sleep 1000"), wanted=OF_POOL) as adapter:
+        started = await adapter.until("started")
+        adapter.adapter._run = None
+        async with adapter.client() as own:
+            error = await _refused(own.tasks.claim())
+            assert error.code == "too_many"
+            await adapter.adapter._give_back(own)
+        assert started.task_id == world.task.task_id
+        assert (await world.now()).status == "queued"
+
+
+async def _refused(claim: object) -> Conflict:
+    with pytest.raises(Conflict) as refused:
+        await claim  # type: ignore[misc]
+    return refused.value
+
+
+async def test_a_task_that_is_for_others_ends_it_with_a_reason(world: World) -> None:
+    made = await new_task(world.client, role_id="writers")
+    async with world.adapting("true", wanted=Wanted(task_id=made.task_id, is_once=True)) as adapter:
+        with pytest.raises(Unprocessable, match="a task for this agent"):
+            await adapter.living
+
+
+async def test_a_registry_that_restarts_ends_nothing(tmp_path: Path) -> None:
+    with registry_server(tmp_path) as other:
+        go = tmp_path / "go"
+        async with world_of(other, tmp_path) as there:
+            async with there.adapting(*shell(f"until test -e {go}; do sleep 0.05; done")) as adapter:
+                await adapter.until("started")
+                await asyncio.to_thread(other.stop)
+                go.touch()
+                await asyncio.sleep(0.5)
+                assert not adapter.living.done()
+                await asyncio.to_thread(other.start)
+                assert (await adapter.outcome()).is_done
+            assert (await there.now()).status == "review"
+
+
+async def test_a_registry_that_is_away_ends_the_agent_at_the_leases_own_deadline(tmp_path: Path) -> None:
+    with registry_server(tmp_path) as other:
+        async with world_of(other, tmp_path) as there:
+            short = await there.leased_for(2.0)
+            async with short.adapting(*shell("echo $$ > pid; exec sleep 1000")) as adapter:
+                await adapter.until("started")
+                pid = await looked("the agent is ready", adapter.workspace() / "pid")
+                await asyncio.to_thread(other.stop)
+                try:
+                    told = await adapter.until("failed")
+                    assert told.exit_reason == "lease_expired"
+                    assert pid not in warden.processes()
+                finally:
+                    await asyncio.to_thread(other.start)

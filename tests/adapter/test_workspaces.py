@@ -1,0 +1,170 @@
+"""Where does a run work, and how long is that kept?"""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent_health.adapter.workspaces import MAX_DEPTH, Workspace, Workspaces
+from agent_health.errors import InvalidSetting
+
+DAY_S = 86_400.0
+RUN = f"run_{'0' * 26}"
+OTHER = f"run_{'1' * 26}"
+
+
+class Clock:
+    at_s = 1_000_000.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def places(tmp_path: Path, clock: Clock) -> Iterator[Workspaces]:
+    with Workspaces(tmp_path / "state" / "runs", wall_s=clock.now_s) as places:
+        yield places
+
+
+def failed(places: Workspaces, run_id: str = RUN) -> Workspace:
+    workspace = places.prepare(run_id, task_id="task_1")
+    places.finish(workspace, keep=True, exit_reason="crash", exit_code=1)
+    return workspace
+
+
+def note(places: Workspaces, run_id: str = RUN) -> dict[str, object]:
+    read: dict[str, object] = json.loads((places.root / f"{run_id}.json").read_text())
+    return read
+
+
+def test_all_of_it_is_its_owners_alone(places: Workspaces) -> None:
+    workspace = places.prepare(RUN)
+    workspace.put("input.json", {"a": "ä"})
+    modes = [
+        stat.S_IMODE(path.stat().st_mode)
+        for path in (
+            places.root,
+            workspace.path,
+            workspace.path / "input.json",
+            places.root / f"{RUN}.json",
+        )
+    ]
+    assert modes == [0o700, 0o700, 0o600, 0o600]
+    assert json.loads((workspace.path / "input.json").read_text()) == {"a": "ä"}
+    places.finish(workspace, keep=False)
+    assert list(places.root.iterdir()) == []
+
+
+def test_a_directory_to_which_others_may_write_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(InvalidSetting, match="nobody else may write"):
+        Workspaces(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidSetting, match="workspaces"):
+        Workspaces(tmp_path / "file")
+
+
+def test_nothing_that_is_no_run_becomes_a_path(places: Workspaces) -> None:
+    for name in ("../elsewhere", "run_", "", "run_" + "a" * 27, "RUN_" + "0" * 26):
+        with pytest.raises(ValueError, match="no run is called"):
+            places.prepare(name)
+    assert list(places.root.iterdir()) == []
+
+
+def test_a_run_has_one_workspace(places: Workspaces) -> None:
+    failed(places)
+    with pytest.raises(FileExistsError):
+        places.prepare(RUN)
+
+
+def test_a_failed_one_is_kept_for_seven_days_from_its_end(places: Workspaces, clock: Clock) -> None:
+    failed(places)
+    assert note(places)["exit_reason"] == "crash"
+    clock.at_s += 7 * DAY_S
+    assert places.prune() == 0
+    clock.at_s += 1
+    assert places.prune() == 1
+    assert list(places.root.iterdir()) == []
+
+
+def test_a_living_one_is_left_alone_however_old(places: Workspaces, clock: Clock) -> None:
+    workspace = places.prepare(RUN)
+    clock.at_s += 100 * DAY_S
+    assert places.prune() == 0
+    assert workspace.path.is_dir()
+    workspace.close()
+
+
+def test_one_whose_adapter_was_killed_is_kept_from_when_that_was_found(
+    places: Workspaces, clock: Clock
+) -> None:
+    places.prepare(RUN).close()
+    clock.at_s += 100 * DAY_S
+    assert places.prune() == 0
+    assert note(places)["ended_at_s"] == clock.at_s
+    clock.at_s += 8 * DAY_S
+    assert places.prune() == 1
+
+
+def test_what_a_link_leads_to_is_never_removed(places: Workspaces, clock: Clock, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("dear")
+    workspace = failed(places)
+    (workspace.path / "link").symlink_to(outside)
+    (workspace.path / "file").symlink_to(outside / "file")
+    # One that was put in the place of a workspace.
+    failed(places, OTHER)
+    (places.root / OTHER).rmdir()
+    (places.root / OTHER).symlink_to(outside)
+    clock.at_s += 8 * DAY_S
+    assert places.prune() == 1
+    assert (outside / "file").read_text() == "dear"
+    assert (places.root / OTHER).is_symlink()
+    assert not workspace.path.exists()
+
+
+def test_what_the_agent_shut_against_its_owner_is_removed(places: Workspaces, clock: Clock) -> None:
+    workspace = failed(places)
+    (workspace.path / "shut" / "inner").mkdir(parents=True)
+    (workspace.path / "shut" / "inner" / "file").touch(mode=0)
+    os.mkfifo(workspace.path / "pipe")
+    for path in (workspace.path / "shut" / "inner", workspace.path / "shut", workspace.path):
+        path.chmod(0)
+    clock.at_s += 8 * DAY_S
+    assert places.prune() == 1
+    assert not workspace.path.exists()
+
+
+def test_what_lies_too_deep_stays_and_harms_nobody(places: Workspaces, clock: Clock) -> None:
+    workspace = failed(places)
+    failed(places, OTHER)
+    fd = os.dup(os.open(workspace.path, os.O_RDONLY))
+    for _ in range(MAX_DEPTH + 50):
+        os.mkdir("deeper", dir_fd=fd)
+        inner = os.open("deeper", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    os.close(fd)
+    clock.at_s += 8 * DAY_S
+    assert places.prune() == 1
+    assert workspace.path.is_dir()
+    assert not (places.root / OTHER).exists()
+
+
+def test_files_of_others_among_them_are_left_alone(places: Workspaces, clock: Clock) -> None:
+    (places.root / "notes.json").write_text("{}")
+    (places.root / f"{RUN}.json").mkdir()
+    (places.root / f"{OTHER}.json").write_text("no JSON")
+    clock.at_s += 8 * DAY_S
+    assert places.prune() == 0
+    assert (places.root / "notes.json").exists()
+    assert note(places, OTHER)["ended_at_s"] == clock.at_s

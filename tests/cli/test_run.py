@@ -1,0 +1,122 @@
+"""How is a command run under the lease of a task, on the command line?"""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.adapting import new_task
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+from tests.support.servers import free_port
+
+from agent_health.access import Role
+from agent_health.adapter import warden
+from agent_health.cli import main
+from agent_health.client import RegistryClient
+from agent_health.task_record import TaskRecord
+
+ONCE = ("--pool", "coder", "--once")
+
+
+@pytest.fixture
+def at(registry: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RegistryServer:
+    """A registry to which the command leads, with a key that may register agents."""
+    monkeypatch.setenv("AGENT_HEALTH_REGISTRY", registry.url)
+    monkeypatch.setenv("AGENT_HEALTH_KEY", KEYS[Role.ENROLL])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # Of the adapter's own process, which is the test's here.
+    monkeypatch.setattr(warden, "hide_memory", lambda: None)
+    return registry
+
+
+def task_at(registry: RegistryServer) -> TaskRecord:
+    async def make() -> TaskRecord:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            return await new_task(client)
+
+    return asyncio.run(make())
+
+
+def test_how_it_ends_is_its_exit_code(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = task_at(at)
+    assert main(["run", *ONCE, "--agent-id", "coder-1", "--", "sh", "-c", "echo said; exit 3"]) == 4
+    out, err = capfd.readouterr()
+    assert out == "said\n"
+    assert (
+        f"{task.task_id}: it ended with exit code 3 (crash); kept: {tmp_path}/state/agent-health/runs/run_"
+        in err
+    )
+    # The own key is there from the first time.
+    assert (
+        main(["run", "--task", task.task_id, "--pool", "coder", "--agent-id", "coder-1", "--", "true"]) == 0
+    )
+    assert main(["run", *ONCE, "--wait", "0s", "--", "true"]) == 5
+
+
+def test_json_is_one_object_per_line_and_what_the_command_says_goes_elsewhere(
+    at: RegistryServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = task_at(at)
+    assert main(["run", *ONCE, "--json", "--", "echo", "said"]) == 0
+    out, err = capfd.readouterr()
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["what"] for line in lines] == [
+        "registered", "waiting", "granted", "started", "completed", "left"
+    ]  # fmt: skip
+    assert lines[2] | {"at": ""} == {
+        "at": "",
+        "what": "granted",
+        "text": "Write it (attempt 1, token 1)",
+        "task_id": task.task_id,
+        "run_id": lines[2]["run_id"],
+        "fencing_token": 1,
+    }
+    assert (lines[4]["exit_reason"], lines[4]["exit_code"]) == ("completed", 0)
+    assert err == "said\n"
+
+
+def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
+    at: RegistryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = "task_00000000000000000000000000"
+    assert main(["run", "--task", nowhere, "--", "true"]) == 1
+    assert capfd.readouterr().err.endswith("(task_not_found)\n")
+    assert main(["run", *ONCE, "--registry", f"http://127.0.0.1:{free_port()}", "--", "true"]) == 2
+    monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_wrong")
+    capfd.readouterr()
+    assert main(["run", *ONCE, "--", "true"]) == 1
+    err = capfd.readouterr().err
+    assert (err.count("\n"), "401" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--", "no-such-program"], "COMMAND: expected a program that can be started; got 'no-such-program'"),
+        (["--task", "task_1", "--once", "--", "true"], "--once: expected --task or --once: a task is one"),
+        (["--tools", "/absent.yml", "--", "true"], "tools: expected a readable file"),
+        (["--workspaces", "/proc/nowhere", "--", "true"], "workspaces: expected a directory"),
+        (["--agent-id", "a b", "--", "true"], "agent_id"),
+        (["--grace", "soon", "--", "true"], "expected a duration"),
+        ([], "Missing argument"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(
+    at: RegistryServer, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert main(["run", *arguments]) == 3
+    err = capfd.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_what_is_not_told_where_to_get_a_key_says_so(
+    at: RegistryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AGENT_HEALTH_KEY")
+    assert main(["run", *ONCE, "--", "true"]) == 3
+    assert capfd.readouterr().err == (
+        "agent-health: key: expected one in $AGENT_HEALTH_KEY or --key-file; got 'none'\n"
+    )
