@@ -45,11 +45,12 @@ format: .venv/.test ## put the code into shape
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-schemas: .venv/.test ## write the schemas that are made of the code anew
+schemas: .venv/.test ## write the schemas and reference pages that are made of the code anew
 	@$(BIN)/python -m agent_health.registry.openapi > schemas/openapi.json.new
 	@mv schemas/openapi.json.new schemas/openapi.json
 	@$(BIN)/python tests/test_event.py
 	@$(BIN)/python tests/test_schemas.py
+	@$(BIN)/python tests/test_reference.py
 
 faults: .venv/.test .venv-a2a03/.installed ## the long drills, which kill, stop and starve processes
 	$(BIN)/pytest -m long

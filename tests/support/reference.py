@@ -1,0 +1,230 @@
+"""How are the reference pages drawn from the code?"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from agent_health import AgentHealthMiddleware, errors
+from agent_health.cli import application
+from agent_health.errors import AgentHealthError
+from agent_health.event import PAYLOADS, EventType
+from agent_health.middleware.settings import MiddlewareSettings, RecorderSettings
+from agent_health.registry.error_responses import STATUS_AND_CODE
+from agent_health.registry.settings import RegistrySettings
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+CLI_INTRODUCTION = """\
+Every command explains itself with `--help`. Where nothing else is said, it ends with 0 when it did what was
+asked for, 1 when that could not be done, 3 after wrong usage or where something is not installed."""
+SETTINGS_INTRODUCTION = """\
+An option on the command line goes before a variable of the environment, and that before the default.
+Keys and tokens come from files, variables or prompts, never from arguments, which every user of a machine
+sees."""
+SERVER = """\
+`agent-health serve` has each as an option, and as the variable in upper case after `AGENT_HEALTH_SERVER_`:"""
+PROBER = """\
+[`probes/reference.yml`](../../probes/reference.yml) has every setting of a definition with its default."""
+LOG = """\
+Each stands in the log as `{sequence, id, type, actor, intent_id?, payload, created_at, previous_hash, hash}`
+([schema](../../schemas/event.schema.json)). Members that do not exist are left out."""
+API = """\
+`{"error": {"code", "message", "details"}, "message"}`; what is not listed is `internal`, 500."""
+MADE = "<!-- Drawn from the code by `make schemas`; a test holds it equal. -->"
+
+
+def pages() -> dict[str, str]:
+    """Every page by its name."""
+    return {
+        "cli.md": cli_page(),
+        "configuration.md": configuration_page(),
+        "errors.md": errors_page(),
+        "events.md": events_page(),
+    }
+
+
+def commands(command: Any = None, name: str = "agent-health") -> Iterator[tuple[str, Any]]:
+    """Every command with its whole name, groups before what is in them."""
+    command = command or typer.main.get_command(application._application)
+    yield name, command
+    for part, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, f"{name} {part}")
+
+
+def options(command: Any) -> list[tuple[str, str]]:
+    """What may be given to a command: how it is spelled, and what it does."""
+    context = typer.Context(command)
+    shown = [parameter.get_help_record(context) for parameter in command.params]
+    return [record for record in shown if record is not None]
+
+
+def cli_page() -> str:
+    """The command line: what it is for, what may be given, and how it ends."""
+    lines = ["# Which commands are there, what may be given, and how do they end?", "", MADE, ""]
+    lines += [CLI_INTRODUCTION, ""]
+    for name, command in commands():
+        lines += [
+            f"## {name}",
+            "",
+            *_paragraphs(command.help or ""),
+            *_table(("given", "what it does"), options(command)),
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith("\b"):
+            yield from ["```text", paragraph.removeprefix("\b\n").rstrip(), "```", ""]
+        else:
+            yield from [_plain(paragraph), ""]
+
+
+def configuration_page() -> str:
+    """Every setting of the middleware and of the server, and every variable of the environment."""
+    lines = ["# Which settings are there?", "", MADE, ""]
+    lines += [SETTINGS_INTRODUCTION, ""]
+    lines += [
+        "## The middleware",
+        "",
+        "Keywords of `AgentHealthMiddleware` and, but for those of HTTP, of `AgentHealth`:",
+        "",
+    ]
+    signature = inspect.signature(AgentHealthMiddleware).parameters
+    fields = RecorderSettings.model_fields | MiddlewareSettings.model_fields
+    rows = []
+    for name, field in fields.items():
+        default = signature[name].default
+        shown = "required" if default is inspect.Parameter.empty else f"`{default!r}`"
+        rows.append((f"`{name}`", field.description or "", shown))
+    lines += _table(("setting", "takes", "default"), rows)
+    lines += ["## The server", "", SERVER, ""]
+    told = _attribute_docs(RegistrySettings)
+    rows = [
+        (f"`{name}`", told[name], f"`{field.default!r}`")
+        for name, field in RegistrySettings.model_fields.items()
+    ]
+    lines += _table(("setting", "what it does", "default"), rows)
+    lines += ["## The prober", "", PROBER, ""]
+    lines += ["## Variables of the environment", ""]
+    found: dict[str, list[str]] = {}
+    for name, command in commands():
+        for parameter in command.params:
+            if variable := getattr(parameter, "envvar", None):
+                found.setdefault(variable, []).append(f"`{name} {parameter.opts[0]}`")
+    variables = [(f"`{variable}`", _few(where)) for variable, where in sorted(found.items())]
+    lines += _table(("variable", "stands for"), variables)
+    lines += ["Read besides:", "", *_table(("variable", "what it is"), OTHER_VARIABLES)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _few(where: list[str]) -> str:
+    return (
+        ", ".join(where)
+        if len(where) <= 4
+        else f"{where[0]}, and the same of {len(where) - 1} other commands"
+    )
+
+
+OTHER_VARIABLES = [
+    ("`AGENT_HEALTH_KEY`", "the key of whoever asks a registry: commands, `AgentLink`, `@Agent`"),
+    (
+        "`AGENT_HEALTH_DETAIL_TOKEN`",
+        "opens full detail of an agent that publishes coarse: `agent-health check`",
+    ),
+    ("`AGENT_HEALTH_MCP_TOKEN`", "what clients of `agent-health mcp --transport http` have to show"),
+    ("`OPENCODE_SERVER_PASSWORD`, `OPENCODE_SERVER_USERNAME`", "for `agent-health watch-activity opencode`"),
+    ("`NO_COLOR`", "no colours, if it is not empty"),
+]
+
+
+def events_page() -> str:
+    """Every type of event with the members of its payload."""
+    lines = ["# Which events are there, and what do they tell?", "", MADE, ""]
+    lines += [LOG, ""]
+    for kind in EventType:
+        payload = PAYLOADS[kind]
+        lines += [f"## {kind.value}", "", _plain(payload.__doc__ or ""), ""]
+        schema = payload.model_json_schema()
+        rows = [
+            (
+                f"`{name}`" + ("" if name in schema.get("required", []) else " (if any)"),
+                _shape(member, schema.get("$defs", {})),
+                member.get("description", ""),
+            )
+            for name, member in schema.get("properties", {}).items()
+        ]
+        lines += _table(("member", "is", ""), rows)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def errors_page() -> str:
+    """Every error: what a caller of the API is told, and what is raised in Python."""
+    lines = ["# Which errors are there, and what do they mean?", "", MADE, ""]
+    lines += ["## Of the API", "", API, ""]
+    rows = [
+        (str(status), f"`{code}`", _first_sentence(kind)) for kind, (status, code) in STATUS_AND_CODE.items()
+    ]
+    lines += _table(("status", "code", "means"), rows)
+    lines += ["## In Python", "", "All are below `agent_health.errors.AgentHealthError`.", ""]
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if inspect.isclass(kind) and issubclass(kind, AgentHealthError) and kind is not AgentHealthError
+    ]
+    lines += _table(("error", "means"), [(f"`{kind.__name__}`", _first_sentence(kind)) for kind in kinds])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _first_sentence(kind: type[AgentHealthError]) -> str:
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+
+
+def _shape(member: dict[str, Any], parts: dict[str, Any]) -> str:  # noqa: PLR0911 - one for each form of a schema
+    """What a member is, in a word or two."""
+    if "$ref" in member:
+        return _shape(parts[member["$ref"].rpartition("/")[2]], parts)
+    if "anyOf" in member:
+        return " or ".join(_shape(one, parts) for one in member["anyOf"] if one.get("type") != "null")
+    if "const" in member:
+        return f"`{member['const']}`"
+    if "enum" in member:
+        return ", ".join(f"`{value}`" for value in member["enum"])
+    if member.get("type") == "array":
+        return f"list of {_shape(member.get('items', {}), parts)}"
+    if member.get("format") == "date-time":
+        return "time"
+    kind = str(member.get("type", "any"))
+    return {"string": "text", "integer": "whole number", "boolean": "true or false"}.get(kind, kind)
+
+
+def _attribute_docs(model: type) -> dict[str, str]:
+    """The docstrings below a class's attributes."""
+    found = re.findall(
+        r'^    (\w+): .+(?:\n        .+)*\n(?:    \)? ?.*\n)?    """(.+?)"""',
+        inspect.getsource(model),
+        re.MULTILINE,
+    )
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def _table(heads: tuple[str, ...], rows: list[Any]) -> list[str]:
+    if not rows:
+        return []
+    cells = [[_plain(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return [_row(heads), "|" + "---|" * len(heads), *map(_row, cells), ""]
+
+
+def _row(cells: Any) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _plain(text: str) -> str:
+    """Text on one line, in which nothing but what stands in backticks looks like an element."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(
+        part if part.startswith("`") else part.replace("<", "&lt;").replace(">", "&gt;") for part in parts
+    )

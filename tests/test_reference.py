@@ -1,0 +1,68 @@
+"""Do the reference pages say what the code has?
+
+After a change: `make schemas`, or `.venv/bin/python tests/test_reference.py`.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.support.reference import REFERENCE, commands, options, pages
+
+from agent_health.event import EventType
+from agent_health.registry.settings import RegistrySettings
+
+SOURCES = Path(__file__).parents[1] / "src"
+# Given to an agent's process by whoever runs it under a lease, told in adapter.md and tool-proxy.md.
+HANDED_DOWN = {"LEASE", "TASK_ID", "RUN_ID", "FENCING_TOKEN"}
+
+
+@pytest.mark.parametrize("name", list(pages()))
+def test_a_reference_page_is_what_the_code_says(name: str) -> None:
+    assert (REFERENCE / name).read_text() == pages()[name]
+
+
+def test_every_command_and_option_says_what_it_does() -> None:
+    named = dict(commands())
+    assert {"agent-health", "agent-health check", "agent-health agents drain"} <= named.keys()
+    assert [name for name, command in named.items() if not command.help] == []
+    # Help itself is not a parameter.
+    assert [
+        f"{name} {spelled}"
+        for name, command in named.items()
+        for spelled, told in options(command)
+        if not told.split("[")[0].strip() and "agent_id" not in spelled.lower()
+    ] == []
+
+
+def test_every_server_setting_and_event_has_words() -> None:
+    told = (REFERENCE / "configuration.md").read_text()
+    for name in RegistrySettings.model_fields:
+        assert re.search(rf"^\| `{name}` \| \S.+ \| `", told, re.MULTILINE), name
+    events = (REFERENCE / "events.md").read_text()
+    assert [
+        kind
+        for kind in EventType
+        if not re.search(rf"^## {re.escape(kind.value)}\n\n\S", events, re.MULTILINE)
+    ] == []
+
+
+def test_every_variable_of_the_environment_is_told() -> None:
+    named = {
+        name
+        for source in SOURCES.rglob("*.py")
+        for name in re.findall(r'"(?:\$)?AGENT_HEALTH_([A-Z_]+[A-Z])"', source.read_text())
+    }
+    assert "KEY" in named
+    told = (REFERENCE / "configuration.md").read_text()
+    assert [name for name in sorted(named - HANDED_DOWN) if f"AGENT_HEALTH_{name}" not in told] == []
+
+
+if __name__ == "__main__":
+    for page, text in pages().items():
+        (REFERENCE / page).write_text(text)
