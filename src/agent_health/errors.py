@@ -621,10 +621,10 @@ class CallOver(AgentHealthError):
 
 
 class KeyReused(AgentHealthError):
-    """A write of this run had the same idempotency key and said something else."""
+    """A write of this run, or a task of this creator, had the same idempotency key and said otherwise."""
 
     def __init__(self, idempotency_key: str) -> None:
-        super().__init__(f"the idempotency_key {idempotency_key!r} was used for another write of this run")
+        super().__init__(f"the idempotency_key {idempotency_key!r} was used for something else")
         self.idempotency_key = idempotency_key
 
 

@@ -37,7 +37,7 @@ from agent_health.event import (
 from agent_health.event_chain import Event, payload_of
 from agent_health.lease import EndReason, shard_resource
 from agent_health.lifecycle import TRANSITIONS, Reason, Signal, Status, begins_new_life, reason_of
-from agent_health.task import HELD, TaskSignal, TaskStatus, status_after, task_resource
+from agent_health.task import FINISHED, HELD, TaskSignal, TaskStatus, status_after, task_resource
 
 MAX_DIFFERENCES = 1_000
 """How many differences are told."""
@@ -332,7 +332,8 @@ class Replay:
             missing.discard(lease.resource)
             yield from self._compared_lease(lease)
         yield from (f"lease of {resource}: in the log, not in the store" for resource in sorted(missing))
-        missing = set(self.tasks)
+        # What was finished long ago is forgotten, and the log goes on to tell of it.
+        missing = {task_id for task_id, task in self.tasks.items() if task.status not in FINISHED}
         for task in tasks:
             missing.discard(task.task_id)
             yield from _compared(f"task {task.task_id}", self.tasks.get(task.task_id), task)

@@ -67,7 +67,7 @@ BackoffSeconds = Annotated[float, Field(ge=0, le=MAX_BACKOFF_SECONDS, allow_inf_
 
 
 class TaskRequest(Body):
-    """The body of `POST /api/v1/tasks`: what is to be done, and by whom. An agent has to fit all it says."""
+    """What is to be done, and by whom. An agent has to fit all it says."""
 
     title: Name
     input: JsonObject = Field(default_factory=dict)
@@ -84,6 +84,13 @@ class TaskRequest(Body):
     backoff_seconds: BackoffSeconds = BACKOFF_SECONDS
     budget: Spend = Spend()
     """What its metered calls may cost; nothing unless it is said."""
+
+
+class TaskCreation(TaskRequest):
+    """The body of `POST /api/v1/tasks`."""
+
+    idempotency_key: IdempotencyKey | None = None
+    """Chosen by the creator, another one for each task: a retry gets the task that it created before."""
 
 
 class TaskClaim(Body):

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.support.registry_server import RegistryServer
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
 from agent_health.budget import Spend
 from agent_health.client import RegistryClient
@@ -56,6 +58,37 @@ async def test_a_task_goes_from_the_queue_to_done(client: RegistryClient, agent:
     reports = await client.tasks.reports(made.task_id, limit=1)
     assert [one.report["summary"] for one in reports.reports] == ["done"]
     assert len((await client.tasks.reports(made.task_id, cursor=reports.cursor)).reports) == 1
+
+
+async def test_a_task_whose_answer_was_lost_is_created_once(
+    client: RegistryClient, registry: RegistryServer
+) -> None:
+    asked: list[bytes] = []
+
+    async def relay(request: web.Request) -> web.Response:
+        asked.append(await request.read())
+        async with (
+            ClientSession() as session,
+            session.post(f"{registry.url}{request.path}", data=asked[-1], headers=request.headers) as answer,
+        ):
+            body = await answer.read()
+        if len(asked) == 1:
+            assert request.transport is not None
+            request.transport.abort()
+        return web.Response(body=body, status=answer.status, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", relay)
+    async with (
+        TestServer(app, host="127.0.0.1") as server,
+        RegistryClient(str(server.make_url("")), key=ADMIN_KEY) as through,
+    ):
+        made = await through.tasks.create("once")
+    assert asked == [asked[0]] * 2
+    assert [task.task_id for task in (await client.tasks.list()).tasks] == [made.task_id]
+    assert (await client.tasks.create("own key", idempotency_key="k")).task_id == (
+        await client.tasks.create("own key", idempotency_key="k")
+    ).task_id
 
 
 async def test_whoever_holds_the_parent_reviews_the_child(

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from tests.registry.test_verify_events import report as log_report
 from tests.support.databases import WoundClock
 from tests.support.directory_api import DIRECTORIES, put, upload
 from tests.support.registry_api import RegistryApi
+from tests.support.task_api import TASKS, create, steer, steps, worker
 
 from agent_health.access import Role
 from agent_health.agent_record import moment
@@ -148,7 +150,7 @@ async def test_it_prunes_once_an_hour_and_after_the_clock_was_set_back(
 ) -> None:
     pruned = 0
 
-    async def count(_database: object) -> None:
+    async def count(*_: object) -> None:
         nonlocal pruned
         pruned += 1
 
@@ -158,3 +160,76 @@ async def test_it_prunes_once_an_hour_and_after_the_clock_was_set_back(
         clock.advance(seconds)
         await pruner.tidy_up()
     assert pruned == 3
+
+
+async def test_tasks_that_were_finished_long_ago_are_forgotten_and_the_log_tells_of_them(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune_history, "TASKS_AT_ONCE", 1)
+    one = await worker(api, capabilities=["write"])
+    done = await create(api, capabilities=["write"], budget={"tokens": 9}, idempotency_key="k")
+    grant = await one.granted()
+    await one.report(grant)
+    await one.reserve(grant, "c", tokens=1)
+    await one.write(grant, "complete")
+    await steer(api, done["task_id"], "review", verdict="accept")
+    queued, waiting = await create(api, "waits"), await create(api, "in review")
+    await one.write(await one.granted(task_id=waiting["task_id"]), "complete")
+    clock.advance(90 * DAY_SECONDS)
+    late = await create(api, "late")
+    await steer(api, late["task_id"], "cancel")
+    await tidy_up(api)
+    # Exactly so old is not older.
+    assert await _task_ids(api) == {task["task_id"] for task in (done, queued, waiting, late)}
+    clock.advance(3_600)
+    await tidy_up(api)
+    assert await _task_ids(api) == {task["task_id"] for task in (queued, waiting, late)}
+    for table in ("task_budgets", "task_calls", "task_creations", "task_needs", "task_runs", "task_writes"):
+        left = f"SELECT count(*) FROM {table} WHERE task NOT IN (SELECT number FROM tasks)"  # noqa: S608
+        assert await rows(api, left) == [(0,)]
+    assert await rows(api, "SELECT count(*) FROM task_reports") == [(0,)]
+    assert await steps(api, done["task_id"]) == ["assigned", "running", "review", "done"]
+    assert (await log_report(api)).is_good
+    # Its key is free again.
+    assert (await create(api, idempotency_key="k", title="new"))["task_id"] != done["task_id"]
+
+
+async def test_a_tree_of_tasks_is_forgotten_from_its_leaves_and_never_below_one_that_is_at_work(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    one = await worker(api)
+    parent = await create(api, "parent", lease_seconds=86_400)
+    grant = await one.granted()
+    child = (await one.write(grant, "delegate", task={"title": "child", "agent_id": "nobody"})).json()
+    await steer(api, child["child_id"], "cancel")
+    clock.advance(91 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await _task_ids(api) == {parent["task_id"], child["child_id"]}
+    await steer(api, parent["task_id"], "cancel")
+    clock.advance(91 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await _task_ids(api) == set()
+    assert (await log_report(api)).is_good
+
+
+async def test_work_that_was_rejected_stays_as_long_as_the_task_that_repairs_it(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    one = await worker(api)
+    rejected = await create(api, "first")
+    await one.write(await one.granted(), "complete")
+    fix = (await steer(api, rejected["task_id"], "review", verdict="reject")).json()["fix"]
+    clock.advance(91 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await _task_ids(api) == {rejected["task_id"], fix["task_id"]}
+    await steer(api, fix["task_id"], "cancel")
+    clock.advance(91 * DAY_SECONDS)
+    await HistoryPruner(api.database, keep_tasks_days=92).tidy_up()
+    assert await _task_ids(api) == {rejected["task_id"], fix["task_id"]}
+    await HistoryPruner(api.database, keep_tasks_days=90).tidy_up()
+    assert await _task_ids(api) == set()
+
+
+async def _task_ids(api: RegistryApi) -> set[str]:
+    listed = await api.ask("GET", TASKS, key=Role.READER)
+    return {task["task_id"] for task in listed.json()["tasks"]}

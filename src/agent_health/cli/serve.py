@@ -109,6 +109,14 @@ def serve(  # noqa: PLR0913 - each setting is an option
             help="Then events go into a file; else they stay.",
         ),
     ] = None,
+    task_retention_days: Annotated[
+        float | None,
+        typer.Option(
+            envvar=f"{PREFIX}TASK_RETENTION_DAYS",
+            metavar="DAYS",
+            help="How long finished tasks are kept; 90 if not said.",
+        ),
+    ] = None,
     archive_dir: Annotated[
         Path | None,
         typer.Option(envvar=f"{PREFIX}ARCHIVE_DIR", metavar="DIRECTORY", help="Where archived events go."),
@@ -180,6 +188,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         request_burst=request_burst,
         command_seconds=command_seconds,
         event_retention_days=event_retention_days,
+        task_retention_days=task_retention_days,
         archive_dir=archive_dir,
         metrics_agents=metrics_agents,
         open_metrics=open_metrics,

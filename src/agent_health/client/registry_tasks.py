@@ -5,6 +5,7 @@ its `idempotency_key`.
 """
 
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -39,6 +40,7 @@ from agent_health.task_record import (
     RunWrite,
     TaskCancellation,
     TaskClaim,
+    TaskCreation,
     TaskGrant,
     TaskList,
     TaskRecord,
@@ -46,6 +48,9 @@ from agent_health.task_record import (
     TaskReview,
     TaskWritten,
 )
+
+KEY_BYTES = 16
+"""Of an idempotency key of ours."""
 
 A = TypeVar("A", bound=BaseModel)
 
@@ -86,14 +91,14 @@ class RegistryTasks:
         self._connection = connection
 
     async def create(self, title: str, **members: Any) -> TaskRecord:
-        """Put a task into the queue; `members` as in `TaskRequest`.
+        """Put a task into the queue; `members` as in `TaskCreation`.
 
-        Not tried again once it may have been carried out: `list` tells whether it was.
+        Tried again when no answer comes: a key, `idempotency_key` or one of our own, has it created once.
         """
-        body = _written(TaskRequest, title=title, **members)
-        return await self._connection.ask_for(
-            TaskRecord, Question(method="POST", path=path_of("tasks"), body=body)
-        )
+        keyed = {"idempotency_key": secrets.token_hex(KEY_BYTES), **members}
+        body = _written(TaskCreation, title=title, **keyed)
+        question = Question(method="POST", path=path_of("tasks"), body=body, may_repeat=True)
+        return await self._connection.ask_for(TaskRecord, question)
 
     async def claim(
         self,

@@ -168,7 +168,7 @@ class Registry:
         self.reaper = Reaper(self.database, settings.sweep_seconds, monotonic_s)
         self.task_news = TaskNews(self.database, self.feed)
         self.claims = ClaimEndpoint(self.door, self.task_news)
-        self.pruner = HistoryPruner(self.database)
+        self.pruner = HistoryPruner(self.database, settings.task_retention_days)
         self.opt_out_checker = OptOutChecker(self.database, settings)
         self.log_watch = LogWatch(self.database, self.counts)
         self.metrics = MetricsEndpoint(self.door, self.database, settings, self.counts, certificate_ends_s)

@@ -1,23 +1,27 @@
 """How does a task come to be?"""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from pydantic_core import to_json
 from ulid import ULID
 
 from agent_health.access import Action
 from agent_health.budget import NOTHING, Amount, Budget
+from agent_health.errors import KeyReused
 from agent_health.event import EventDraft
 from agent_health.registry import task_events
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.registry.task_records import record
-from agent_health.storage import event_log, leases, task_budgets, tasks
+from agent_health.storage import event_log, leases, task_budgets, task_creations, tasks
 from agent_health.storage.database import Transaction
 from agent_health.storage.task_budgets import StoredBudget
+from agent_health.storage.task_creations import StoredCreation
 from agent_health.storage.tasks import StoredTask
 from agent_health.task import TaskStatus, task_resource
-from agent_health.task_record import TaskRecord, TaskRequest
+from agent_health.task_record import TaskCreation, TaskRecord, TaskRequest
 
 PATH = "/api/v1/tasks"
 MAX_TASK_BYTES = 131_072
@@ -35,12 +39,38 @@ class Origin:
 
 
 def create_task(transaction: Transaction, call: Call) -> Reply:
-    """Put a new task into the queue."""
-    wanted = call.body_as(TaskRequest)
+    """Put a new task into the queue; who says so again by the same key gets the same task."""
+    wanted = call.body_as(TaskCreation)
+    creation = None
+    if wanted.idempotency_key is not None:
+        creation = StoredCreation(
+            creator=call.actor, idempotency_key=wanted.idempotency_key, digest=_digest(wanted)
+        )
+        known = task_creations.take(transaction, creation)
+        if known is not None:
+            return _created_before(transaction, known, creation)
     task, drafts = add_task(transaction, wanted, wanted.budget.amount(), Origin(actor=call.actor))
+    if creation is not None:
+        task_creations.fill(transaction, creation, task.number)
     event_log.append(transaction, drafts)
+    return _created(transaction, task)
+
+
+def _created_before(transaction: Transaction, known: StoredCreation, wanted: StoredCreation) -> Reply:
+    if known.digest != wanted.digest or known.task is None:
+        raise KeyReused(wanted.idempotency_key)
+    return _created(transaction, tasks.find(transaction, known.task))
+
+
+def _created(transaction: Transaction, task: StoredTask) -> Reply:
     headers = {"Location": f"{PATH}/{task.task_id}"}
     return Reply(content=record(transaction, task), status=201, headers=headers)
+
+
+def _digest(wanted: TaskCreation) -> str:
+    """Tell apart what is asked for, however it is spelled."""
+    said = wanted.model_dump(mode="json", exclude={"idempotency_key"})
+    return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def add_task(
@@ -98,7 +128,7 @@ OPERATIONS = (
         summary="Put a task into the queue",
         action=Action.CREATE_TASKS,
         deed=create_task,
-        body=TaskRequest,
+        body=TaskCreation,
         answer=TaskRecord,
         status=201,
         max_body_bytes=MAX_TASK_BYTES,

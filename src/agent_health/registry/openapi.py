@@ -555,7 +555,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType({
     },
     "AgentUpdate": {"capabilities": ["billing"], "max_concurrent_tasks": 3},
     "Heartbeat": {"status": "active", "current_load": 3, "client_timestamp": "2026-02-08T10:30:00Z"},
-    "TaskRequest": {
+    "TaskCreation": {
         "title": "Write the landing page",
         "role_id": "writers",
         "input": {"brief": "https://example.com/brief"},

@@ -1,8 +1,8 @@
 """What is finished, and what is forgotten, while nobody asks?
 
 An import whose sender was killed goes on, as does one that somebody has confirmed. What probes found long
-ago is forgotten: sums, changes, lists that are over, targets that left. Everything in transactions of bounded
-size, and in as many server processes as there are.
+ago is forgotten: sums, changes, lists that are over, targets that left; and tasks that were finished long
+ago. Everything in transactions of bounded size, and in as many server processes as there are.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ from agent_health.directory_record import ImportState
 from agent_health.errors import StoreUnavailable
 from agent_health.opt_out_proof import TOKEN_GOOD_SECONDS
 from agent_health.registry.replace_listing import finish_one
-from agent_health.storage import directories, opt_outs, result_history, targets
+from agent_health.storage import directories, finished_tasks, opt_outs, result_history, targets
 from agent_health.storage.database import Database, Transaction
+from agent_health.task import FINISHED
 
 ROUND_SECONDS = 30.0
 """Between two rounds."""
@@ -29,6 +30,8 @@ KEEP_CHANGES = 100
 """Of one target, the latest."""
 KEEP_LEFT_DAYS = 90
 """Targets that no directory lists any more; of their records as agents nothing is forgotten."""
+KEEP_TASKS_DAYS = 90
+"""Those that are finished, unless the server's settings say otherwise."""
 KEEP_IMPORTS_DAYS = 30
 """Those that are over."""
 UPLOAD_DAYS = 1
@@ -38,6 +41,8 @@ CHUNK = 2_000
 """Of rows that one transaction forgets."""
 HOURS_AT_ONCE = 24
 """Of sums, too."""
+TASKS_AT_ONCE = 200
+"""Each with up to 1,000 reports and 10,000 writes."""
 TARGETS_AT_ONCE = 10_000
 """Whose changes are trimmed in one transaction."""
 MAX_STEPS = 10_000
@@ -49,8 +54,9 @@ _log = logging.getLogger("agent_health.registry")
 class HistoryPruner:
     """Tidies up, round after round; one per server process, or per crawl without a server."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, keep_tasks_days: float = KEEP_TASKS_DAYS) -> None:
         self._database = database
+        self._keep_tasks_days = keep_tasks_days
         self._pruned_at_s: float | None = None
 
     async def run(self) -> None:
@@ -70,7 +76,7 @@ class HistoryPruner:
         now_s = await self._database.read(lambda transaction: transaction.now_s)
         # Also when the clock was set back.
         if self._pruned_at_s is None or not 0 <= now_s - self._pruned_at_s < PRUNE_SECONDS:
-            await prune_history(self._database)
+            await prune_history(self._database, self._keep_tasks_days)
             self._pruned_at_s = now_s
 
 
@@ -84,8 +90,9 @@ async def finish_imports(database: Database) -> None:
         await _repeated(database, partial(finish_one, name=name, import_id=import_id))
 
 
-async def prune_history(database: Database) -> None:
+async def prune_history(database: Database, keep_tasks_days: float = KEEP_TASKS_DAYS) -> None:
     """Forget what is old. StoreUnavailable."""
+    await _repeated(database, partial(_forget_tasks, keep_days=keep_tasks_days))
     await _repeated(database, _forget_sums)
     await _repeated(database, _forget_changes)
     await _repeated(database, _forget_left)
@@ -101,6 +108,11 @@ async def _repeated(database: Database, deed: Callable[[Transaction], bool]) -> 
     for _ in range(MAX_STEPS):
         if not await database.write(deed):
             return
+
+
+def _forget_tasks(transaction: Transaction, *, keep_days: float) -> bool:
+    before_s = transaction.now_s - keep_days * DAY_SECONDS
+    return finished_tasks.forget(transaction, FINISHED, before_s, TASKS_AT_ONCE)
 
 
 def _forget_sums(transaction: Transaction) -> bool:

@@ -39,6 +39,8 @@ class RegistrySettings(BaseModel):
     """How long a command waits for its agent, unless it says otherwise."""
     event_retention_days: Annotated[float, Field(ge=1, le=36_500)] | None = None
     """Older events are archived to a file; None keeps all in the database."""
+    task_retention_days: Annotated[float, Field(ge=1, le=36_500)] = 90
+    """Tasks that have been finished for longer are forgotten, with their reports; events stay."""
     archive_dir: Path | None = None
     """Where archived events go; None: beside an SQLite file, else the working directory."""
     dialects: tuple[Literal["openintent"], ...] = ()

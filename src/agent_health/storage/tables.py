@@ -423,6 +423,22 @@ tasks = Table(
     Column("created_at_s", Double, nullable=False),
     Index(None, "status", "number"),
     Index(None, "parent", "number"),
+    Index(None, "fix_of"),
+)
+
+task_creations = Table(
+    "task_creations",
+    metadata,
+    Column("creator", String(160), primary_key=True),
+    Column("idempotency_key", String(128), primary_key=True),
+    Column("digest", String(64), nullable=False, comment="SHA-256 of what was asked for"),
+    Column(
+        "task",
+        RowNumber,
+        ForeignKey("tasks.number"),
+        comment="null until it is there, in the same transaction",
+    ),
+    Index(None, "task"),
 )
 
 task_needs = Table(
