@@ -257,7 +257,7 @@ class ForeignDatabase(AgentHealthError):
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """One place in a YAML file that somebody wrote, and what was expected there."""
+    """One place in a file that somebody wrote, and what was expected there."""
 
     line: int
     """From 1."""
@@ -270,7 +270,7 @@ class FileFault:
 
 
 class InvalidFile(AgentHealthError, ValueError):
-    """A YAML file does not say what it should; `faults` in the order of lines, never empty.
+    """A file does not say what it should; `faults` in the order of lines, never empty.
 
     `file` is its name, empty where a text was read.
     """
@@ -288,6 +288,10 @@ class InvalidWorkflow(InvalidFile):
 
 class InvalidDefinition(InvalidFile):
     """A probe definition does not say what to probe as it should."""
+
+
+class InvalidConfig(InvalidFile):
+    """A file of settings does not say what it should."""
 
 
 class InvalidTools(InvalidFile):

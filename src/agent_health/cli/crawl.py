@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_health.cli.registry_access import KeyFile, PlainHttp, read_key
+from agent_health.cli.config_file import show_config as print_config
+from agent_health.cli.config_file import take_prober_config
+from agent_health.cli.registry_access import KEY_VARIABLE, PlainHttp, read_key
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -20,7 +22,15 @@ EXIT_FAILED = 1
 EXIT_UNFINISHED = 2
 
 Workers = Annotated[
-    int, typer.Option("--workers", min=1, max=MAX_PROCESSES, metavar="N", help="Processes that probe.")
+    int,
+    typer.Option(
+        "--workers",
+        min=1,
+        max=MAX_PROCESSES,
+        metavar="N",
+        envvar="AGENT_HEALTH_PROBER_WORKERS",
+        help="Processes that probe.",
+    ),
 ]
 CrawlDatabase = Annotated[
     str | None,
@@ -48,11 +58,38 @@ Moved = Annotated[
 ]
 
 
+ProberConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="AGENT_HEALTH_PROBER_CONFIG",
+        metavar="FILE.toml",
+        is_eager=True,
+        callback=take_prober_config,
+        help="Settings; what is given here or in the environment is stronger.",
+    ),
+]
+CrawlKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="AGENT_HEALTH_PROBER_KEY_FILE",
+        metavar="FILE",
+        help=f"Holds the key; else ${KEY_VARIABLE} is used.",
+    ),
+]
+
+
 def crawl(
+    context: typer.Context,
     definition: Annotated[
         Path, typer.Argument(metavar="PROBE.yml", help="Whom to probe, what to ask, how often.")
     ],
     *,
+    _config: ProberConfig = None,
+    show_config: Annotated[
+        bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
+    ] = False,
     once: Annotated[
         bool, typer.Option("--once/--watch", help="Every target once, or for ever. Without it: for ever.")
     ] = False,
@@ -61,16 +98,22 @@ def crawl(
     report: Annotated[
         Path | None,
         typer.Option(
-            "--report", metavar="DIRECTORY", help="Write the census there every hour, and at the end."
+            "--report",
+            metavar="DIRECTORY",
+            envvar="AGENT_HEALTH_PROBER_REPORT",
+            help="Write the census there every hour, and at the end.",
         ),
     ] = None,
     registry: Annotated[
         str | None,
         typer.Option(
-            "--registry", metavar="URL", help="Probe for this registry, with whoever else does; no database."
+            "--registry",
+            metavar="URL",
+            envvar="AGENT_HEALTH_PROBER_REGISTRY",
+            help="Probe for this registry, with whoever else does; no database.",
         ),
     ] = None,
-    key_file: KeyFile = None,
+    key_file: CrawlKeyFile = None,
     allow_plain_http: PlainHttp = False,
     moved: Moved = False,
     metrics: Metrics = None,
@@ -98,6 +141,8 @@ def crawl(
       0 done, or asked to end where there is no end   1 it could not be done
       2 asked to end before all were probed: the same command goes on   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if show_config:
+        return print_config(context, "prober", {})
     from agent_health.prober.definition_file import read_definition_file  # noqa: PLC0415 - takes 200 ms
 
     read = read_definition_file(definition)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent_health.cli.registry_access import URL_VARIABLE, KeyFile
+from agent_health.cli.serve import ServerConfig
 from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import Colour, Line, has_colours, write_page
@@ -23,6 +24,7 @@ _COLOURS = {"ok": Colour.GREEN, "warning": Colour.YELLOW, "fault": Colour.RED, "
 
 def doctor(
     *,
+    _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     host: Annotated[
         str,

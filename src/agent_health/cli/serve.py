@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent_health.cli.config_file import show_config as print_config
+from agent_health.cli.config_file import take_server_config
 from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
 from agent_health.cli.terminal import printable
 
@@ -20,6 +22,22 @@ PREFIX = "AGENT_HEALTH_SERVER_"
 """Of the variables that stand for options."""
 
 
+ServerConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar=f"{PREFIX}CONFIG",
+        metavar="FILE.toml",
+        is_eager=True,
+        callback=take_server_config,
+        help="Settings; what is given here or in the environment is stronger.",
+    ),
+]
+ShowConfig = Annotated[
+    bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
+]
+
+
 class LogFormat(StrEnum):
     """How lines of the log look."""
 
@@ -28,7 +46,10 @@ class LogFormat(StrEnum):
 
 
 def serve(  # noqa: PLR0913 - each setting is an option
+    context: typer.Context,
     *,
+    _config: ServerConfig = None,
+    show_config: ShowConfig = False,
     database: DatabaseUrl = DEFAULT_DATABASE,
     host: Annotated[
         str,
@@ -168,11 +189,17 @@ def serve(  # noqa: PLR0913 - each setting is an option
       agent-health serve
       agent-health serve --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
       AGENT_HEALTH_SERVER_DATABASE=postgresql://ah@db/ah agent-health serve --workers 4
+      agent-health serve --config agent-health.toml --show-config
 
     \b
     Exit codes:
       0 it was asked to end   1 it cannot serve   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if show_config:
+        from agent_health.registry.settings import RegistrySettings  # noqa: PLC0415 - pydantic takes 60 ms
+
+        known = {name: field.default for name, field in RegistrySettings.model_fields.items()}
+        return print_config(context, "server", known)
     from agent_health.registry.run_server import Listening, run_server  # noqa: PLC0415 - takes 500 ms
 
     settings = _settings(

@@ -1,0 +1,173 @@
+"""How are settings read from a file, and where does each come from?
+
+What has a variable has a place in the file: `AGENT_HEALTH_SERVER_TLS_KEY` is `tls_key` in `[server]`.
+An option is stronger than its variable, a variable than the file, and the file than the default.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from agent_health.cli.terminal import printable
+from agent_health.errors import FileFault, InvalidConfig, InvalidSetting
+from agent_health.target_address import without_passwords
+
+MAX_BYTES: Final = 65_536
+PREFIXES: Final = {"server": "AGENT_HEALTH_SERVER_", "prober": "AGENT_HEALTH_PROBER_"}
+"""Of the variables, by table."""
+SOURCES: Final = {
+    "COMMANDLINE": "option",
+    "ENVIRONMENT": "environment",
+    "DEFAULT_MAP": "file",
+    "DEFAULT": "default",
+}
+
+_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
+_NAME = re.compile(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=")
+_AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
+
+
+def take_server_config(context: typer.Context, file: Path | None) -> Path | None:
+    """Let a file's table `[server]` be the defaults of a command."""
+    return _take(context, file, "server")
+
+
+def take_prober_config(context: typer.Context, file: Path | None) -> Path | None:
+    """Let a file's table `[prober]` be the defaults of a command."""
+    return _take(context, file, "prober")
+
+
+def _take(context: typer.Context, file: Path | None, table: str) -> Path | None:
+    if file is not None:
+        context.default_map = _defaults(context, read_config(file, table), file, table)
+    return file
+
+
+def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
+    """Return the settings of a table, each with its line; InvalidConfig says what is wrong, and where.
+
+    The other tables of PREFIXES are left for their commands, and may be missing as this one may.
+    """
+    import tomllib  # noqa: PLC0415 - `--help` need not pay for it
+
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InvalidSetting("--config", str(file), f"a readable file ({error.strerror})") from None
+    if len(raw) > MAX_BYTES:
+        raise InvalidSetting("--config", str(file), f"a file of at most {MAX_BYTES} bytes")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise InvalidConfig([FileFault(line, "", "text in UTF-8")], str(file)) from None
+    try:
+        read = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = _AT_LINE.search(str(error))
+        line = int(found[1]) if found else text.count("\n") + 1
+        raise InvalidConfig([FileFault(line, "", _AT_LINE.sub("", str(error)).strip())], str(file)) from None
+    lines = _lines(text)
+    known = " or ".join(f"[{name}]" for name in PREFIXES)
+    faults = [
+        FileFault(lines.get((name, ""), lines.get(("", name), 1)), f"/{name}", f"no such table: {known}")
+        for name, value in read.items()
+        if name not in PREFIXES or not isinstance(value, dict)
+    ]
+    if faults:
+        raise InvalidConfig(faults, str(file))
+    return {name: (value, lines.get((table, name), 1)) for name, value in read.get(table, {}).items()}
+
+
+def _defaults(
+    context: typer.Context, given: Mapping[str, tuple[object, int]], file: Path, table: str
+) -> dict[str, Any]:
+    """Return a file's values by the parameters of a command; what no command of the table has is refused."""
+    known = {name: parameter.name for name, parameter in settings_of(context.command, table)}
+    everywhere = known.keys() | _settings_elsewhere(context, table)
+    faults: list[FileFault] = []
+    defaults: dict[str | None, object] = {}
+    for name, (value, line) in given.items():
+        if name not in everywhere:
+            faults.append(
+                FileFault(line, f"/{table}/{name}", "no such setting: docs/configuration.md has them all")
+            )
+        elif isinstance(value, list) and all(isinstance(each, str) and "," not in each for each in value):
+            defaults[known.get(name)] = ",".join(value)
+        elif isinstance(value, str | int | float):
+            # As the command line would give it, so that both are read alike.
+            defaults[known.get(name)] = value if isinstance(value, bool) else str(value)
+        else:
+            faults.append(
+                FileFault(line, f"/{table}/{name}", "a text, a number, true, false or a list of texts")
+            )
+    if faults:
+        raise InvalidConfig(faults, str(file))
+    return {name: value for name, value in defaults.items() if name is not None}
+
+
+def _settings_elsewhere(context: typer.Context, table: str) -> set[str]:
+    """Return the names of settings that another command has of the same table."""
+    root = context.find_root().command
+    commands = getattr(root, "commands", {}).values()
+    return {name for command in commands for name, _ in settings_of(command, table)}
+
+
+def settings_of(command: Any, table: str) -> Iterator[tuple[str, Any]]:
+    """Return a command's settings of a table: the name in a file, and the parameter."""
+    prefix = PREFIXES[table]
+    for parameter in command.params:
+        variable = getattr(parameter, "envvar", None)
+        if isinstance(variable, str) and variable.startswith(prefix) and parameter.name != "_config":
+            yield variable.removeprefix(prefix).lower(), parameter
+
+
+def show_config(context: typer.Context, table: str, defaults: Mapping[str, object]) -> int:
+    """Print all settings as such a file, each with where it comes from; passwords are hidden.
+
+    `defaults` are those that only a command's own settings know.
+    """
+    lines = [f"[{table}]"]
+    for name, parameter in settings_of(context.command, table):
+        source = context.get_parameter_source(parameter.name)
+        value = context.params[parameter.name]
+        if value is None:
+            value = defaults.get(parameter.name)
+        told = SOURCES.get(source.name if source is not None else "", "default")
+        if told == "environment":
+            told = f"environment: {parameter.envvar}"
+        if value is None:
+            lines.append(f"# {name} =  # {told}: none")
+        else:
+            lines.append(f"{name} = {_written(value)}  # {told}")
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+    return 0
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    text = without_passwords(str(value.value if isinstance(value, Enum) else value))
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _lines(text: str) -> dict[tuple[str, str], int]:
+    """Return on which line each name of each table stands, and each table by itself."""
+    places: dict[tuple[str, str], int] = {}
+    table = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := _TABLE.match(line):
+            table = found[1]
+            places.setdefault((table, ""), number)
+        elif found := _NAME.match(line):
+            places.setdefault((table, found[1]), number)
+    return places

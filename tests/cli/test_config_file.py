@@ -1,0 +1,142 @@
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.support.servers import REPOSITORY
+
+from agent_health.cli import application, main
+from agent_health.cli.config_file import settings_of
+
+COMMANDS: Any = typer.main.get_command(application._application)
+TABLES = {"server": "serve", "prober": "crawl"}
+TEXT = (REPOSITORY / "docs" / "configuration.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def _bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in COMMANDS.commands.values():
+        for parameter in command.params:
+            if isinstance(parameter.envvar if hasattr(parameter, "envvar") else None, str):
+                monkeypatch.delenv(parameter.envvar, raising=False)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, tuple[Any, str]]:
+    """The value of each setting, and where it comes from."""
+    assert main([*arguments, "--show-config"]) == 0, capsys.readouterr().err
+    out = capsys.readouterr().out
+    sources = dict(re.findall(r"^(?:# )?(\w+) = .*# (\w+)", out, re.MULTILINE))
+    (values,) = tomllib.loads(out).values()
+    return {name: (values.get(name), source) for name, source in sources.items()}
+
+
+def write(text: str, name: str = "agent-health.toml") -> str:
+    Path(name).write_text(text)
+    return name
+
+
+def test_an_option_is_stronger_than_its_variable_and_that_than_the_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write('[server]\nport = 1\nworkers = 2\nhost = "a"\nsweep_seconds = 7\nopen_metrics = true\n')
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_PORT", "11")
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_WORKERS", "12")
+    found = shown(capsys, "serve", "--config", file, "--port", "111")
+    assert found["port"] == (111, "option")
+    assert found["workers"] == (12, "environment")
+    assert found["host"] == ("a", "file")
+    assert found["sweep_seconds"] == (7, "file")
+    assert found["open_metrics"] == (True, "file")
+    assert found["answer_seconds"] == (5, "default")
+    assert found["tls_key"] == (None, "default")
+
+
+def test_a_variable_names_the_file_and_what_is_shown_is_such_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(
+        "AGENT_HEALTH_SERVER_CONFIG", write('[server]\ntrusted_proxies = ["10.0.0.0/8", "::1"]\n')
+    )
+    assert main(["serve", "--show-config"]) == 0
+    again = write(capsys.readouterr().out, "again.toml")
+    first = shown(capsys, "serve")
+    second = shown(capsys, "serve", "--config", again)
+    assert first["trusted_proxies"] == ("10.0.0.0/8,::1", "file")
+    assert {name: value for name, (value, _) in first.items()} == {
+        name: value for name, (value, _) in second.items()
+    }
+
+
+def test_a_crawl_has_a_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    file = write('[server]\nport = 1\n[prober]\nworkers = 3\nmetrics = "127.0.0.1:1"\n')
+    found = shown(capsys, "crawl", "x.yml", "--config", file)
+    assert found["workers"] == (3, "file")
+    assert found["metrics"] == ("127.0.0.1:1", "file")
+
+
+def test_the_doctor_reads_the_server_s_table(capsys: pytest.CaptureFixture[str]) -> None:
+    file = write('[server]\ndatabase = "sqlite:///elsewhere.db"\nworkers = 3\n')
+    assert main(["doctor", "--config", file]) in {0, 1}
+    assert "sqlite:///elsewhere.db is not there yet" in capsys.readouterr().out
+
+
+def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", "postgresql://ah:hunter2@db/ah")
+    assert shown(capsys, "serve")["database"] == ("postgresql://ah:...@db/ah", "environment")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[server]\n\nprot = 3\n", "agent-health.toml: line 3: /server/prot: no such setting"),
+        ("\n[servre]\nport = 3\n", "agent-health.toml: line 2: /servre: no such table: [server] or [prober]"),
+        ("port = 3\n", "agent-health.toml: line 1: /port: no such table"),
+        ("[server]\nport = {a = 1}\n", "agent-health.toml: line 2: /server/port: a text, a number"),
+        ('[server]\ntrusted_proxies = ["a,b"]\n', "line 2: /server/trusted_proxies: a text"),
+        ("[server]\nconfig = 'a'\n", "line 2: /server/config: no such setting"),
+        ("[server]\nport = \n", "agent-health.toml: line 2: Invalid value"),
+        ("[server]\nport = 1\nport = 2\n", "agent-health.toml: line 3: Cannot overwrite a value"),
+        ("[server]\nhost = '\udcff'\n", "agent-health.toml: line 2: text in UTF-8"),
+        ("#" * 70_000, "a file of at most 65536 bytes"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(
+    text: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("agent-health.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert main(["serve", "--config", "agent-health.toml", "--show-config"]) == 3
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ['port = "x"', "port = 70000", 'log_format = "xml"', "workers = 0"])
+def test_a_value_that_cannot_be_is_told_by_its_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", write(f"[server]\n{text}\n")]) == 3
+    assert text.partition(" ")[0].replace("_", "-") in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", "none.toml"]) == 3
+    assert "a readable file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("table", "command"), TABLES.items())
+def test_every_setting_is_documented(table: str, command: str) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `(--[a-z-]+)` \|", TEXT, re.MULTILINE)
+    settings = list(settings_of(COMMANDS.commands[command], table))
+    assert len(settings) >= 6
+    for name, parameter in settings:
+        assert (name, parameter.envvar, parameter.opts[0]) in rows
+    prefix = f"AGENT_HEALTH_{table.upper()}_"
+    assert len([row for row in rows if row[1].startswith(prefix)]) == len(settings)
+
+
+def test_every_variable_is_documented() -> None:
+    sources = (REPOSITORY / "src").rglob("*.py")
+    named = {
+        name for file in sources for name in re.findall(r'"(AGENT_HEALTH_[A-Z_]*[A-Z])"', file.read_text())
+    }
+    documented = set(re.findall(r"`(AGENT_HEALTH_[A-Z_]+)`", TEXT))
+    assert {name for name in named if name not in documented} == set()
