@@ -3,12 +3,17 @@
 import asyncio
 import itertools
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import insert
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.support.databases import DISPENSABLE, empty_url, postgresql_server
 
 from agent_health.access import digest_of, key_of
 from agent_health.storage.database import Database, PostgresqlDatabase, Transaction, open_database
@@ -37,6 +42,16 @@ class Fleet:
     def key(self, number: int) -> str:
         """Return the key of an agent."""
         return key_of(sha256(b"%d" % number).digest())
+
+
+def new_url(kind: str, directory: Path) -> str:
+    """Return the URL of a new database; PostgreSQL is as careful as by default, which it is not for tests."""
+    url = empty_url(kind, directory)
+    if kind == "postgresql":
+        for setting in DISPENSABLE:
+            postgresql_server().psql(f"ALTER SYSTEM RESET {setting}")
+        postgresql_server().psql("SELECT pg_reload_conf()")
+    return url
 
 
 def fill(url: str, fleet: Fleet, *, with_keys: bool = True) -> None:

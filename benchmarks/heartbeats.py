@@ -17,10 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
-from benchmarks.fleet import Fleet, fill
+from benchmarks.fleet import Fleet, fill, new_url
 from benchmarks.interleaved import Measured, in_rounds, is_quick, print_table, verdict
 from benchmarks.over_http import Question, serve, server
-from tests.support.databases import empty_url
 
 from agent_health.registry.app import Registry, create_app
 from agent_health.registry.settings import RegistrySettings
@@ -71,7 +70,7 @@ end
 def filled(kind: str, fleet: Fleet) -> Iterator[str]:
     """A database of this kind with the fleet in it."""
     with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
-        url = empty_url(kind, Path(directory))
+        url = new_url(kind, Path(directory))
         fill(url, fleet)
         yield url
 

@@ -16,11 +16,10 @@ from agent_health.storage import keys
 from agent_health.storage.database import open_database
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
-from benchmarks.fleet import CAPABILITIES, Fleet, fill
+from benchmarks.fleet import CAPABILITIES, Fleet, fill, new_url
 from benchmarks.heartbeats import serve_registry
 from benchmarks.interleaved import is_quick, print_table, verdict
 from benchmarks.over_http import Question, server
-from tests.support.databases import empty_url
 
 ALIVE = 200_000
 MOST_P99_MS = 20.0
@@ -63,7 +62,7 @@ def show(alive: int, seconds: int) -> None:
         for kind in ("sqlite", "postgresql"):
             p99_ms: dict[int, list[float]] = {}
             for dead in (0, alive):
-                url = empty_url(kind, Path(directory))
+                url = new_url(kind, Path(directory))
                 fill(
                     url,
                     Fleet(alive, interval_s=AT_REST_S / 3, unhealthy_after_s=AT_REST_S, dead=dead),

@@ -20,10 +20,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from benchmarks.fleet import new_url
 from benchmarks.heartbeats import serve_registry
 from benchmarks.interleaved import is_quick, print_table, verdict
 from benchmarks.over_http import server
-from tests.support.databases import KINDS, empty_url
+from tests.support.databases import KINDS
 
 from agent_health.access import KEY_BYTES, Role, StoredKey, digest_of, key_of
 from agent_health.cli.local_ledger import LocalLedger
@@ -183,7 +184,7 @@ async def rounds(
 
 async def in_process(kind: str, urls: Sequence[str], directory: Path) -> list[list[str]]:
     """Import, claim and report as a crawl without a server does."""
-    database = open_database(empty_url(kind, directory))
+    database = open_database(new_url(kind, directory))
     try:
         if kind == "sqlite":
             await database.write(schema.set_up_or_check)
@@ -230,7 +231,7 @@ async def claimed(name: str, ledger: Ledger) -> list[list[str]]:
 
 async def over_http(kind: str, urls: Sequence[str], directory: Path) -> list[list[str]]:
     """Report to a server process, as any number of machines do."""
-    url = empty_url(kind, directory)
+    url = new_url(kind, directory)
     database = open_database(url)
 
     def set_up(transaction: Transaction) -> None:

@@ -17,9 +17,9 @@ from sqlalchemy import insert, text
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from benchmarks.fleet import Fleet, fill
+from benchmarks.fleet import Fleet, fill, new_url
 from benchmarks.interleaved import is_quick, print_table
-from tests.support.databases import KINDS, WoundClock, empty_url
+from tests.support.databases import KINDS, WoundClock
 
 from agent_health.monitor_health import MonitorPolicy
 from agent_health.registry.settings import RegistrySettings
@@ -120,7 +120,7 @@ def show(*, agents: int, rounds: int) -> None:
     for kind in KINDS:
         with ExitStack() as stack:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-"))
-            url = empty_url(kind, Path(directory))
+            url = new_url(kind, Path(directory))
             fill(url, Fleet(agents), with_keys=False)
             figures = asyncio.run(measured(url, agents, rounds))
             rows.append([kind, *(f"{seconds:.3f}" for seconds in figures)])

@@ -5,15 +5,15 @@ hash: an erased event, whose payload gave way to that hash, stays in the chain.
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 import rfc8785
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, to_json
 
 from agent_health.actor import is_reserved
 from agent_health.agent_record import moment
@@ -92,10 +92,10 @@ class Event:
 
 
 _MEMBERS = tuple(member.name for member in fields(Event))
+_NOT_HASHED = frozenset({"hash", "payload"})
 _MEMBERS_OF_WHOM = ("agent_id", "holder", "writer")
 _TIME: TypeAdapter[Any] = TypeAdapter(Time)
 _EVENT = TypeAdapter(Event)
-_ENCODER = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def canonical(value: Any) -> bytes:
@@ -103,12 +103,12 @@ def canonical(value: Any) -> bytes:
 
     ValueError for what JSON numbers and texts cannot hold: integers from 2^53, NaN, half a surrogate pair.
     """
-    # Five times as fast, and an event is hashed twice.
-    return _ENCODER.encode(value).encode() if _is_plain(value) else rfc8785.dumps(value)
+    # Ten times as fast, and an event is hashed twice.
+    return to_json(_in_order(value)) if _is_plain(value) else rfc8785.dumps(value)
 
 
 def _is_plain(value: object) -> bool:
-    """Whether Python's own encoder writes it as RFC 8785 does: no fractions, and names in ASCII."""
+    """Whether every encoder writes it as RFC 8785 does, once in order: no fractions, and names in ASCII."""
     if isinstance(value, str) or value is None:
         return True
     if isinstance(value, int):
@@ -122,9 +122,24 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_plain, value))
 
 
+def _in_order(value: object) -> object:
+    """Return a plain value with the members of all objects sorted by their names."""
+    if isinstance(value, dict):
+        return {
+            name: inner if type(inner) is str else _in_order(inner) for name, inner in sorted(value.items())
+        }
+    return [*map(_in_order, value)] if isinstance(value, list) else value
+
+
 def written_time(at: datetime) -> str:
     """Return a time as events write it: RFC 3339, UTC with `Z`, cut off to milliseconds."""
     return str(_TIME.dump_python(at, mode="json"))
+
+
+@lru_cache(maxsize=16)
+def _created_at(at_s: float) -> str:
+    """Write when events were created: all those of one transaction at the same time."""
+    return written_time(moment(at_s))
 
 
 def payload_hash(payload: Mapping[str, Any]) -> str:
@@ -137,18 +152,18 @@ def chain(after: Checkpoint, event_id: str, draft: EventDraft, created_at_s: flo
 
     `created_at_s` is in seconds since the epoch, by the database's clock.
     """
-    event = Event(
-        sequence=after.sequence + 1,
-        id=event_id,
-        type=draft.type,
-        actor=draft.actor,
-        intent_id=draft.intent_id,
-        payload=draft.payload.members(),
-        created_at=written_time(moment(created_at_s)),
-        previous_hash=after.hash,
-        hash="",
-    )
-    return replace(event, hash=_hash_of(event))
+    members: dict[str, Any] = {
+        "sequence": after.sequence + 1,
+        "id": event_id,
+        "type": draft.type,
+        "actor": draft.actor,
+        "payload": draft.payload.members(),
+        "created_at": _created_at(created_at_s),
+        "previous_hash": after.hash,
+    }
+    if draft.intent_id is not None:
+        members["intent_id"] = draft.intent_id
+    return Event(**members, hash=_hash_of(members))
 
 
 def link(after: Checkpoint, event: Event) -> Checkpoint:
@@ -159,7 +174,7 @@ def link(after: Checkpoint, event: Event) -> Checkpoint:
     if event.previous_hash != after.hash:
         raise BrokenChain(expected, "it does not name the hash of the event before it")
     try:
-        computed = _hash_of(event)
+        computed = _hash_of(event.members())
     except ValueError as error:
         raise BrokenChain(expected, f"it cannot be hashed: {error}") from error
     if event.hash != computed:
@@ -226,11 +241,11 @@ def _erased_hash(payload: object) -> str | None:
             return None
 
 
-def _hash_of(event: Event) -> str:
-    members = event.members()
-    del members["hash"], members["payload"]
-    members["payload_hash"] = payload_hash(event.payload)
-    return hashlib.sha256(canonical(members)).hexdigest()
+def _hash_of(members: Mapping[str, Any]) -> str:
+    """Return the hash of an event with these members; `hash` itself may be among them."""
+    hashed = {name: value for name, value in members.items() if name not in _NOT_HASHED}
+    hashed["payload_hash"] = payload_hash(members["payload"])
+    return hashlib.sha256(canonical(hashed)).hexdigest()
 
 
 def _first_fault(error: ValidationError) -> str:

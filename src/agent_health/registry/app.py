@@ -244,6 +244,8 @@ def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHe
             CLAIM_PATH,
             *(() if face is None else face.streams),
         ],
+        # Our status says whether it was our fault; no answer says more of it in its body.
+        max_inspected_bytes=0,
     )
 
 
