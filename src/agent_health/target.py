@@ -43,9 +43,7 @@ def read_target(text: str) -> str | Refused:
     """
     if len(text) <= _MAX_PLAIN_CHARACTERS and (plain := _PLAIN.fullmatch(text)):
         return f"{plain[1] or 'https://'}{plain[2]}{plain[3] or '/'}"
-    url = text.strip()
-    if not _SCHEME.match(url):
-        url = f"https://{url}"
+    url = with_scheme(text.strip())
     judged = judge_url(url)
     # Which networks are open is the probe definition's matter: any address may be listed.
     if isinstance(judged, Refused) and judged.name == "invalid_url":
@@ -61,6 +59,11 @@ def read_target(text: str) -> str | Refused:
     if len(spelled) > MAX_URL_CHARACTERS:
         return Refused("invalid_url", f"the URL is longer than {MAX_URL_CHARACTERS} characters")
     return spelled
+
+
+def with_scheme(text: str) -> str:
+    """Return what somebody typed as a URL: a host without a scheme is meant as https."""
+    return text if _SCHEME.match(text) else f"https://{text}"
 
 
 def _host_and_port(authority: str) -> tuple[str, str]:

@@ -155,6 +155,11 @@ async def test_a_network_is_followed_into_if_it_is_allowed(capsys: pytest.Captur
     assert (refused, allowed) == (3, 0)
 
 
+async def test_a_host_without_a_scheme_is_meant_as_https(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await asyncio.to_thread(main, ["check", "127.0.0.1:1", "--json"]) == EXIT_CODES["unknown"]
+    assert json.loads(capsys.readouterr().out)["url"] == "https://127.0.0.1:1"
+
+
 async def test_what_is_no_network_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     ended, server = await run({}, "--allow-network", "nearby")
     assert (ended, server.heads) == (3, [])

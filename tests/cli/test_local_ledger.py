@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import text
 from tests.support.databases import WoundClock
 
 from agent_health.access import Role
@@ -61,6 +62,27 @@ async def test_who_is_alone_gets_all_shards_and_all_targets(database: Database) 
     assert {claim.expires_at_s for claim in claims} == {1000.0 + TTL_S}
     assert sorted(await all_entries(ledger, claims)) == URLS
     assert await ledger.unprobed(0.0) == 3
+
+
+@pytest.mark.parametrize("stored", ["{", '{"failures_in_row": -1}', '{"of_another_version": 1}'])
+async def test_a_target_whose_memory_cannot_be_read_begins_anew_and_no_other_waits(
+    database: Database, caplog: pytest.LogCaptureFixture, stored: str
+) -> None:
+    await imported(database, URLS)
+    ledger = LocalLedger(database)
+    claims = await ledger.claim("worker-1", TTL_S, {})
+    by_shard = {claim.shard: claim for claim in claims}
+    for url in URLS[:2]:
+        report = report_on(url, ResultClass.REFUSED, 1.0)
+        await ledger.report([ShardBatch(claim=by_shard[shard_of(host_of(url))], reports=[report])])
+    spoilt = text("UPDATE probed SET memory = :stored WHERE target = 1")
+    await database.write(lambda transaction: transaction.connection.execute(spoilt, {"stored": stored}))
+    entries = await all_entries(ledger, claims)
+    assert sorted(entries) == URLS
+    (told,) = caplog.messages
+    (anew,) = [url for url in URLS if target_id(url) in told]
+    assert entries[anew].memory == ProbeMemory()
+    assert sum(entry.memory != ProbeMemory() for entry in entries.values()) == 1
 
 
 async def test_what_is_reported_is_remembered_and_decided_about(

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from tests.support.databases import ON_ONE_DATABASE, WoundClock
 from tests.support.directory_api import SHARDS, feed, put
 from tests.support.registry_api import RegistryApi
@@ -48,6 +49,20 @@ async def test_a_shard_tells_its_targets_with_what_their_last_probe_left(
     }
     assert second == {"subject_id": target_id(URLS[1]), "url": URLS[1], "version": whole["version"]}
     assert whole["gone"] == []
+
+
+async def test_a_memory_that_cannot_be_read_is_left_out(
+    api: RegistryApi, clock: WoundClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await put(api, "dir", "one", URLS[:2])
+    await report(api, clock, URLS[0], {"failures_in_row": 1})
+    spoilt = text("UPDATE probed SET memory = '{}1'")
+    await api.database.write(lambda transaction: transaction.connection.execute(spoilt))
+    whole = await feed(api, SHARD)
+    assert [target.get("memory") for target in whole["targets"]] == [None, None]
+    answer = await api.ask("GET", f"/api/v1/targets/{target_id(URLS[0])}", key=Role.READER)
+    assert (answer.status, answer.json().get("memory")) == (200, None)
+    assert all(f"remembered of {target_id(URLS[0])} cannot be read" in told for told in caplog.messages)
 
 
 async def test_what_a_prober_reports_is_no_change_to_be_told(api: RegistryApi, clock: WoundClock) -> None:

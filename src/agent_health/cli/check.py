@@ -32,7 +32,10 @@ _FOOTER = "That is what the agent says of itself, not proof that it can be trust
 
 def check(
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="The agent's base URL, its card's, or its health document's.")
+        str,
+        typer.Argument(
+            metavar="URL", help="The agent's domain, its base URL, its card's, or its health document's."
+        ),
     ],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
@@ -63,7 +66,7 @@ def check(
     \b
     Examples:
       agent-health check https://agent.example
-      agent-health check https://agent.example/agents/weather --timeout 3
+      agent-health check agent.example/agents/weather --timeout 3
       agent-health check https://agent.example --json | jq -r .decision.action
 
     \b
@@ -72,7 +75,7 @@ def check(
 
     \b
     Keys of --json, always present; null is what is not known:
-      url       as given
+      url       as given; https:// before it if it has no scheme
       status    healthy, degraded, unhealthy or unknown, as a consumer must take it
       decision  action (proceed, proceed_with_caution, avoid, proceed_and_monitor),
                 status, reasons, retry_after_seconds
@@ -86,11 +89,12 @@ def check(
     import asyncio  # noqa: PLC0415
 
     from agent_health.client import fetch_health  # noqa: PLC0415
+    from agent_health.target import with_scheme  # noqa: PLC0415
 
     token = _token(token_file)
     checked = asyncio.run(
         fetch_health(
-            url,
+            with_scheme(url),
             timeout_seconds=timeout_seconds,
             detail_token=token,
             allowed_networks=allow_network or (),

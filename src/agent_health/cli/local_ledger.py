@@ -19,6 +19,7 @@ from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetEntry, TargetPage
 from agent_health.registry.accept_observations import accept_observations
 from agent_health.registry.claim_shards import LeavingWorker, claim_shards, leave_shards
+from agent_health.registry.feed_targets import recalled
 from agent_health.registry.operations import Deed
 from agent_health.registry.tend_monitor import report_illness
 from agent_health.shard_record import ShardClaimRequest, ShardGrant
@@ -153,7 +154,7 @@ def _entry(row: FeedRow) -> TargetEntry:
     return TargetEntry(
         subject_id=row.subject_id,
         url=row.url,
-        memory=_NEVER_PROBED if row.memory is None else ProbeMemory.from_json(row.memory),
+        memory=recalled(row.subject_id, row.memory) or _NEVER_PROBED,
         recheck_at_s=row.recheck_at_s,
         version=row.place.version,
     )

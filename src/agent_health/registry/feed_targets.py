@@ -4,15 +4,17 @@ All that it holds, or only what changed since it asked last. A list that is read
 of the first one's version: what changes meanwhile is told when changes are asked for.
 """
 
+import logging
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
 from agent_health.access import Action
 from agent_health.agent_record import Body, moment
 from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
+from agent_health.probe_memory import ProbeMemory
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.shard_record import ShardTargets
@@ -25,6 +27,8 @@ MAX_PAGE = 5_000
 MAX_SHARD_DIGITS = 9
 
 _LISTED = "shard_targets"
+
+_log = logging.getLogger("agent_health.registry")
 
 
 class ShardQuery(Body):
@@ -73,11 +77,26 @@ def _shard_in(call: Call) -> int:
 
 def _shown(row: FeedRow) -> dict[str, Any]:
     shown: dict[str, Any] = {"subject_id": row.subject_id, "url": row.url, "version": row.place.version}
-    if row.memory is not None:
-        shown["memory"] = from_json(row.memory)
+    if recalled(row.subject_id, row.memory) is not None:
+        shown["memory"] = from_json(row.memory or "")
     if row.recheck_at_s is not None:
         shown["recheck_at"] = moment(row.recheck_at_s)
     return shown
+
+
+def recalled(subject_id: str, memory: str | None) -> ProbeMemory | None:
+    """Return what is remembered of a target; None for nothing, and for what cannot be read, which is told.
+
+    That one target begins anew, and the next probe of it writes what can be read: no other has to wait.
+    """
+    if memory is None:
+        return None
+    try:
+        return ProbeMemory.from_json(memory)
+    except ValidationError as error:
+        why = error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"]
+        _log.warning("what was remembered of %s cannot be read, and it begins anew: %s", subject_id, why)
+        return None
 
 
 OPERATIONS = (

@@ -13,8 +13,8 @@ from agent_health.document import HealthStatus
 from agent_health.errors import DirectoryNotFound, TargetNotFound
 from agent_health.lifecycle import Status
 from agent_health.observation import LayerResult, ResultClass
-from agent_health.probe_memory import ProbeMemory
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
+from agent_health.registry.feed_targets import recalled
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
 from agent_health.result_sums import Layer
 from agent_health.sight import sight
@@ -94,7 +94,7 @@ def show_target(transaction: Transaction, call: Call) -> Reply:
         is_registered=row.is_registered,
         added_at=moment(row.added_at_s),
         recheck_at=None if row.recheck_at_s is None else moment(row.recheck_at_s),
-        memory=None if row.memory is None else ProbeMemory.from_json(row.memory),
+        memory=recalled(subject_id, row.memory),
         seen=None if row.seen is None else _seen(row.seen),
         changes=[_change(change) for change in changes],
         agent_status=None if row.status is None else Status(row.status),

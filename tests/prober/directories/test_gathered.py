@@ -132,9 +132,7 @@ def test_examples_show_no_password() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "url", ["http://localhost:5008/sse", "http://127.0.0.1/", "https://[::1]:80/", "http://0.0.0.0:1/"]
-)
+@pytest.mark.parametrize("url", ["http://localhost:5008/sse", "http://127.0.0.1/", "https://[::1]:80/"])
 def test_an_entry_on_localhost_is_a_target_and_told_of(url: str) -> None:
     found = gather(url, "https://localhost.example/", "https://a.example/localhost")
     assert len(found.entries) == 3
@@ -158,6 +156,15 @@ def test_whoever_is_asked_on_this_machine_is_no_finding(networks: list[str], tol
     found = Gathered(networks=read_networks(networks))
     found.add(Listed(url) for url in ("http://localhost:5008/", "http://127.0.0.1/", "https://[::1]/"))
     assert [finding.message.partition(" or ::1: ")[2] for finding in found.findings()] == [told] * bool(told)
+
+
+@pytest.mark.parametrize("networks", [(), ("127.0.0.0/8", "::1")])
+def test_no_network_is_said_to_open_what_is_nobodys_address(networks: tuple[str, ...]) -> None:
+    found = Gathered(networks=read_networks(networks))
+    found.add(Listed(url) for url in ("http://0.0.0.0:1/", "https://0.0.0.0/", "https://0.0.0.0.example/"))
+    (finding,) = found.findings()
+    assert finding.name == "entries_at_no_address"
+    assert finding.message.endswith("never asked, whatever is allowed: http://0.0.0.0:1/, https://0.0.0.0/")
 
 
 def test_a_directory_without_any_target_is_told_of() -> None:

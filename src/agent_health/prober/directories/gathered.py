@@ -47,13 +47,16 @@ _SCHEME: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9+.-]*):(?P<rest>.?.?)")
 _LOCAL: Final = tuple(
     f"{scheme}://{host}{end}"
     for scheme in ("https", "http")
-    for host, ends in (("localhost", "/:"), ("127.", ("",)), ("[::1]", "/:"), ("0.0.0.0", "/:"))  # noqa: S104
+    for host, ends in (("localhost", "/:"), ("127.", ("",)), ("[::1]", "/:"))
     for end in ends
 )
+_NOWHERE: Final = tuple(f"{scheme}://0.0.0.0{end}" for scheme in ("https", "http") for end in "/:")
+_ODD_PLACES: Final = (*_LOCAL, *_NOWHERE)
 _ON_LOCALHOST: Final = (
     "on this machine itself: asked only if the definition's networks.allow, or --allow-network, names "
     "127.0.0.0/8 or ::1"
 )
+_AT_NO_ADDRESS: Final = "at 0.0.0.0, which is nobody's address: never asked, whatever is allowed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class Gathered:
         self._found: dict[str, Listed] = {}
         self._left_out: dict[SkipReason, LeftOut] = {}
         self._local = LeftOut()
+        self._nowhere = LeftOut()
 
     @property
     def entries(self) -> tuple[Listed, ...]:
@@ -119,8 +123,8 @@ class Gathered:
             elif len(found) == self.max_entries:
                 raise TooMany(f"more than {self.max_entries} targets")
             else:
-                if url.startswith(_LOCAL) and isinstance(judge_url(url, self._networks), Refused):
-                    self._local = _one_more(self._local, url)
+                if url.startswith(_ODD_PLACES):
+                    self._note_odd_place(url)
                 if url != entry.url or entry.name is not None:
                     entry = Listed(url, _name(entry.name), entry.kind)  # noqa: PLW2901 - a million times
                 found[url] = entry
@@ -131,6 +135,9 @@ class Gathered:
         if self._local.count:
             message = f"{self._local.count} {_ON_LOCALHOST}: {', '.join(self._local.examples)}"
             findings.append(Finding("entries_on_localhost", "", message))
+        if self._nowhere.count:
+            message = f"{self._nowhere.count} {_AT_NO_ADDRESS}: {', '.join(self._nowhere.examples)}"
+            findings.append(Finding("entries_at_no_address", "", message))
         if not self._found and self.items:
             findings.append(Finding("nothing_to_probe", "", f"none of {self.items} items is a target"))
         return findings
@@ -142,6 +149,12 @@ class Gathered:
         for start in range(0, len(urls), _CHUNK):
             digest.update("".join(f"{url}\n" for url in urls[start : start + _CHUNK]).encode())
         return digest.hexdigest()
+
+    def _note_odd_place(self, url: str) -> None:
+        if url.startswith(_NOWHERE):
+            self._nowhere = _one_more(self._nowhere, url)
+        elif isinstance(judge_url(url, self._networks), Refused):
+            self._local = _one_more(self._local, url)
 
     def _leave_out(self, reason: SkipReason, what: str) -> None:
         self._left_out[reason] = _one_more(self._left_out.get(reason, LeftOut()), what)
