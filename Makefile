@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage test-opencode test-sdks check format schemas faults bench clean
+.PHONY: help demo test coverage test-opencode test-sdks check format schemas docs faults bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
@@ -52,7 +52,11 @@ schemas: .venv/.test ## write the schemas and reference pages that are made of t
 	@$(BIN)/python tests/test_schemas.py
 	@$(BIN)/python tests/test_reference.py
 
-faults: .venv/.test .venv-a2a03/.installed ## the long drills, which kill, stop and starve processes
+docs: .venv/.docs ## the documentation as a site, in build/docs (nothing is fetched to read it)
+	@$(BIN)/sphinx-build -q -n -W --keep-going -j auto -c docs/site -d build/trees docs build/docs
+	@echo "made: build/docs/index.html"
+
+faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, which kill, stop and starve processes
 	$(BIN)/pytest -m long
 
 bench: .venv/.test ## what it costs, beside others (an hour; benchmarks/run.py NAME for one)
@@ -83,6 +87,11 @@ clean: ## remove all that was made here
 .venv/.test: .venv/.demo
 	@echo "installing what the tests need"
 	@$(BIN)/pip install --quiet --quiet --editable '.[all]' --group demo --group test --group bench
+	@touch $@
+
+.venv/.docs: .venv/.test
+	@echo "installing what the site needs"
+	@$(BIN)/pip install --quiet --quiet --group docs
 	@touch $@
 
 # The A2A SDK's two lines exclude one another, and agents on both are in use.

@@ -1,6 +1,7 @@
 """How are the reference pages drawn from the code?"""
 
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,9 @@ SERVER = """\
 `agent-health serve` has each as an option, and as the variable in upper case after `AGENT_HEALTH_SERVER_`:"""
 PROBER = """\
 [`probes/reference.yml`](../../probes/reference.yml) has every setting of a definition with its default."""
+API_INTRODUCTION = """\
+[`openapi.json`](../../schemas/openapi.json) has every body, bound and example; a running server serves it at
+`/openapi.json`, and a page of it at `/docs`."""
 LOG = """\
 Each stands in the log as `{sequence, id, type, actor, intent_id?, payload, created_at, previous_hash, hash}`
 ([schema](../../schemas/event.schema.json)). Members that do not exist are left out."""
@@ -39,6 +43,7 @@ MADE = "<!-- Drawn from the code by `make schemas`; a test holds it equal. -->"
 def pages() -> dict[str, str]:
     """Every page by its name."""
     return {
+        "api.md": api_page(),
         "cli.md": cli_page(),
         "configuration.md": configuration_page(),
         "errors.md": errors_page(),
@@ -157,7 +162,7 @@ def events_page() -> str:
             )
             for name, member in schema.get("properties", {}).items()
         ]
-        lines += _table(("member", "is", ""), rows)
+        lines += _table(("member", "is", "what it tells"), rows)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -176,6 +181,37 @@ def errors_page() -> str:
         if inspect.isclass(kind) and issubclass(kind, AgentHealthError) and kind is not AgentHealthError
     ]
     lines += _table(("error", "means"), [(f"`{kind.__name__}`", _first_sentence(kind)) for kind in kinds])
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def api_page() -> str:
+    """Every operation of the registry's API, out of its own description."""
+    described = json.loads((REFERENCE.parents[1] / "schemas" / "openapi.json").read_text())
+
+    def found(part: dict[str, Any]) -> dict[str, Any]:
+        """Follow a reference within the document."""
+        if "$ref" not in part:
+            return part
+        place: Any = described
+        for step in part["$ref"].removeprefix("#/").split("/"):
+            place = place[step]
+        return dict(place)
+
+    lines = ["# Which operations has the registry's API?", "", MADE, "", API_INTRODUCTION, ""]
+    for path, operations in described["paths"].items():
+        of_all = operations.get("parameters", [])
+        for method, operation in operations.items():
+            if method not in {"delete", "get", "patch", "post", "put"}:
+                continue
+            lines += [f"## {method.upper()} `{path}`", "", _plain(operation["summary"]), ""]
+            lines += [_plain(operation["description"]), ""] if "description" in operation else []
+            given = [found(parameter) for parameter in [*of_all, *operation.get("parameters", [])]]
+            rows = [(f"`{one['name']}`", one["in"], one.get("description", "")) for one in given]
+            lines += _table(("given", "in", "what it is"), rows)
+            good, bad = (
+                [code for code in operation["responses"] if (code < "4") is well] for well in (True, False)
+            )
+            lines += [f"Answers {', '.join(good)}; refuses with {', '.join(bad)} ([errors](errors.md)).", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

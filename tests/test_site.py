@@ -1,0 +1,61 @@
+"""Is the site whole, and does it need nothing from elsewhere?"""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+DOCS = REPOSITORY / "docs"
+pytestmark = pytest.mark.long
+# What a browser fetches by itself; a link is followed by a person.
+FETCHED = re.compile(
+    r"<(?:script|img|iframe|source|embed)\b[^>]*\bsrc=[\"'](?:https?:)?//"
+    r"|<link\b[^>]*\bhref=[\"'](?:https?:)?//"
+    r"|@import\s|url\([\"']?(?:https?:)?//"
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("sphinx") is None:
+        pytest.skip("NOT BUILT: Sphinx is absent; `make docs` installs it")
+    made = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-j", "auto"]
+    ended = subprocess.run(
+        [*command, "-c", str(DOCS / "site"), "-d", str(made / "trees"), str(DOCS), str(made / "html")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # A warning is a link that leads nowhere, or a page without a place.
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return made / "html"
+
+
+def test_every_page_is_there(site: Path) -> None:
+    told = {path.relative_to(DOCS) for path in DOCS.rglob("*.md")}
+    assert {path for path in told if path.parts[0] != "monitoring"} <= {
+        page.relative_to(site).with_suffix(".md") for page in site.rglob("*.html")
+    }
+
+
+def test_no_page_fetches_anything_from_elsewhere(site: Path) -> None:
+    files = [*site.rglob("*.html"), *(site / "_static").rglob("*.css")]
+    assert len(files) > 40
+    assert [str(file.relative_to(site)) for file in files if FETCHED.search(file.read_text())] == []
+    assert FETCHED.search('<script src="https://elsewhere.example/x.js">')
+    assert not FETCHED.search('<a href="https://elsewhere.example/">')
+
+
+def test_what_a_link_leads_to_is_there(site: Path) -> None:
+    links = re.compile(r'href="([^"#:?]+)(?:#[^"]*)?"')
+    assert [
+        f"{page.relative_to(site)}: {target}"
+        for page in site.rglob("*.html")
+        for target in links.findall(page.read_text())
+        if not (page.parent / target).exists()
+    ] == []
