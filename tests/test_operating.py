@@ -1,0 +1,110 @@
+"""Can what is said about running it for real be run, as far as that can be told without a machine for it?"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from tests.support.servers import REPOSITORY
+
+from agent_health.cli import application
+from agent_health.cli.config_file import settings_of
+from agent_health.prober.definition_file import read_definition_file
+
+DIRECTORY = REPOSITORY / "docs" / "operating"
+UNITS = sorted(DIRECTORY.glob("*.service"))
+COMPOSE: dict[str, Any] = yaml.safe_load((DIRECTORY / "compose.yaml").read_text())
+OURS = {name: service for name, service in COMPOSE["services"].items() if name != "postgres"}
+COMMANDS: Any = typer.main.get_command(application._application)
+
+
+def check_command(words: list[str]) -> None:
+    """Fail for a command or an option that is not there."""
+    command = COMMANDS.commands[words[0]]
+    known = {
+        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    assert [word for word in words if word.startswith("-") and word not in known] == []
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_a_service_runs_a_command_of_ours_and_may_do_nothing_else(name: str) -> None:
+    service = OURS[name]
+    check_command(service["command"])
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+    variables = {parameter.envvar for _, parameter in settings_of(COMMANDS.commands["serve"], "server")}
+    assert {each for each in service["environment"] if each.startswith("AGENT_HEALTH_SERVER_")} <= variables
+
+
+def test_what_services_wait_for_and_mount_is_there() -> None:
+    for service in COMPOSE["services"].values():
+        assert set(service.get("depends_on", {})) <= set(COMPOSE["services"])
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            assert source in COMPOSE["volumes"] or (DIRECTORY / source).exists()
+    build = OURS["registry"]["build"]
+    assert (DIRECTORY / build["context"] / build["dockerfile"]).samefile(DIRECTORY / "Containerfile")
+
+
+def test_secrets_stand_in_no_file_of_ours() -> None:
+    text = (DIRECTORY / "compose.yaml").read_text()
+    assert re.findall(r"PASSWORD: (?!\$\{)", text) == []
+    assert ":${POSTGRES_PASSWORD:?" in text
+
+
+def test_the_image_is_made_of_what_there_is_and_runs_as_nobody() -> None:
+    text = (DIRECTORY / "Containerfile").read_text()
+    (extras,) = re.findall(r"'\.\[([a-z,]+)\]'", text)
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
+        assert all((REPOSITORY / word).exists() for word in line.split()[:-1])
+    assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", text, re.MULTILINE)
+    # What the wheel is made of is copied.
+    assert {"README.md", "LICENSE", "src"} <= set(text.split())
+    (command,) = re.findall(r"^CMD (\[.+\])$", text, re.MULTILINE)
+    check_command(yaml.safe_load(command))
+
+
+def test_the_definition_can_be_read() -> None:
+    assert read_definition_file(DIRECTORY / "probe.yml").canaries
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_runs_a_command_of_ours(unit: Path) -> None:
+    (line,) = re.findall(r"^ExecStart=(.+)$", unit.read_text(), re.MULTILINE)
+    program, *words = shlex.split(line)
+    assert program == "/opt/agent-health/bin/agent-health"
+    check_command(words)
+    # It raises its own limit of open files, for which it must not be killed.
+    assert "@resources" not in unit.read_text()
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="no systemd-analyze: apt-get install systemd"
+)
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_understands_a_unit_and_finds_it_hardened(unit: Path, tmp_path: Path) -> None:
+    # The program need not be installed here.
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace("/opt/agent-health/bin/agent-health", "/bin/true"))
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert verified.returncode == 0, verified.stderr
+    told = [line for line in verified.stderr.splitlines() if unit.name in line]
+    assert told == []
+    judged = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(copy)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert judged.returncode == 0, judged.stdout[-500:]
