@@ -4,7 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from tests.support.dashboard_visitor import Visitor
 from tests.support.registry_server import RegistryServer, registry_server
 
 from agent_health.access import Role
-from agent_health.dashboard import Dashboard
+from agent_health.dashboard.dashboard import Dashboard
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,18 @@ class Sample:
     server: RegistryServer
     tasks: dict[str, str]
     """Ids, by the state that each is in."""
+    sessions: dict[Role, dict[str, str]] = field(default_factory=dict)
+    """Cookies, by the role that is logged in: logins are few."""
 
     def visitor(self, role: Role | None = None) -> Visitor:
         """Somebody who has just come, or is logged in with a role's key."""
         visitor = Visitor(self.server.url)
-        if role is not None:
+        if role is not None and role not in self.sessions:
             answer = visitor.log_in(KEYS[role])
             assert answer.status == 303, answer.text
+            self.sessions[role] = visitor.cookies
+        if role is not None:
+            visitor.cookies = dict(self.sessions[role])
         return visitor
 
 

@@ -9,9 +9,9 @@ from tests.support.dashboard_visitor import Visitor
 from tests.support.registry_server import registry_server
 
 from agent_health.access import Role, digest_of, key_of
-from agent_health.dashboard import Dashboard
+from agent_health.dashboard.dashboard import Dashboard
 from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, form_token
-from agent_health.storage import keys, sessions
+from agent_health.storage import sessions
 from agent_health.storage.database import Transaction
 
 PAGES = ("/", "/agents")
@@ -85,12 +85,13 @@ def test_a_session_ends_with_its_key(tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_a_session_is_over_at_its_time(sample: Sample) -> None:
-    visitor = sample.visitor(Role.READER)
+    visitor = sample.visitor()
+    visitor.log_in(KEYS[Role.READER])
+    digest = digest_of(visitor.cookies[SESSION_COOKIE]).hex()
 
     def age(transaction: Transaction) -> None:
-        key = keys.find(transaction, digest_of(KEYS[Role.READER]))
-        assert key is not None
-        transaction.connection.exec_driver_sql("UPDATE sessions SET expires_at_s = created_at_s")
+        over = "UPDATE sessions SET expires_at_s = created_at_s WHERE digest = ?"
+        assert transaction.connection.exec_driver_sql(over, (digest,)).rowcount == 1
 
     sample.server.write(age)
     assert visitor.get("/").status == 303

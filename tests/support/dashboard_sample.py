@@ -159,13 +159,17 @@ async def _tasks(api: RegistryApi, clock: WoundClock) -> dict[str, str]:
     """Have tasks in every state, one of them with a child, reports and a budget."""
     budget = {"tokens": 20_000, "usd": 1.5}
     hand = await worker(api, "worker-1", name="Worker 1", role_id="research", capabilities=["any"])
-    parent = await create(api, "Write the landing page", budget=budget, role_id="research")
+    parent = await create(
+        api, "Write the landing page", budget=budget, role_id="research", lease_seconds=3_600
+    )
     grant = await hand.granted()
     await hand.report(grant, idempotency_key="one")
     clock.advance(30)
     child_wish = {"title": "Find the brand colours", "budget": {"tokens": 2_000, "usd": 0.1}}
     await hand.write(grant, "delegate", task=child_wish)
     await hand.write(grant, "calls", call_id="call-1", tool="fetch", most={"tokens": 500, "usd": 0.01})
+    child = await hand.granted()
+    await hand.write(child, "complete", output={"colour": "#3ecf8e"})
     review = await create(api, "Translate the handbook", agent_id="worker-1")
     grant = await hand.granted()
     done = await hand.write(grant, "complete", output={"pages": 12}, report=REPORT)

@@ -1,81 +1,25 @@
-"""From which counts is a census taken, and over which time?"""
+"""From which counts of a registry's API is a census taken, and over which time?"""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections import Counter
+from typing import TYPE_CHECKING
 
-from agent_health.card_interfaces import GENERATIONS, major_minor
 from agent_health.census_record import CensusRun
 from agent_health.client import RegistryClient
-from agent_health.document import HealthStatus
-from agent_health.observation import ANSWERED, ResultClass
-from agent_health.prober.census import (
-    MAX_RUNS,
-    Census,
-    CensusFacts,
-    HostCount,
-    Latency,
-    LayerCount,
-    RunFacts,
-    platform_of,
-    take_census,
+from agent_health.dashboard.census_facts import (
+    census_of,
+    ended_of,
+    generation_of,
+    latencies_of,
+    layers_of,
 )
-from agent_health.result_sums import NO_LATENCY, Layer, percentile_ms
-from agent_health.storage import census_counts, targets
-from agent_health.storage.census_counts import StoredRun
-from agent_health.storage.database import Transaction
-from agent_health.storage.result_history import ALL_TARGETS, SECONDS_PER_HOUR, SumRow, hour_of, sums_between
+from agent_health.prober.census import Census, CensusFacts, HostCount, RunFacts, platform_of, take_census
+from agent_health.result_sums import Layer
+from agent_health.storage.result_history import SECONDS_PER_HOUR, hour_of
 
-WATCHED_SECONDS: Final = 86_400.0
-"""Over which probes are counted, by whole hours, where there was no pass over all targets."""
+if TYPE_CHECKING:
+    from agent_health.observation import ResultClass
 
-_ASKED: Final = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
-OTHER_GENERATION: Final = "(another one)"
-
-
-def census_of(transaction: Transaction, name: str | None) -> Census:
-    """Take the census of a database; `name` is that of the passes that it is compared with.
-
-    None: of those of the name that came last, whatever it is.
-    """
-    now_s = transaction.now_s
-    if name is None:
-        latest = census_counts.runs(transaction, None, 1)
-        name = latest[0].name if latest else ""
-    runs = census_counts.runs(transaction, name, MAX_RUNS)
-    if runs:
-        since_s, until_s = runs[0].began_at_s, runs[0].ended_at_s or now_s
-        sums = census_counts.run_sums(transaction, runs[0].run_id) or []
-    else:
-        hour, until_s = hour_of(now_s - WATCHED_SECONDS), now_s
-        since_s = hour * SECONDS_PER_HOUR
-        sums = sums_between(transaction, ALL_TARGETS, hour, hour_of(now_s) + 1)
-    sums = [row for row in sums if row[0] != Layer.OVERALL]
-    has_sums = bool(sums)
-    return take_census(
-        CensusFacts(
-            name=name,
-            made_at_s=now_s,
-            since_s=since_s if has_sums else None,
-            until_s=until_s if has_sums else None,
-            hosts=_hosts(transaction),
-            directories=[
-                (directory, _result(result), count)
-                for directory, result, count in census_counts.directories(transaction)
-            ],
-            layers=_layers(sums),
-            latencies=_latencies(sums),
-            health={
-                HealthStatus(status): count for status, count in census_counts.health(transaction).items()
-            },
-            shown=[
-                (_ended(results), count)
-                for results, count in census_counts.shown(transaction, sorted(ANSWERED))
-            ],
-            gone=dict(targets.count_gone(transaction)),
-            runs=[_run(run) for run in runs],
-        )
-    )
+__all__ = ["census_at", "census_of"]
 
 
 async def census_at(client: RegistryClient, name: str | None) -> Census:
@@ -100,11 +44,11 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
             until_s=until_s if sums else None,
             hosts=await _platforms_at(client),
             directories=[(row.directory, row.result, row.count) for row in counts.directories],
-            layers=_layers(sums),
-            latencies=_latencies(sums),
+            layers=layers_of(sums),
+            latencies=latencies_of(sums),
             health=counts.health,
             shown=[
-                (_ended([row.discovery, row.transport, row.readiness, row.message]), row.count)
+                (ended_of([row.discovery, row.transport, row.readiness, row.message]), row.count)
                 for row in counts.shown
             ],
             gone=counts.gone,
@@ -117,54 +61,8 @@ async def _platforms_at(client: RegistryClient) -> list[HostCount]:
     """Return the counts of all hosts, summed up by platform as they come: there may be a million."""
     counted: Counter[tuple[str, ResultClass | None, str | None]] = Counter()
     async for row in client.census.hosts():
-        counted[platform_of(row.host), row.result, _generation(row.protocol_version)] += row.count
+        counted[platform_of(row.host), row.result, generation_of(row.protocol_version)] += row.count
     return [HostCount(*key, count) for key, count in counted.items()]
-
-
-def _hosts(transaction: Transaction) -> Iterator[HostCount]:
-    for host, result, version, count in census_counts.hosts(transaction, sorted(ANSWERED)):
-        yield HostCount(host, _result(result), _generation(version), count)
-
-
-def _generation(version: str | None) -> str | None:
-    """Return the generation that a protocol version is of; a census has no line for each invention."""
-    return None if version is None else GENERATIONS.get(major_minor(version) or "", OTHER_GENERATION)
-
-
-def _layers(sums: Iterable[SumRow]) -> Iterator[LayerCount]:
-    """Return how layers ended, in the order in which a probe asks them."""
-    counted: Counter[tuple[str, str]] = Counter()
-    for layer, result, _, count in sums:
-        counted[layer, result] += count
-    order = [*Layer]
-    for layer, result in sorted(counted, key=lambda key: (order.index(Layer(key[0])), key[1])):
-        yield LayerCount(layer, ResultClass(result), counted[layer, result])
-
-
-def _latencies(sums: Iterable[SumRow]) -> dict[str, Latency]:
-    """Return how long answers took, of each layer that was ever answered."""
-    buckets: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for layer, _, bucket, count in sums:
-        buckets[layer][bucket] += count
-    latencies = {}
-    for layer, counts in buckets.items():
-        p50_ms, p90_ms, p99_ms = (percentile_ms(counts, percentile) for percentile in (50, 90, 99))
-        if p50_ms is not None and p90_ms is not None and p99_ms is not None:
-            answers = sum(count for bucket, count in counts.items() if bucket != NO_LATENCY)
-            latencies[layer] = Latency(count=answers, p50_ms=p50_ms, p90_ms=p90_ms, p99_ms=p99_ms)
-    return latencies
-
-
-def _ended(results: Iterable[str | None]) -> list[tuple[Layer, ResultClass]]:
-    """Return which layer ended how, of results in the order of layers; what told nothing is left out."""
-    return [(layer, ResultClass(result)) for layer, result in zip(_ASKED, results, strict=True) if result]
-
-
-def _run(run: StoredRun) -> RunFacts:
-    counts: Mapping[ResultClass | None, int] = {
-        _result(result): count for result, count in run.counts.items()
-    }
-    return RunFacts(began_at_s=run.began_at_s, ended_at_s=run.ended_at_s, counts=counts)
 
 
 def _run_of(run: CensusRun) -> RunFacts:
@@ -173,7 +71,3 @@ def _run_of(run: CensusRun) -> RunFacts:
         ended_at_s=None if run.ended_at is None else run.ended_at.timestamp(),
         counts={row.result: row.count for row in run.counts},
     )
-
-
-def _result(stored: str | None) -> ResultClass | None:
-    return None if stored is None else ResultClass(stored)

@@ -13,7 +13,7 @@ from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
 from agent_health.cli.terminal import printable
 
 if TYPE_CHECKING:
-    from agent_health.dashboard import Dashboard
+    from agent_health.dashboard.dashboard import Dashboard
     from agent_health.registry.app import Registry
     from agent_health.registry.run_server import Prepared
     from agent_health.registry.settings import RegistrySettings
@@ -248,7 +248,7 @@ def _settings(**given: object) -> "RegistrySettings":
 
 def _dashboard(registry: "Registry") -> "Dashboard":
     """Return what people see of a server process, in that process: whoever supervises it loads none of it."""
-    from agent_health.dashboard import Dashboard  # noqa: PLC0415 - the supervisor needs none
+    from agent_health.dashboard.dashboard import Dashboard  # noqa: PLC0415 - the supervisor needs none
 
     return Dashboard(registry)
 

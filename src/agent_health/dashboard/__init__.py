@@ -12,11 +12,16 @@
     live_feed.py         how a thousand open pages see what happens
     overview.py          the fleet at a glance
     agents_table.py      the table of agents
+    agent_page.py        one agent, and what may be done about it
+    history.py           what an agent was over the last day, as it is drawn
+    events_page.py       what has happened
+    task_pages.py        tasks, the queue that waits for people, and one task
+    target_pages.py      what the prober knows of names
+    census_page.py       what share of all targets is alive
+    census_facts.py      from which counts a census is taken
+    public_status.py     how an agent shows its health to everybody
 
+Nothing is imported here: a command that takes a census loads no pages.
 A page asks the registry as a program does, by the same operations (`desk.Look.ask`); what the API does not
 tell it reads from `storage`. Nothing here decides anything.
 """
-
-from agent_health.dashboard.dashboard import Dashboard
-
-__all__ = ["Dashboard"]

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_health.agent_record import Capability, RoleId
-from agent_health.dashboard.desk import Desk, Look
+from agent_health.dashboard.desk import Desk, Look, query_in
 from agent_health.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetFacts
 from agent_health.dashboard.words import sight_of_seen
 from agent_health.document import HealthStatus
@@ -18,7 +18,6 @@ from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
 from agent_health.lifecycle import Status
 from agent_health.registry.agent_records import record
-from agent_health.registry.call import checked, query_of
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in, text_in
 from agent_health.storage import agent_table, event_log
 from agent_health.storage.agent_table import Order, Place, TableFilter, place_of
@@ -88,9 +87,7 @@ class AgentsTable:
 
         async def show() -> Response:
             self._desk.count(request)
-            given = {name: value for name, value in query_of(request).items() if value != ""}
-            query = checked(TableQuery, given)
-            assert isinstance(query, TableQuery)  # noqa: S101 - just read as one
+            query = query_in(request, TableQuery)
             await self._desk.look(request, lambda _look: None)
             fleet = await self._facts.agents.get()
             is_common = fleet.of(status=query.status, health=query.health) > COMMON

@@ -6,13 +6,15 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
-from agent_health.dashboard import assets, live_feed
+from agent_health.dashboard import agent_page, assets, events_page, live_feed, target_pages, task_pages
 from agent_health.dashboard.agents_table import AgentsTable
+from agent_health.dashboard.census_page import CensusPage
 from agent_health.dashboard.desk import Desk
 from agent_health.dashboard.fleet_facts import FleetFacts
 from agent_health.dashboard.live_feed import LiveFeed
 from agent_health.dashboard.log_in import LogIn
-from agent_health.dashboard.overview import Overview
+from agent_health.dashboard.overview import Overview, release_hold
+from agent_health.dashboard.public_status import PublicStatus
 from agent_health.registry.app import Registry
 
 ROOT_PATH = "/"
@@ -24,6 +26,7 @@ class Dashboard:
     def __init__(self, registry: Registry) -> None:
         self.desk = Desk(registry)
         self.facts = FleetFacts(registry.database)
+        self.census = CensusPage(self.desk, registry.database)
         self.live = LiveFeed(self.desk, registry.feed, self.facts)
         self.streams: tuple[str, ...] = (live_feed.PATH,)
 
@@ -33,11 +36,48 @@ class Dashboard:
         log_in = LogIn(desk)
         yield _PageRoute(ROOT_PATH, Overview(desk, facts).answer, methods=["GET"])
         yield Route("/agents", AgentsTable(desk, facts).answer, methods=["GET"])
+        yield from self._about_agents()
+        yield from self._about_tasks()
+        yield from self._about_targets()
+        yield Route("/events", desk.shown("events.html", events_page.show_events), methods=["GET"])
+        yield Route("/census", self.census.answer, methods=["GET"])
+        public = PublicStatus(desk)
+        yield Route("/status/{agent_id}", public.show, methods=["GET"])
+        yield Route("/badge/{agent_id}.svg", public.badge, methods=["GET"])
+        yield Route("/monitor/release", desk.done(release_hold), methods=["POST"])
         yield Route("/login", log_in.show, methods=["GET"])
         yield Route("/login", log_in.log_in, methods=["POST"])
         yield Route("/logout", log_in.log_out, methods=["POST"])
         yield Route(live_feed.PATH, self.live.answer, methods=["GET"])
         yield Route(assets.PATH, assets.serve_asset, methods=["GET"])
+
+    def _about_agents(self) -> Iterable[BaseRoute]:
+        desk = self.desk
+        yield Route("/agents/{agent_id}", desk.shown("agent.html", agent_page.show_agent), methods=["GET"])
+        deeds = {
+            "recheck": agent_page.recheck,
+            "drain": agent_page.drain,
+            "command": agent_page.command,
+            "maintenance": agent_page.begin_maintenance,
+            "maintenance/end": agent_page.end_maintenance,
+        }
+        for name, deed in deeds.items():
+            yield Route(f"/agents/{{agent_id}}/{name}", desk.done(deed), methods=["POST"])
+
+    def _about_tasks(self) -> Iterable[BaseRoute]:
+        desk = self.desk
+        yield Route("/tasks", desk.shown("tasks.html", task_pages.show_tasks), methods=["GET"])
+        yield Route("/tasks/{task_id}", desk.shown("task.html", task_pages.show_task), methods=["GET"])
+        deeds = {"review": task_pages.review, "resolve": task_pages.resolve, "cancel": task_pages.cancel}
+        for name, deed in deeds.items():
+            yield Route(f"/tasks/{{task_id}}/{name}", desk.done(deed), methods=["POST"])
+
+    def _about_targets(self) -> Iterable[BaseRoute]:
+        desk = self.desk
+        yield Route("/targets", desk.shown("targets.html", target_pages.show_targets), methods=["GET"])
+        shown = desk.shown("target.html", target_pages.show_target)
+        yield Route("/targets/{target_id}", shown, methods=["GET"])
+        yield Route("/targets/{target_id}/recheck", desk.done(target_pages.recheck), methods=["POST"])
 
     async def run(self) -> None:
         """Tell open pages what happens."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
@@ -31,7 +32,7 @@ from agent_health.finding import Finding
 from agent_health.rate_limit import RateLimit, RateLimiter
 from agent_health.registry.app import OPERATIONS, Registry
 from agent_health.registry.body_time import MAX_BODY_SECONDS
-from agent_health.registry.call import check_permission, checked
+from agent_health.registry.call import check_permission, checked, query_of
 from agent_health.registry.error_responses import OURS, STATUS_AND_CODE
 from agent_health.registry.operations import NO_HEADERS, Call, Operation
 from agent_health.storage.database import Transaction
@@ -50,6 +51,7 @@ _BY_PLACE: Final[Mapping[tuple[str, str], Operation]] = {
 _log = logging.getLogger("agent_health.dashboard")
 
 T = TypeVar("T")
+Query = TypeVar("Query", bound=BaseModel)
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -214,6 +216,14 @@ class Desk:
     def _told(self, request: Request, status: int, why: str) -> Response:
         shown = {"path": request.url.path, "why": why, "status": status, "visitor": None}
         return page("refusal.html", shown, status)
+
+
+def query_in(request: Request, model: type[Query]) -> Query:
+    """Return a page's query; fields that a form left empty are absent. InvalidRequest."""
+    given = {name: value for name, value in query_of(request).items() if value != ""}
+    query = checked(model, given)
+    assert isinstance(query, model)  # noqa: S101 - just read as one
+    return query
 
 
 def login_token(request: Request) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from agent_health.access import Action
 from agent_health.dashboard.desk import Desk, Look
 from agent_health.dashboard.event_lines import NOTABLE, line_of
 from agent_health.dashboard.fleet_facts import FleetFacts
@@ -65,9 +66,16 @@ def _read(look: Look) -> Mapping[str, Any]:
         "troubles": troubles,
         "monitor": monitor,
         "monitor_words": monitor_words(monitor),
+        "may_release": monitor.state == "held" and look.visitor.may(Action.RELEASE_HOLD),
         "position": event_log.last_sequence(transaction),
         "now_s": transaction.now_s,
     }
+
+
+def release_hold(look: Look, _request: Request, _form: Mapping[str, str]) -> str:
+    """Believe silence again."""
+    look.ask("POST", "/api/v1/monitor/release")
+    return "/"
 
 
 def monitor_words(monitor: MonitorRecord) -> str:

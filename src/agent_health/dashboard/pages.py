@@ -4,6 +4,7 @@ Templates escape whatever they show. A page may load from this server alone, and
 a text from an agent ever get through as markup, it could still do nothing.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
@@ -13,6 +14,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import Response
 
+from agent_health import agent_record
 from agent_health.dashboard import words
 from agent_health.dashboard.assets import asset_path
 
@@ -62,10 +64,18 @@ def _environment() -> Environment:
         "link": words.safe_link,
         "brief": words.brief,
         "meaning": words.meaning,
+        "spaced": words.spaced,
+        "at": agent_record.moment,
+        "tojson_text": _json_text,
     }
     environment.filters.update(filters)
     environment.globals["asset"] = asset_path
     return environment
+
+
+def _json_text(value: object) -> str:
+    """Return JSON for people; it is escaped like any other text."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def _machine(at: datetime) -> str:

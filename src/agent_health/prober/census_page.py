@@ -93,7 +93,7 @@ def _page(census: Census) -> Iterator[str]:
         yield f'<p class="share">{escape(percent(census.alive_ratio))}</p>'
     yield f"<p>{escape(headline(census))}</p>"
     yield groups_bar(census.groups)
-    yield _legend()
+    yield legend()
     for table in tables(census):
         yield from _section(table, census)
     yield "</main>"
@@ -102,7 +102,7 @@ def _page(census: Census) -> Iterator[str]:
     yield "</html>"
 
 
-def _legend() -> str:
+def legend() -> str:
     """Say which colour means what."""
     items = (
         '<li><svg width="12" height="12" aria-hidden="true">'
@@ -119,7 +119,7 @@ def _section(table: Table, census: Census) -> Iterator[str]:
         yield trend(census.runs[-len(table.rows) :])
     # Whoever has no mouse scrolls a wide table with the arrow keys.
     yield f'<div class="wide" role="region" tabindex="0" aria-labelledby="{table.key}">'
-    yield from _table(table, _plots(table, census))
+    yield from _table(table, plots_of(table, census))
     yield "</div></section>"
 
 
@@ -175,7 +175,8 @@ _PLOTS: Final[Mapping[str, Callable[[Census], Iterable[str]]]] = {
 """What is drawn beside each row of a table, by its key; where there is nothing, numbers say it all."""
 
 
-def _plots(table: Table, census: Census) -> list[str]:
+def plots_of(table: Table, census: Census) -> list[str]:
+    """Return what is drawn beside each row of a table; empty where numbers say it all."""
     draw = _PLOTS.get(table.key)
     return [] if draw is None else list(islice(draw(census), len(table.rows)))
 

@@ -8,7 +8,7 @@
   if (!place || !shown || !window.EventSource) return;
   const feed = document.querySelector("[data-feed]");
   const about = document.querySelector("[data-about]");
-  const said = document.getElementById("said");
+  const said = document.getElementById("news");
   const most = feed ? Number(feed.dataset.most) : 0;
   const shownGroup = feed ? feed.dataset.group || "" : "";
   const RELOAD_MS = 3000, SAY_MS = 5000, COLD_MS = 60000;

@@ -1,0 +1,137 @@
+"""What is known of one agent, and what may be done about it? (`/agents/{agent_id}`)"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from agent_health.access import Action
+from agent_health.dashboard import history
+from agent_health.dashboard.desk import Look
+from agent_health.dashboard.event_lines import line_of
+from agent_health.dashboard.public_status import is_public
+from agent_health.dashboard.words import layers_seen, sight_of, sight_of_seen, standing_of
+from agent_health.errors import InvalidRequest, TargetNotFound
+from agent_health.event import EventType
+from agent_health.finding import Finding
+from agent_health.lifecycle import ALIVE, Status
+from agent_health.storage import event_log
+from agent_health.target_record import TargetRecord
+
+if TYPE_CHECKING:
+    from agent_health.agent_record import AgentRecord
+
+EVENTS_SHOWN = 25
+CHANGES_READ = 200
+"""Of its status, and of what it says."""
+LEASES_SHOWN = 20
+TASKS_SHOWN = 20
+MINUTE_SECONDS = 60
+MAX_MINUTES_DIGITS = 6
+
+_AGENT = "/api/v1/agents/{agent_id}"
+
+
+def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
+    """Return all that the page of an agent shows."""
+    agent_id = request.path_params["agent_id"]
+    agent: AgentRecord = look.ask("GET", _AGENT, agent_id=agent_id)
+    transaction, now_s = look.transaction, look.transaction.now_s
+    kinds = (EventType.AGENT_LIFECYCLE, EventType.AGENT_HEALTH_CHANGED)
+    lifecycle, health = (
+        event_log.latest(transaction, limit=CHANGES_READ, types=[kind.value], agent_id=agent_id)
+        for kind in kinds
+    )
+    target = _target(look, agent_id)
+    strips = [history.status_strip(agent, lifecycle, now_s), history.health_strip(agent, health, now_s)]
+    if target is not None:
+        strips.append(history.sight_strip(target, now_s))
+    return {
+        "agent": agent,
+        "why": standing_of(agent),
+        "sight": sight_of_seen(agent.seen) if target is None else sight_of(target.result, target.why or ""),
+        "layers": [] if agent.seen is None else layers_seen(agent.seen),
+        "target": target,
+        "strips": strips,
+        "latencies": history.latencies(agent),
+        "scale": history.scale(),
+        "ratios": history.ratios(agent),
+        "recent": "" if agent.seen is None else agent.seen.recent_interactions,
+        "events": [
+            line_of(event) for event in event_log.latest(transaction, limit=EVENTS_SHOWN, agent_id=agent_id)
+        ],
+        "leases": look.ask("GET", "/api/v1/leases", query={"holder": agent_id, "limit": LEASES_SHOWN}),
+        "tasks": look.ask("GET", "/api/v1/tasks", query={"holder": agent_id, "limit": TASKS_SHOWN}),
+        "is_public": is_public(agent.metadata),
+        "may": {
+            "recheck": target is not None
+            and target.gone_at is None
+            and look.visitor.may(Action.RECHECK, agent_id),
+            "drain": agent.status in {Status.ACTIVE, Status.UNHEALTHY}
+            and look.visitor.may(Action.DRAIN, agent_id),
+            "command": agent.status in ALIVE
+            and agent.last_heartbeat_at is not None
+            and look.visitor.may(Action.SEND_COMMAND, agent_id),
+            "maintain": agent.status in ALIVE and look.visitor.may(Action.SET_MAINTENANCE, agent_id),
+        },
+        "position": event_log.last_sequence(transaction),
+        "now_s": now_s,
+    }
+
+
+def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+    """Have it probed now."""
+    agent_id = request.path_params["agent_id"]
+    look.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=agent_id)
+    return _back(agent_id, "recheck")
+
+
+def drain(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Let it drain, if it is still as it was shown."""
+    agent_id = request.path_params["agent_id"]
+    headers = {"if-match": form.get("etag", "")}
+    look.ask("PATCH", f"{_AGENT}/status", agent_id=agent_id, body={"status": "draining"}, headers=headers)
+    return _back(agent_id, "drain")
+
+
+def command(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Have it told to drain at its next heartbeat."""
+    agent_id = request.path_params["agent_id"]
+    body = {"command": "drain"} | ({"reason": form["reason"]} if "reason" in form else {})
+    look.ask("POST", f"{_AGENT}/commands", agent_id=agent_id, body=body)
+    return _back(agent_id, "command")
+
+
+def begin_maintenance(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Let nothing take it down for a while."""
+    agent_id = request.path_params["agent_id"]
+    body = {"seconds": _minutes(form) * MINUTE_SECONDS, "reason": form.get("reason", "")}
+    look.ask("PUT", f"{_AGENT}/maintenance", agent_id=agent_id, body=body)
+    return _back(agent_id, "maintenance")
+
+
+def end_maintenance(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+    """Judge it by the usual rules again."""
+    agent_id = request.path_params["agent_id"]
+    look.ask("DELETE", f"{_AGENT}/maintenance", agent_id=agent_id)
+    return _back(agent_id, "maintained")
+
+
+def _target(look: Look, agent_id: str) -> TargetRecord | None:
+    try:
+        found: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=agent_id)
+    except TargetNotFound:
+        return None
+    return found
+
+
+def _minutes(form: Mapping[str, str]) -> float:
+    said = form.get("minutes", "")
+    if not (said.isascii() and said.isdecimal() and len(said) <= MAX_MINUTES_DIGITS):
+        raise InvalidRequest([Finding("invalid_minutes", "/minutes", "expected a whole number of minutes")])
+    return float(said)
+
+
+def _back(agent_id: str, done: str) -> str:
+    return f"/agents/{quote(agent_id, safe='')}?done={done}"

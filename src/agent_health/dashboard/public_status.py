@@ -1,0 +1,124 @@
+"""How does an agent show its health to everybody? (`/status/{agent_id}`, `/badge/{agent_id}.svg`)
+
+Only who wants to: `"public_status": true` in the metadata of its record. Of all others nobody learns even
+that they are there.
+"""
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agent_health.dashboard.agents_table import MAX_NAME_CHARACTERS
+from agent_health.dashboard.desk import Desk
+from agent_health.dashboard.pages import HEADERS, page
+from agent_health.dashboard.words import sight_of_seen
+from agent_health.document import HealthStatus
+from agent_health.errors import AgentNotFound
+from agent_health.lifecycle import Status
+from agent_health.registry.agent_records import record
+from agent_health.registry.judge_agents import judge_one
+from agent_health.registry.monitor_row import circumstances
+from agent_health.storage import agents
+from agent_health.storage.database import Transaction
+
+MEMBER: Final = "public_status"
+"""Of an agent's metadata."""
+MAX_AGE_SECONDS: Final = 60
+CHARACTER_WIDTH: Final = 6.6
+"""Of the badge's letters, about; their text is told its length, so that it fits whatever the font."""
+PADDING: Final = 10
+_COLOURS: Final[Mapping[str, str]] = {
+    "healthy": "#0a6b57", "degraded": "#855500", "unhealthy": "#b3261e", "dead": "#b3261e",
+    "draining": "#1d5b9e", "gone": "#55606c", "active": "#0a6b57", "unknown": "#55606c",
+}  # fmt: skip
+_CACHED: Final = {**HEADERS, "Cache-Control": f"public, max-age={MAX_AGE_SECONDS}"}
+_ABSENT_WORD: Final = "unknown"
+
+
+def is_public(metadata: Mapping[str, Any]) -> bool:
+    """Whether an agent wants everybody to see how it is."""
+    return metadata.get(MEMBER) is True
+
+
+def public_word(status: Status, health: HealthStatus) -> str:
+    """Return in one word how an agent is: where it stands if that is not well, else what it says."""
+    if status is Status.DEREGISTERED:
+        return "gone"
+    if status is not Status.ACTIVE:
+        return status.value
+    return "active" if health is HealthStatus.UNKNOWN else health.value
+
+
+class PublicStatus:
+    """Answers for who asks about one agent without a key."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def show(self, request: Request) -> Response:
+        """Show a page."""
+
+        async def answer() -> Response:
+            self._desk.count(request)
+            shown = await self._desk.database.read(lambda transaction: _read(transaction, _id_in(request)))
+            answer = page("status.html", {**shown, "visitor": None, "path": request.url.path})
+            answer.headers["Cache-Control"] = _CACHED["Cache-Control"]
+            return answer
+
+        return await self._desk.guarded(request, answer)
+
+    async def badge(self, request: Request) -> Response:
+        """Draw a badge; of who does not want one, 404 and a badge that says unknown."""
+
+        async def answer() -> Response:
+            self._desk.count(request)
+            word, status = _ABSENT_WORD, 404
+            try:
+                shown = await self._desk.database.read(
+                    lambda transaction: _read(transaction, _id_in(request))
+                )
+                word, status = shown["word"], 200
+            except AgentNotFound:
+                pass
+            return Response(badge_svg("agent", word), status, _CACHED, "image/svg+xml")
+
+        return await self._desk.guarded(request, answer)
+
+
+def badge_svg(label: str, word: str) -> str:
+    """Draw a label and a word, with a colour for the word; it can be read without the colour."""
+    label_text, word_text = len(label) * CHARACTER_WIDTH, len(word) * CHARACTER_WIDTH
+    left, right = label_text + 2 * PADDING, word_text + 2 * PADDING
+    told = escape(f"{label}: {word}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:.0f}" height="20" role="img" '
+        f'aria-label="{told}"><title>{told}</title>'
+        f'<clipPath id="r"><rect width="{left + right:.0f}" height="20" rx="3"/></clipPath>'
+        f'<g clip-path="url(#r)"><rect width="{left:.1f}" height="20" fill="#3a434d"/>'
+        f'<rect x="{left:.1f}" width="{right:.1f}" height="20" fill="{_COLOURS[word]}"/></g>'
+        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">'
+        f'<text x="{PADDING}" y="14" textLength="{label_text:.1f}">{escape(label)}</text>'
+        f'<text x="{left + PADDING:.1f}" y="14" textLength="{word_text:.1f}">{escape(word)}</text>'
+        "</g></svg>\n"
+    )
+
+
+def _id_in(request: Request) -> str:
+    agent_id: str = request.path_params["agent_id"]
+    return agent_id[:MAX_NAME_CHARACTERS]
+
+
+def _read(transaction: Transaction, agent_id: str) -> dict[str, Any]:
+    stored = agents.find(transaction, agent_id)
+    if stored is None or not is_public(stored.metadata):
+        raise AgentNotFound(agent_id)
+    agent = record(stored, judge_one(stored, 0, transaction.now_s, circumstances(transaction)))
+    return {
+        "agent": agent,
+        "word": public_word(agent.status, agent.health),
+        "sight": sight_of_seen(agent.seen),
+        "now_s": transaction.now_s,
+    }

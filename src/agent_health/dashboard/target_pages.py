@@ -1,0 +1,101 @@
+"""What does the prober know of names, also of those that are no agents yet? (`/targets`)"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote, urlencode
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+from starlette.requests import Request
+
+from agent_health.access import Action
+from agent_health.dashboard import history
+from agent_health.dashboard.desk import Look, query_in
+from agent_health.dashboard.fleet_facts import SHOWN_SIGHTS
+from agent_health.dashboard.words import sight_of
+from agent_health.directory_record import DIRECTORY_PATTERN
+from agent_health.errors import InvalidRequest
+from agent_health.finding import Finding
+from agent_health.observation import ResultClass
+from agent_health.registry.cursors import Cursor
+from agent_health.registry.list_targets import Host
+from agent_health.storage import event_log
+
+if TYPE_CHECKING:
+    from agent_health.target_record import TargetList, TargetRecord
+
+PAGE_SIZE = 50
+
+
+class TargetsQuery(BaseModel):
+    """The query of `/targets`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    seen: str | None = None
+    """A word of `words.Sight`."""
+    host: Host | None = None
+    directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
+    cursor: Cursor | None = None
+
+
+def show_targets(look: Look, request: Request) -> Mapping[str, Any]:
+    """Return one page of targets."""
+    query = query_in(request, TargetsQuery)
+    asked: dict[str, object] = {"limit": PAGE_SIZE}
+    kept = query.model_dump(mode="json", exclude_none=True)
+    asked |= {name: value for name, value in kept.items() if name != "seen"}
+    if query.seen is not None:
+        asked |= _results(query.seen)
+    page: TargetList = look.ask("GET", "/api/v1/targets", query=asked)
+    kept.pop("cursor", None)
+    return {
+        "page": page,
+        "rows": [
+            {"target": target, "sight": sight_of(target.result, target.why or "")} for target in page.targets
+        ],
+        "query": query,
+        "sights": SHOWN_SIGHTS,
+        "directories": look.ask("GET", "/api/v1/directories").directories,
+        "next_page": None
+        if page.cursor is None
+        else "/targets?" + urlencode({**kept, "cursor": page.cursor}),
+        "first_page": "/targets?" + urlencode(kept),
+    }
+
+
+def show_target(look: Look, request: Request) -> Mapping[str, Any]:
+    """Return all that the page of a target shows."""
+    target_id = request.path_params["target_id"]
+    target: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=target_id)
+    now_s = look.transaction.now_s
+    layers = [] if target.seen is None else [
+        ("card", target.seen.discovery),
+        ("interface", target.seen.transport),
+        ("health document", target.seen.readiness),
+        ("message", target.seen.message),
+    ]  # fmt: skip
+    return {
+        "target": target,
+        "sight": sight_of(target.result, target.why or ""),
+        "layers": [(name, layer) for name, layer in layers if layer is not None],
+        "strip": history.sight_strip(target, now_s),
+        "may_recheck": target.gone_at is None and look.visitor.may(Action.RECHECK, target_id),
+        "position": event_log.last_sequence(look.transaction),
+    }
+
+
+def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+    """Have it probed now."""
+    target_id = request.path_params["target_id"]
+    look.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
+    return f"/targets/{quote(target_id, safe='')}?done=recheck"
+
+
+def _results(word: str) -> dict[str, object]:
+    """Return the query of the API for those who look like this."""
+    if word not in SHOWN_SIGHTS:
+        expected = f"expected one of {', '.join(SHOWN_SIGHTS)}"
+        raise InvalidRequest([Finding("unknown_word", "/seen", expected)])
+    if word == "never measured":
+        return {"never_measured": True}
+    return {"result": [result.value for result in ResultClass if sight_of(result).word == word]}

@@ -1,0 +1,123 @@
+"""What does the page of one agent say, and what can be done there?"""
+
+import re
+
+import pytest
+from tests.dashboard.conftest import Sample
+from tests.support.dashboard_sample import KEYS
+
+from agent_health.access import Role
+
+AGENT = "/agents/translator"
+
+
+def test_what_it_says_stands_beside_what_was_seen(sample: Sample) -> None:
+    text = sample.visitor(Role.READER).get(AGENT).text
+    for words in (
+        "What it says Health healthy",
+        "What was seen Last probe answers a card, an interface that answers, a health document",
+        "its own p99: 1,840 ms",
+        "99.3 % of 412",
+        "20 of the last 20 probes",
+        "Last 24 hours",
+        "never measured answers",
+    ):
+        assert words in text
+
+
+def test_history_is_told_to_who_does_not_see_it(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get("/agents/planner").html
+    (status,) = re.findall(r'aria-label="(Status: [^"]+)"', html)
+    assert re.fullmatch(r"Status: active \d+\.\d %, unhealthy \d+\.\d % of the time shown", status)
+
+
+def test_links_of_agents_lead_out_without_a_trace_and_over_http_only(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get(AGENT).html
+    (link,) = re.findall(r'<a href="https://agents.example.com[^>]+>', html)
+    assert 'rel="noopener noreferrer nofollow"' in link
+
+
+def test_what_a_hostile_agent_says_is_text(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get("/agents/hostile").html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "<script>alert" not in html
+    assert "\u202e" not in html
+
+
+def test_nobody_of_this_name_is_said(sample: Sample) -> None:
+    page = sample.visitor(Role.READER).get("/agents/nobody")
+    assert page.status == 404
+    assert "no agent is registered as 'nobody'" in page.text
+
+
+@pytest.mark.parametrize(
+    ("role", "buttons"),
+    [
+        (None, 0),
+        (Role.READER, 0),
+        (Role.PROBER, 0),
+        (Role.COORDINATOR, 3),
+        (Role.ADMIN, 3),
+    ],
+)
+def test_buttons_are_for_who_may_press_them(
+    sample: Sample, open_sample: Sample, role: Role | None, buttons: int
+) -> None:
+    served = open_sample if role is None else sample
+    html = served.visitor(role).get(AGENT).html
+    assert len(re.findall(rf'action="{AGENT}/', html)) == buttons
+
+
+@pytest.mark.parametrize("deed", ["recheck", "drain", "command", "maintenance", "maintenance/end"])
+def test_who_may_not_press_a_button_is_refused_by_the_same_rules(sample: Sample, deed: str) -> None:
+    visitor = sample.visitor(Role.READER)
+    form = {"minutes": "5", "reason": "why not", "etag": '"1"'}
+    answer = visitor.do("/", f"{AGENT}/{deed}", **form)
+    assert answer.status == 403
+    assert "may not" in answer.text or "not allowed" in answer.text
+
+
+@pytest.mark.parametrize("deed", ["recheck", "drain"])
+def test_a_form_without_its_token_changes_nothing(sample: Sample, deed: str) -> None:
+    visitor = sample.visitor(Role.ADMIN)
+    assert visitor.post(f"{AGENT}/{deed}", {"etag": '"1"'}).status == 403
+    assert sample.visitor().post(f"{AGENT}/{deed}", {"token": "0" * 64}).status == 403
+
+
+def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    answer = visitor.do(AGENT, f"{AGENT}/recheck")
+    assert (answer.status, answer.headers["location"]) == (303, f"{AGENT}?done=recheck")
+    assert "asked to look now" in visitor.get(answer.headers["location"]).text
+    again = visitor.do(AGENT, f"{AGENT}/recheck")
+    assert again.status == 429
+    assert int(again.headers["retry-after"]) > 0
+
+    assert visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk").status == 303
+    page = visitor.get(AGENT)
+    assert "In maintenance until" in page.text
+    assert "maintenance until" in page.text
+    assert visitor.do(AGENT, f"{AGENT}/maintenance/end").status == 303
+    assert "In maintenance until" not in visitor.get(AGENT).text
+
+    stale = visitor.do(AGENT, f"{AGENT}/drain", etag='"99"')
+    assert stale.status == 412
+    (etag,) = re.findall(r'name="etag" value="([^"]+)"', visitor.get(AGENT).html)
+    assert visitor.do(AGENT, f"{AGENT}/drain", etag=etag.replace("&#34;", '"')).status == 303
+    assert re.search(r"draining|deregistered", visitor.get(AGENT).text)
+    record = visitor.get("/api/v1/events?type=agent.maintenance_changed", x_api_key=KEYS[Role.READER])
+    assert b'"actor":"key:key_coordinator_"' in record.body
+
+
+def test_an_agent_that_beats_is_told_to_drain(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    there = "/agents/research-1"
+    assert visitor.do(there, f"{there}/command", reason="a new version").status == 303
+    assert "Is told to drain at its next heartbeat: a new version" in visitor.get(there).text
+
+
+@pytest.mark.parametrize("minutes", ["", "soon", "-1", "1e9", "9999999"])
+def test_minutes_are_a_number(sample: Sample, minutes: str) -> None:
+    visitor = sample.visitor(Role.COORDINATOR)
+    answer = visitor.do(AGENT, f"{AGENT}/maintenance", minutes=minutes, reason="why")
+    assert answer.status == 422
