@@ -16,10 +16,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/.demo ## three real A2A agents, a registry that decides, and a directory that is crawled (a minute)
+demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that outlives its agent, a directory that is crawled (a minute)
 	@$(BIN)/python docs/examples/demo.py
 	@echo
 	@$(BIN)/python docs/examples/registry_demo.py
+	@echo
+	@$(BIN)/python docs/examples/task_demo.py
 	@echo
 	@$(BIN)/python docs/examples/crawl_demo.py
 
@@ -80,7 +82,7 @@ clean: ## remove all that was made here
 
 .venv/.demo: .venv/.python pyproject.toml
 	@echo "installing what the demo needs"
-	@$(BIN)/pip install --quiet --quiet --editable '.[registry,prober]' --group demo
+	@$(BIN)/pip install --quiet --quiet --editable '.[registry,prober,mcp]' --group demo
 	@touch $@
 
 # Also what the benchmarks compare with: their types are checked like all others.

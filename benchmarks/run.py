@@ -23,6 +23,8 @@ BENCHMARKS = (
     "heartbeats",
     "steady_fleet",
     "leases",
+    "lease_keepers",
+    "adapter_cost",
     "listing",
     "sweep",
     "prober_census",

@@ -1,0 +1,111 @@
+"""What does an adapter cost while its agent works?
+
+`agent-health run` over a real registry, with an agent that waits, and with one that has called a tool (which
+loads the MCP server into the adapter). Resident memory, and its share of one core; the warden's beside it.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
+from benchmarks.interleaved import is_quick, print_table, verdict
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
+
+from agent_health.access import Role
+from agent_health.client import RegistryClient
+
+MIB_TARGET = 70.0
+CORE_TARGET = 0.005
+WAITS = "print('ready', flush=True); import time; time.sleep(1000)"
+CALLS = """
+import asyncio, os, httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+async def main():
+    headers = {"Authorization": "Bearer " + os.environ["AGENT_HEALTH_RUN_TOKEN"]}
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+        url = os.environ["AGENT_HEALTH_PROXY_URL"]
+        async with Client(streamable_http_client(url, http_client=http)) as tools:
+            await tools.call_tool("report_progress", {"summary": "begun"})
+            print("ready", flush=True)
+            await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+def mib_of(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def seconds_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def queue(url: str) -> None:
+    async with RegistryClient(url, key=ADMIN_KEY) as client:
+        await client.tasks.create("bench", role_id="bench")
+
+
+def measure(server: RegistryServer, directory: str, code: str, seconds: float) -> tuple[float, float, float]:
+    """Return the adapter's memory, its share of a core, and the warden's memory."""
+    asyncio.run(queue(server.url))
+    environment = {
+        **os.environ,
+        "AGENT_HEALTH_KEY": KEYS[Role.ENROLL],
+        "AGENT_HEALTH_REGISTRY": server.url,
+    }
+    command = [str(Path(sys.executable).with_name("agent-health")), "run", "--pool", "bench", "--once"]
+    options = ["--workspaces", f"{directory}/runs", "--", sys.executable, "-c", code]
+    with subprocess.Popen(
+        [*command, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as running:
+        if running.stdout is None or not running.stdout.readline():
+            raise SystemExit("the adapter's agent did not start")
+        time.sleep(1)
+        (warden,) = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        began_s, spent_s = time.monotonic(), seconds_of(running.pid)
+        time.sleep(seconds)
+        share = (seconds_of(running.pid) - spent_s) / (time.monotonic() - began_s)
+        found = mib_of(running.pid), share, mib_of(int(warden))
+        running.terminate()
+        time.sleep(0.2)
+        running.terminate()
+    return found
+
+
+def main() -> None:
+    seconds = 10.0 if is_quick(__doc__) else 120.0
+    rows = []
+    with (
+        tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory,
+        registry_server(Path(directory)) as server,
+    ):
+        for name, code in (("its agent waits", WAITS), ("its agent has called a tool", CALLS)):
+            mib, share, warden_mib = measure(server, directory, code, seconds)
+            rows.append(
+                [
+                    name,
+                    f"{mib:.0f}",
+                    verdict(mib, at_most=MIB_TARGET),
+                    f"{share:.4f}",
+                    verdict(share, at_most=CORE_TARGET),
+                    f"{warden_mib:.0f}",
+                ]
+            )
+    print_table(
+        f"one adapter, for {seconds:g} s",
+        ["", "MiB", "target", "of one core", "target", "its warden, MiB"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Which tool costs money in the demo of tasks? `task_demo.py` names the price of this MCP server's."""
+
+from mcp.server import MCPServer
+
+FACTS = {
+    "hero": "the org chart, animated",
+    "prices": "three plans, from 9 USD a month",
+    "contact": "a form, and a telephone number",
+}
+
+desk = MCPServer("desk")
+
+
+@desk.tool()
+def look_up(section: str) -> str:
+    """Say what belongs into a section of the page."""
+    return FACTS.get(section, "nothing is known of it")
+
+
+if __name__ == "__main__":
+    desk.run()

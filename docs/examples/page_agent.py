@@ -1,0 +1,52 @@
+"""What does a small agent look like that works under a lease?
+
+    agent-health run --pool writers --tools tools.yml -- python page_agent.py
+
+It needs nothing of agent-health: an MCP client, and what stands in its environment. It goes on from the
+latest report, writes one whenever there is something new, calls a metered tool for each section, and hands
+its work in.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+
+def left_behind(name: str) -> dict[str, Any]:
+    """Read what was put into the workspace; nothing if it is not there."""
+    file = Path(os.environ["AGENT_HEALTH_WORKSPACE"], name)
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
+async def write_page(tools: Client, seconds: float) -> None:
+    """Write one section after another, each of which takes a while."""
+    written = list(left_behind("latest_report.json").get("beliefs", []))
+    sections = left_behind("input.json")["sections"]
+    for section in sections[len(written) :]:
+        found = await tools.call_tool("look_up", {"section": section})
+        written.append(f"{section}: {found.content[0].text}")  # type: ignore[union-attr]
+        report = {"summary": f"{len(written)} of {len(sections)} sections", "beliefs": written}
+        await tools.call_tool("report_progress", report)
+        await asyncio.sleep(seconds)
+    await tools.call_tool("mark_complete", {"output": {"page": written}})
+
+
+async def main() -> None:
+    """Connect to the tools of this run, and work."""
+    headers = {"Authorization": f"Bearer {os.environ['AGENT_HEALTH_RUN_TOKEN']}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        Client(streamable_http_client(os.environ["AGENT_HEALTH_PROXY_URL"], http_client=http)) as tools,
+    ):
+        await write_page(tools, float(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,25 @@
+"""Does the demo's task outlive its agent, as it is shown to?"""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
+
+
+@pytest.mark.long
+def test_the_demo_shows_a_task_that_moves_on_when_its_adapter_is_killed() -> None:
+    command = [sys.executable, "docs/examples/task_demo.py"]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=8 * PATIENCE_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [re.sub(r"^ *[\d.]+ s +", "", line) for line in done.stdout.splitlines()]
+    assert "it has called a tool for 0.01 USD, and reported: 1 of 3 sections" in told
+    assert "the lease is over: writer-2 has the task with token 2, and the report" in told
+    assert "nothing is left of the agent of writer-1" in told
+    assert "a late write with token 1 is refused: 412 stale_token" in told
+    assert "writer-2 went on from there: the task is in review, for 0.03 USD in all" in told
+    assert "its runs: writer-1 lease_expired, writer-2 completed" in told
+    assert told[-1] == "somebody accepts it: done"
