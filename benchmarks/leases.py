@@ -1,11 +1,13 @@
-"""How many leases per second are acquired, renewed and released, beside etcd?
+"""How many leases per second are acquired, renewed and released, beside etcd, and how many are renewed?
 
 The same work on both: acquired by a name that nobody has had, renewed once, released. etcd needs four
 requests for it (grant, put if absent, keep alive, revoke), we need three; what is compared are whole
 leases per second. Both flush to disk before they answer. Ours checks a key, judges the agent, and logs
-two chained events besides.
+two chained events besides. Renewals alone, of which a holder sends most, are beside a bare Starlette route
+that reads the same body and returns it.
 """
 
+import json
 import re
 import shutil
 import socket
@@ -17,16 +19,26 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.error import URLError
+from urllib.request import Request as Asked
 from urllib.request import urlopen
+
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.fleet import Fleet
-from benchmarks.heartbeats import filled, serve_registry
-from benchmarks.interleaved import in_rounds, is_quick, print_table, verdict
-from benchmarks.over_http import server
+from benchmarks.heartbeats import BARE, echo, filled, serve_registry
+from benchmarks.interleaved import Measured, in_rounds, is_quick, print_table, verdict
+from benchmarks.over_http import Question, serve, server
+
+from agent_health.registry.lease_endpoint import LEASES_PATH, RENEW_PATH
 
 CONNECTIONS = 32
 TARGET = 1.0
+RENEWERS = 256
+RENEWAL_TARGET = 0.3
+LONG_S = 3_600
+"""How long leases last that are renewed again and again."""
 ETCD = "etcd 3.4, HTTP/JSON"
 PATIENCE_SECONDS = 20
 
@@ -109,6 +121,27 @@ end
 )
 
 
+_RENEW = """
+local requests, next_one = {}, 0
+function init(args)
+  for line in io.lines("LEASES") do
+    local lease, token, key = line:match("(%S+) (%S+) (%S+)")
+    requests[#requests + 1] = wrk.format("POST", "/api/v1/leases/" .. lease .. "/renew",
+      {["x-api-key"] = key, ["content-type"] = "application/json"},
+      '{"fencing_token":' .. token .. ',"ttl_seconds":3600}')
+  end
+end
+function request()
+  next_one = next_one % #requests + 1
+  return requests[next_one]
+end
+"""
+
+
+def bare() -> Starlette:
+    return Starlette(routes=[Route(RENEW_PATH, echo, methods=["POST"])])
+
+
 @contextmanager
 def etcd() -> Iterator[str]:
     """Start etcd with its defaults on a new directory, and return its URL."""
@@ -154,6 +187,53 @@ def leasing(url: str, script: Path, requests: int, *, seconds: int) -> Callable[
     return sample
 
 
+def renewing(file: Path, url: str, fleet: Fleet) -> Path:
+    """Let each agent acquire a lease; write the script that makes wrk renew one after another."""
+    held = []
+    for number in range(fleet.size):
+        body = json.dumps({"resource": f"task:renewed-{number}", "ttl_seconds": LONG_S}).encode()
+        headers = {"x-api-key": fleet.key(number), "content-type": "application/json"}
+        with urlopen(Asked(url + LEASES_PATH, body, headers)) as answer:  # noqa: S310 - our own server
+            lease = json.load(answer)
+        held.append(f"{lease['lease_id']} {lease['fencing_token']} {fleet.key(number)}\n")
+    leases = file.with_suffix(".txt")
+    leases.write_text("".join(held))
+    file.write_text(_RENEW.replace("LEASES", str(leases)))
+    return file
+
+
+def show_renewals(*, seconds: int, rounds: int) -> None:
+    fleet = Fleet(RENEWERS)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-")))
+        servers, scripts = {}, {}
+        for kind in ("sqlite", "postgresql"):
+            url = stack.enter_context(filled(kind, fleet))
+            servers[kind] = stack.enter_context(server(url, file=__file__))
+            scripts[kind] = renewing(directory / f"{kind}.lua", servers[kind].url, fleet)
+        servers[BARE], scripts[BARE] = stack.enter_context(server("bare", file=__file__)), scripts["sqlite"]
+        asked = {
+            name: Question(servers[name], "/", seconds=seconds, script=scripts[name], connections=RENEWERS)
+            for name in (BARE, "sqlite", "postgresql")
+        }
+        measured = in_rounds(asked, rounds=rounds)
+    cpu_us = Measured({name: question.cpu_us[1:] for name, question in asked.items()})
+    print_table(
+        f"leases renewed by one process, {RENEWERS} connections kept alive",
+        ["", "requests/s", "of the bare one", "target", "CPU µs"],
+        [
+            [
+                name,
+                f"{measured.median(name):.0f}",
+                f"{measured.ratio(name, BARE):.3f}",
+                "" if name == BARE else verdict(measured.ratio(name, BARE), at_least=RENEWAL_TARGET),
+                f"{cpu_us.median(name):.1f}",
+            ]
+            for name in asked
+        ],
+    )
+
+
 def show(*, seconds: int, rounds: int) -> None:
     fleet = Fleet(CONNECTIONS)
     with ExitStack() as stack:
@@ -185,12 +265,16 @@ def show(*, seconds: int, rounds: int) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
+        if sys.argv[2] == "bare":
+            serve(bare())
+            return
         serve_registry(sys.argv[2])
         return
     is_smoke = is_quick(__doc__)
     if absent := [program for program in ("wrk", "etcd") if shutil.which(program) is None]:
         print(f"absent: {', '.join(absent)}; nothing is measured (apt-get install wrk etcd-server)")
         return
+    show_renewals(seconds=2 if is_smoke else 5, rounds=3 if is_smoke else 9)
     show(seconds=2 if is_smoke else 5, rounds=2 if is_smoke else 7)
 
 
