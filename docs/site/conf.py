@@ -28,6 +28,18 @@ html_theme_options = {
 }
 
 
+PLACE = ":caption: Operating\n\n"
+
+
 def setup(app: Sphinx) -> None:
     """Show diagrams as the text that they are: drawing them would need a script."""
     app.add_lexer("mermaid", TextLexer)
+    app.connect("source-read", place_the_rest)
+
+
+def place_the_rest(_app: Sphinx, name: str, text: list[str]) -> None:
+    """Give a page that index.md does not name its place among those about operating."""
+    if name == "index":
+        named = set(text[0].split())
+        rest = [path.stem for path in sorted(DOCS.glob("*.md")) if path.stem not in {*named, "index"}]
+        text[0] = text[0].replace(PLACE, PLACE + "".join(f"{page}\n" for page in rest))

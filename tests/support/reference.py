@@ -15,20 +15,15 @@ from agent_health.errors import AgentHealthError
 from agent_health.event import PAYLOADS, EventType
 from agent_health.middleware.settings import MiddlewareSettings, RecorderSettings
 from agent_health.registry.error_responses import STATUS_AND_CODE
-from agent_health.registry.settings import RegistrySettings
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 CLI_INTRODUCTION = """\
 Every command explains itself with `--help`. Where nothing else is said, it ends with 0 when it did what was
 asked for, 1 when that could not be done, 3 after wrong usage or where something is not installed."""
 SETTINGS_INTRODUCTION = """\
-An option on the command line goes before a variable of the environment, and that before the default.
-Keys and tokens come from files, variables or prompts, never from arguments, which every user of a machine
-sees."""
-SERVER = """\
-`agent-health serve` has each as an option, and as the variable in upper case after `AGENT_HEALTH_SERVER_`:"""
-PROBER = """\
-[`probes/reference.yml`](../../probes/reference.yml) has every setting of a definition with its default."""
+Those of the server and of a crawl, and which of file, variable and option counts, stand in
+[configuration](../configuration.md); those of a probe in
+[`probes/reference.yml`](../../probes/reference.yml)."""
 API_INTRODUCTION = """\
 [`openapi.json`](../../schemas/openapi.json) has every body, bound and example; a running server serves it at
 `/openapi.json`, and a page of it at `/docs`."""
@@ -45,9 +40,9 @@ def pages() -> dict[str, str]:
     return {
         "api.md": api_page(),
         "cli.md": cli_page(),
-        "configuration.md": configuration_page(),
         "errors.md": errors_page(),
         "events.md": events_page(),
+        "settings.md": settings_page(),
     }
 
 
@@ -88,9 +83,9 @@ def _paragraphs(text: str) -> Iterator[str]:
             yield from [_plain(paragraph), ""]
 
 
-def configuration_page() -> str:
-    """Every setting of the middleware and of the server, and every variable of the environment."""
-    lines = ["# Which settings are there?", "", MADE, ""]
+def settings_page() -> str:
+    """Every setting of the middleware, and every variable of the environment."""
+    lines = ["# Which settings has the middleware, and which variables are read?", "", MADE, ""]
     lines += [SETTINGS_INTRODUCTION, ""]
     lines += [
         "## The middleware",
@@ -106,14 +101,6 @@ def configuration_page() -> str:
         shown = "required" if default is inspect.Parameter.empty else f"`{default!r}`"
         rows.append((f"`{name}`", field.description or "", shown))
     lines += _table(("setting", "takes", "default"), rows)
-    lines += ["## The server", "", SERVER, ""]
-    told = _attribute_docs(RegistrySettings)
-    rows = [
-        (f"`{name}`", told[name], f"`{field.default!r}`")
-        for name, field in RegistrySettings.model_fields.items()
-    ]
-    lines += _table(("setting", "what it does", "default"), rows)
-    lines += ["## The prober", "", PROBER, ""]
     lines += ["## Variables of the environment", ""]
     found: dict[str, list[str]] = {}
     for name, command in commands():
@@ -235,16 +222,6 @@ def _shape(member: dict[str, Any], parts: dict[str, Any]) -> str:  # noqa: PLR09
         return "time"
     kind = str(member.get("type", "any"))
     return {"string": "text", "integer": "whole number", "boolean": "true or false"}.get(kind, kind)
-
-
-def _attribute_docs(model: type) -> dict[str, str]:
-    """The docstrings below a class's attributes."""
-    found = re.findall(
-        r'^    (\w+): .+(?:\n        .+)*\n(?:    \)? ?.*\n)?    """(.+?)"""',
-        inspect.getsource(model),
-        re.MULTILINE,
-    )
-    return {name: " ".join(text.split()) for name, text in found}
 
 
 def _table(heads: tuple[str, ...], rows: list[Any]) -> list[str]:
