@@ -120,3 +120,31 @@ def test_what_is_not_told_where_to_get_a_key_says_so(
     assert capfd.readouterr().err == (
         "agent-health: key: expected one in $AGENT_HEALTH_KEY or --key-file; got 'none'\n"
     )
+
+
+def test_what_the_tools_are_to_know_the_command_is_not(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "sesame")
+    monkeypatch.setenv("OTHER", "kept")
+    (tmp_path / "tools.yml").write_text(
+        "upstreams:\n  search:\n    command: [cat]\n    environment:\n"
+        "      SEARCH_KEY: {variable: SEARCH_KEY}\n      HOME: {variable: HOME}\n"
+        "    tools: {find: {usd_per_call: 0.01}}\n"
+    )
+    task_at(at)
+    assert main(["run", *ONCE, "--tools", str(tmp_path / "tools.yml"), "--", "env"]) == 0
+    environment = dict(line.split("=", 1) for line in capfd.readouterr().out.splitlines())
+    assert "SEARCH_KEY" not in environment
+    assert {"HOME", "OTHER", "AGENT_HEALTH_PROXY_URL", "AGENT_HEALTH_RUN_TOKEN"} <= environment.keys()
+
+
+def test_without_the_extra_there_are_no_tools(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.cli.run.find_spec", lambda _: None)
+    task_at(at)
+    assert main(["run", *ONCE, "--", "env"]) == 0
+    assert "AGENT_HEALTH_PROXY_URL" not in capfd.readouterr().out
+    assert main(["run", *ONCE, "--tools", "tools.yml", "--", "env"]) == 3
+    assert "the extra mcp to be installed" in capfd.readouterr().err

@@ -101,7 +101,8 @@ class OutputCopy:
     def finish(self) -> None:
         """Wait a moment until all is copied; what is held up by a reader that does not read is left."""
         for stream in self._streams:
-            stream.join(JOIN_SECONDS)
+            if stream.ident is not None:
+                stream.join(JOIN_SECONDS)
         if not any(stream.is_alive() for stream in self._streams):
             os.close(self._directory_fd)
 

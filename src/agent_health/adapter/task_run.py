@@ -25,7 +25,7 @@ from agent_health.client.lease_keeper import LeaseKeeper, LossKind
 from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_errors import RegistryError, is_final
 from agent_health.client.registry_tasks import GrantedTask, HeldRun
-from agent_health.errors import CommandFailed
+from agent_health.errors import AgentHealthError
 from agent_health.lease_rhythm import next_try_s
 from agent_health.run_end import RunEnd, Stop, Telling, judge_end
 from agent_health.task import ExitReason
@@ -173,7 +173,7 @@ class TaskRun:
             if self._granted.latest_report is not None:
                 workspace.put(REPORT_FILE, self._granted.latest_report.report)
             exit_code = await self._run_agent(workspace)
-        except (CommandFailed, OSError) as error:
+        except (AgentHealthError, OSError) as error:
             return _not_started(str(error))
         end = judge_end(
             self._stop,

@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from agent_health.adapter.adapter import Adapter
     from agent_health.adapter.held_work import HeldWork
-    from agent_health.adapter.task_run import RunOutcome
+    from agent_health.adapter.task_run import OpenTools, RunOutcome
     from agent_health.adapter.tool_proxy import OpenProxy
 
 EXIT_NO_RESULT: Final = 4
@@ -159,8 +160,6 @@ def run(
     from agent_health.adapter import warden  # noqa: PLC0415
     from agent_health.adapter.adapter import DRAIN_SECONDS, Adapter, Wanted  # noqa: PLC0415
     from agent_health.adapter.task_run import GRACE_SECONDS, RunSettings  # noqa: PLC0415
-    from agent_health.adapter.tool_proxy import open_tool_proxy  # noqa: PLC0415
-    from agent_health.adapter.upstreams_file import read_upstreams  # noqa: PLC0415
     from agent_health.adapter.workspaces import KEEP_SECONDS, Workspaces  # noqa: PLC0415
     from agent_health.agent.own_key import AgentKeys  # noqa: PLC0415
     from agent_health.agent.place import Place  # noqa: PLC0415
@@ -170,11 +169,7 @@ def run(
     from agent_health.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
 
     found = _found(command)
-    upstreams = None if tools is None else read_upstreams(tools)
-
-    def open_tools(held: "HeldWork") -> "AbstractAsyncContextManager[OpenProxy]":
-        return open_tool_proxy(held, upstreams)
-
+    open_tools, hidden = _tools(tools)
     named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
     profile = AgentProfile(
         **named,
@@ -200,7 +195,7 @@ def run(
             timeout_s=timeout,
             completes_on_exit=complete_on_exit,
             stops_on_budget=stop_on_budget,
-            hidden=frozenset() if upstreams is None else upstreams.variables(),
+            hidden=hidden,
             stdout_to=2 if as_json else 1,
         )
 
@@ -230,6 +225,23 @@ def run(
                 # Nobody comes back as an agent whose name was made up.
                 own_key.unlink(missing_ok=True)
     return _exit_code(outcome, wanted_one=wanted.is_once, waits=wait is not None)
+
+
+def _tools(file: Path | None) -> "tuple[OpenTools | None, set[str]]":
+    """Return what opens the tools of a run, None without the extra, and which variables are the tools'."""
+    if find_spec("mcp") is None:
+        if file is not None:
+            raise InvalidSetting("--tools", str(file), "the extra mcp to be installed")
+        return None, set()
+    from agent_health.adapter.tool_proxy import open_tool_proxy  # noqa: PLC0415 - see `run`
+    from agent_health.adapter.upstreams_file import read_upstreams  # noqa: PLC0415
+
+    upstreams = None if file is None else read_upstreams(file)
+
+    def open_tools(held: "HeldWork") -> "AbstractAsyncContextManager[OpenProxy]":
+        return open_tool_proxy(held, upstreams)
+
+    return open_tools, set() if upstreams is None else upstreams.variables()
 
 
 def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -> int:
