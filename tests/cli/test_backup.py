@@ -1,10 +1,12 @@
 """Do `backup` and `restore` say how they ended, and leave nothing half done?"""
 
 import gzip
+import json
 import os
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.databases import bare_url
@@ -154,3 +156,19 @@ def test_a_file_that_is_no_database_is_not_restored_to(
     assert main(["restore", str(file), "--database", f"sqlite:///{tmp_path}/diary.db", "--force"]) == 1
     assert "file is not a database" in capsys.readouterr().err
     assert (tmp_path / "diary.db").read_bytes() == b"Dear diary, " * 1_000
+
+
+def test_what_was_done_is_told_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*arguments: str) -> dict[str, Any]:
+        assert main([*arguments, "--json"]) == 0, capsys.readouterr().err
+        return dict(json.loads(capsys.readouterr().out))
+
+    first, second = (["--database", f"sqlite:///{tmp_path}/{name}.db"] for name in ("first", "second"))
+    upgrade = told("migrate", *first)
+    assert upgrade["before"] is None
+    key = told("keys", "create", "--role", "reader", "--name", "r", *first)["key_id"]
+    assert told("keys", "revoke", key, *first) == {"key_id": key, "is_revoked": True}
+    written = told("backup", str(tmp_path / "b.gz"), *first)
+    assert written["rows"]["keys"] == 1
+    assert told("restore", str(tmp_path / "b.gz"), *second)["agents"] == 0
+    assert told("migrate", *second) == {"before": upgrade["after"], "after": upgrade["after"]}

@@ -12,6 +12,7 @@ from agent_health.cli.agents import agents
 from agent_health.cli.backup import backup, restore
 from agent_health.cli.census import census
 from agent_health.cli.check import check
+from agent_health.cli.completion import completion, is_asked
 from agent_health.cli.crawl import crawl
 from agent_health.cli.directories import directories
 from agent_health.cli.doctor import doctor
@@ -37,7 +38,7 @@ EXIT_FAILED = 1
 
 _CONTEXT = {"help_option_names": ["-h", "--help"]}
 
-# Rich would triple the time of `--help`; completion would add options that nobody asked for.
+# Rich would triple the time of `--help`; typer's own completion would add options to every command.
 _application = typer.Typer(
     name="agent-health",
     rich_markup_mode=None,
@@ -49,6 +50,7 @@ _application = typer.Typer(
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return its exit code; wrong usage is EXIT_USAGE with one line of explanation."""
+    is_completion = is_asked()
     try:
         exit_code = _application(arguments, prog_name="agent-health", standalone_mode=False)
     except TyperException as error:
@@ -66,7 +68,7 @@ def run(arguments: Sequence[str] | None) -> int:
         return EXIT_FAILED
     except SystemExit:
         # So typer ends if its reader has left: with 1, which would read as degraded.
-        return EXIT_USAGE
+        return 0 if is_completion else EXIT_USAGE
     return exit_code if isinstance(exit_code, int) else 0
 
 
@@ -135,6 +137,7 @@ _application.command(context_settings=_CONTEXT)(mcp)
 _application.command(context_settings=_CONTEXT)(serve)
 _application.command(context_settings=_CONTEXT)(migrate)
 _application.command(context_settings=_CONTEXT)(doctor)
+_application.command(context_settings=_CONTEXT)(completion)
 _application.add_typer(keys, context_settings=_CONTEXT)
 _application.command(context_settings=_CONTEXT)(backup)
 _application.command(context_settings=_CONTEXT)(restore)

@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, run_deed, sqlite_file
+from agent_health.cli.table import write_json
 from agent_health.cli.terminal import printable
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
 
 def backup(
@@ -17,6 +20,7 @@ def backup(
     ],
     *,
     database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
 ) -> int:
     """Write all that the registry knows into one file, as it is at one moment.
 
@@ -39,6 +43,9 @@ def backup(
 
     backup_file.check_place(file, sqlite_file(database))
     counts = run_deed(database, partial(back_up, file=file), is_write=False)
+    if as_json:
+        write_json(sys.stdout, {"file": str(file), "rows": dict(counts)})
+        return 0
     told = f"{file}: {counts['agents']} agents, {counts['events']} events, {sum(counts.values())} rows in all"
     sys.stdout.write(printable(told) + "\n")
     return 0
@@ -49,6 +56,7 @@ def restore(
     *,
     database: DatabaseUrl = DEFAULT_DATABASE,
     is_forced: Annotated[bool, typer.Option("--force", help="Replace all that the database holds.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Put back what a backup holds, into SQLite or PostgreSQL, wherever it came from.
 
@@ -82,6 +90,9 @@ def restore(
         file_use.check_unused(place)
     deed = partial(put_back, file=file, is_forced=is_forced, actor=ACTOR)
     restored = run_deed(database, deed, must_exist=False)
+    if as_json:
+        write_json(sys.stdout, {"agents": restored.agents, "epoch": restored.epoch})
+        return 0
     told = f"{restored.agents} agents; fencing tokens go on in epoch {restored.epoch}"
     sys.stdout.write(printable(told) + "\n")
     return 0

@@ -81,6 +81,7 @@ def confirm_directory(
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let go what has left a directory that lost more than half of its entries at once.
 
@@ -100,7 +101,7 @@ def confirm_directory(
         key_file=key_file,
         allow_plain_http=allow_plain_http,
     )
-    _write_change(name, record)
+    _write_change(name, record, as_json=as_json)
 
 
 @directories.command("remove")
@@ -111,6 +112,7 @@ def remove_directory(
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
+    as_json: AsJson = False,
 ) -> None:
     """Let a directory list nobody any more: whoever is listed nowhere else is probed no more.
 
@@ -131,7 +133,7 @@ def remove_directory(
         key_file=key_file,
         allow_plain_http=allow_plain_http,
     )
-    _write_change(name, record)
+    _write_change(name, record, as_json=as_json)
 
 
 def _ask(
@@ -190,6 +192,9 @@ def _row(record: "DirectoryRecord") -> tuple[str, ...]:
     )
 
 
-def _write_change(name: str, record: "ImportRecord") -> None:
+def _write_change(name: str, record: "ImportRecord", *, as_json: bool) -> None:
+    if as_json:
+        write_json(sys.stdout, {"directory": name, **record.model_dump(mode="json", exclude_none=True)})
+        return
     told = f"{name}: {record.removed:,} left, {record.size_before + record.added - record.removed:,} targets"
     sys.stdout.write(printable(told) + "\n")

@@ -151,7 +151,7 @@ def rotate(
 
 
 @keys.command(context_settings=_CONTEXT)
-def revoke(key_id: KeyId, *, database: DatabaseUrl = DEFAULT_DATABASE) -> int:
+def revoke(key_id: KeyId, *, database: DatabaseUrl = DEFAULT_DATABASE, as_json: AsJson = False) -> int:
     """Refuse a key from now on, the last admin key too: here is the way to a new one.
 
     \b
@@ -163,7 +163,10 @@ def revoke(key_id: KeyId, *, database: DatabaseUrl = DEFAULT_DATABASE) -> int:
       0 it is refused now   1 there is no such key   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     run_deed(database, partial(_revoke, key_id=key_id))
-    sys.stdout.write(printable(f"{key_id} is revoked") + "\n")
+    if as_json:
+        write_json(sys.stdout, {"key_id": key_id, "is_revoked": True})
+    else:
+        sys.stdout.write(printable(f"{key_id} is revoked") + "\n")
     return 0
 
 

@@ -1,12 +1,20 @@
 """Is the database of this version? Brings it up to date on the command line."""
 
 import sys
+from typing import Annotated
+
+import typer
 
 from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, run_deed
+from agent_health.cli.table import write_json
 from agent_health.cli.terminal import printable
 
 
-def migrate(database: DatabaseUrl = DEFAULT_DATABASE) -> int:
+def migrate(
+    *,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> int:
     """Bring the registry's database up to date, or set up an empty one.
 
     All in one transaction: whatever fails leaves the database as it was. Make a backup first; there is
@@ -24,6 +32,9 @@ def migrate(database: DatabaseUrl = DEFAULT_DATABASE) -> int:
     from agent_health.storage import schema  # noqa: PLC0415 - alembic takes 200 ms
 
     upgrade = run_deed(database, schema.upgrade, must_exist=False)
+    if as_json:
+        write_json(sys.stdout, {"before": upgrade.before, "after": upgrade.after})
+        return 0
     if upgrade.before == upgrade.after:
         told = f"already at revision {upgrade.after}"
     elif upgrade.before is None:

@@ -1,0 +1,52 @@
+"""How does a shell complete our commands and options?"""
+
+import os
+import sys
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+VARIABLE: Final = "_AGENT_HEALTH_COMPLETE"
+"""Set by the scripts below when a shell asks for what may come next."""
+
+
+class Shell(StrEnum):
+    """Those that have a script."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> int:
+    """Print what makes a shell complete commands and options of agent-health.
+
+    \b
+    Examples:
+      source <(agent-health completion bash)
+      agent-health completion bash > ~/.local/share/bash-completion/completions/agent-health
+      agent-health completion zsh > "${fpath[1]}/_agent-health"
+      agent-health completion fish > ~/.config/fish/completions/agent-health.fish
+
+    \b
+    Exit codes:
+      0 printed   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from typer._completion_shared import get_completion_script  # noqa: PLC0415 - `--help` needs it not
+
+    script = get_completion_script(prog_name="agent-health", complete_var=VARIABLE, shell=shell.value)
+    sys.stdout.write(script + "\n")
+    return 0
+
+
+def is_asked() -> bool:
+    """Whether a shell asks what may come next; then the shells are made known, which takes some time."""
+    if VARIABLE not in os.environ:
+        return False
+    from typer._completion_classes import completion_init  # noqa: PLC0415 - see above
+
+    completion_init()
+    return True
