@@ -25,7 +25,7 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that
 	@echo
 	@$(BIN)/python docs/examples/crawl_demo.py
 
-test: check .venv-a2a03/.installed .venv-openintent/.installed ## everything that must pass
+test: check .venv-a2a03/.installed .venv-openintent/.installed .axe/.installed ## everything that must pass
 	$(TESTS)
 
 coverage: .venv/.test .venv-a2a03/.installed .venv-openintent/.installed ## the tests, and which lines of src none of them runs
@@ -66,7 +66,7 @@ bench: .venv/.test ## what it costs, beside others (an hour; benchmarks/run.py N
 	$(BIN)/python benchmarks/run.py
 
 clean: ## remove all that was made here
-	rm -rf .venv .venv-a2a03 .venv-openintent .venv-sdks .opencode build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-a2a03 .venv-openintent .axe .venv-sdks .opencode build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than pyproject.toml once what it asks for is installed. Each environment has one
@@ -120,6 +120,13 @@ clean: ## remove all that was made here
 	@.venv-sdks/bin/pip install --quiet --quiet --editable . 'a2wsgi>=1.10' 'fasta2a==2.1.1' 'flask>=3.1,<4' \
 		'google-adk[a2a]==2.13.0' 'python-a2a==0.5.10' 'strands-agents[a2a]==1.62.0' 'uvicorn>=0.40'
 	@touch $@
+
+# The rules of accessibility that the dashboard is held to. Without npm its tests say that they did not ask.
+.axe/.installed:
+	@if command -v npm > /dev/null; then \
+		echo "installing axe-core" && mkdir -p .axe && \
+		npm install --prefix .axe --no-audit --no-fund --ignore-scripts --silent axe-core@4.14.1 && touch $@; \
+	else echo "npm is absent: accessibility is not checked (apt-get install npm)"; fi
 
 # The version whose wire was captured. Its own programs are not run to install it.
 .opencode/.installed:

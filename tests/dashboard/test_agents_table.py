@@ -15,7 +15,7 @@ def agents_on(page: Page) -> list[str]:
     ("query", "found"),
     [
         ("status=deregistered", ["retired"]),
-        ("status=dead", ["hostile", "billing-7"]),
+        ("status=dead", ["librarian", "billing-7"]),
         ("status=unhealthy&sort=changed", ["support-3", "planner"]),
         ("q=BILLING-7", ["billing-7"]),
         ("q=g+agent+7", ["billing-7"]),
@@ -48,7 +48,7 @@ def test_every_order_shows_each_agent_once(open_sample: Sample, monkeypatch: pyt
             if further is None:
                 break
             page = visitor.get(further[1].replace("&amp;", "&"))
-        assert len(found) == len(set(found)) == 32
+        assert len(found) == len(set(found)) == 33
         seen[order] = found
     assert seen["newest"] == seen["oldest"][::-1]
     assert seen["name"] == sorted(seen["name"])
@@ -82,7 +82,7 @@ def test_names_are_walked_along_as_they_are_sorted(
 
 def test_what_is_unknown_and_what_was_never_measured_are_told_apart(open_sample: Sample) -> None:
     text = open_sample.visitor().get("/agents").text
-    assert "hostile dead unknown never measured" in text
+    assert "hostile active unknown never measured" in text
     assert "planner unhealthy unknown down" in text
     assert "paywalled active unknown answers" in text
 

@@ -59,6 +59,7 @@ async def _people(api: RegistryApi, clock: WoundClock) -> None:
         )
         clock.advance(7)
     await api.register("hostile", name='<b>Bold</b> & "quoted"', metadata={"note": HOSTILE})
+    await api.register("librarian", name="Librarian")
     await api.register("retired", name="Retired agent")
     await api.ask("DELETE", f"{AGENTS}/retired")
 
@@ -193,7 +194,8 @@ async def _let_time_pass(api: RegistryApi, clock: WoundClock) -> None:
     """Let those go silent who do not beat, the others beat until now."""
     keys = {
         agent_id: await api.add_agent_key(agent_id)
-        for agent_id in [f"{team}-{number}" for team in TEAMS for number in range(1, 9)] + ["worker-1"]
+        for agent_id in [f"{team}-{number}" for team in TEAMS for number in range(1, 9)]
+        + ["worker-1", "hostile"]
     }
     while clock.at_s < time.time() - 20:
         clock.advance(min(80.0, time.time() - clock.at_s))
@@ -206,7 +208,7 @@ async def _let_time_pass(api: RegistryApi, clock: WoundClock) -> None:
                 await api.beat(agent_id, key, current_load=len(agent_id + team_of(agent_id)) % 5)
         await api.sweep()
     for number, agent_id in enumerate(keys):
-        if number % 8 != 5:
+        if number % 8 != 5 and agent_id != "hostile":
             observation = _look(clock, agent_id, 30 if number % 7 == 3 else 0)
             status = "degraded" if number % 7 == 3 else "unhealthy" if number == 14 else "healthy"
             observation["document"] |= {"status": status}

@@ -63,6 +63,7 @@ def _environment() -> Environment:
         "seconds": words.duration_s,
         "link": words.safe_link,
         "brief": words.brief,
+        "block": words.block,
         "meaning": words.meaning,
         "spaced": words.spaced,
         "at": agent_record.moment,

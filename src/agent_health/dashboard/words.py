@@ -181,6 +181,11 @@ def brief(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + _ELLIPSIS
 
 
+def block(text: str, most: int = MAX_SHOWN_CHARACTERS) -> str:
+    """Return a text of several lines, as `brief` does one."""
+    return "\n".join(brief(line, most) for line in text[:most].split("\n"))
+
+
 def safe_link(url: str | None) -> str | None:
     """Return an agent's URL if a page may lead there: http or https, and nothing else."""
     if url is None:

@@ -1,0 +1,241 @@
+"""Do the pages work in a real browser: with a keyboard, on a phone, in the dark, live, and without a script?
+
+The browser is Debian's chromium, the rules of accessibility are axe-core's, which `make test` fetches.
+Pictures of all pages are left in the directory that AGENT_HEALTH_SCREENSHOTS names.
+"""
+
+import os
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
+from tests.dashboard.conftest import Filled, Sample
+from tests.support.dashboard_sample import KEYS
+from tests.support.dashboard_visitor import Visitor
+
+from agent_health.access import Role
+
+CHROMIUM = shutil.which("chromium")
+AXE = Path(__file__).parents[2] / ".axe" / "node_modules" / "axe-core" / "axe.min.js"
+SCREENSHOTS = os.environ.get("AGENT_HEALTH_SCREENSHOTS")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--no-first-run",
+)  # fmt: skip
+DESK: ViewportSize = {"width": 1280, "height": 800}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+PATIENCE_MS = 30_000
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="chromium is absent: no page is seen in a browser (apt-get install chromium)"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def served(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
+    """A server that these tests alone change."""
+    with filled.served(tmp_path_factory.mktemp("browser")) as sample:
+        yield sample
+
+
+@pytest.fixture
+def context(browser: Browser, served: Sample) -> Iterator[BrowserContext]:
+    """Somebody at a desk who is logged in."""
+    with browser.new_context(viewport=DESK, base_url=served.server.url) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        log_in(context, served)
+        yield context
+
+
+def log_in(context: BrowserContext, served: Sample, role: Role = Role.COORDINATOR) -> None:
+    visitor = served.visitor(role)
+    context.add_cookies(
+        [{"name": name, "value": value, "url": visitor.url} for name, value in visitor.cookies.items()]
+    )
+
+
+def pages_of(served: Sample) -> dict[str, str]:
+    """All pages, by the name of their picture."""
+    targets = Visitor(served.server.url).get(
+        "/api/v1/targets?host=gamma.example.net", x_api_key=KEYS[Role.READER]
+    )
+    (target,) = re.findall(rb'"target_id":"(tgt_[^"]+)"', targets.body)
+    return {
+        "overview": "/",
+        "agents": "/agents",
+        "agents-none": "/agents?q=nobody-is-called-so",
+        "agent": "/agents/translator",
+        "agent-down": "/agents/planner",
+        "targets": "/targets",
+        "target": f"/targets/{target.decode()}",
+        "census": "/census",
+        "tasks": "/tasks",
+        "task": f"/tasks/{served.tasks['parent']}",
+        "task-handoff": f"/tasks/{served.tasks['handoff']}",
+        "events": "/events",
+        "status": "/status/translator",
+        "refusal": "/agents/nobody",
+        "login": "/login",
+    }
+
+
+def told(message: ConsoleMessage) -> str | None:
+    """What a browser complains of; that a page is not there is no complaint."""
+    is_complaint = message.type in {"error", "warning"} and "404" not in message.text
+    return message.text if is_complaint else None
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_every_page_is_accessible_fits_and_loads_nothing_from_elsewhere(
+    browser: Browser, served: Sample, look: str
+) -> None:
+    scheme, size = ("dark" if look == "dark" else "light"), (PHONE if look == "phone" else DESK)
+    complaints: list[str] = []
+    hosts: set[str] = set()
+    violations: dict[str, list[str]] = {}
+    with browser.new_context(
+        color_scheme=scheme,  # type: ignore[arg-type]
+        viewport=size,
+        base_url=served.server.url,
+        reduced_motion="reduce",
+    ) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        log_in(context, served)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.extend(filter(None, [told(message)])))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+        for name, path in pages_of(served).items():
+            page.goto(path)
+            wide = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
+            assert wide <= 0, f"{name} is {wide} pixels too wide"
+            if SCREENSHOTS and (look, name) == ("light", "overview"):
+                # For README.
+                page.screenshot(path=Path(SCREENSHOTS) / "dashboard.png")
+            if SCREENSHOTS:
+                page.screenshot(path=Path(SCREENSHOTS) / f"{look}-{name}.png", full_page=True)
+            if AXE.exists() and look != "phone":
+                violations |= {name: found} if (found := broken_rules(page)) else {}
+    assert complaints == []
+    assert hosts == {urlsplit(served.server.url).netloc}
+    assert violations == {}
+    if not AXE.exists():
+        pytest.skip("axe-core is absent: accessibility was not checked (make .axe/.installed, needs npm)")
+
+
+def broken_rules(page: Page) -> list[str]:
+    """Which rules of accessibility a page breaks, and where."""
+    page.evaluate(f"{AXE.read_text()}; 0")
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']}).then(ran => ran.violations)")
+    return [f"{rule['id']}: {rule['nodes'][0]['html'][:200]}" for rule in found]
+
+
+def test_somebody_logs_in_and_finds_an_agent_by_keyboard_alone(browser: Browser, served: Sample) -> None:
+    with browser.new_context(viewport=DESK, base_url=served.server.url) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        page = context.new_page()
+        page.goto("/")
+        expect(page).to_have_url(re.compile("/login$"))
+        expect(page.get_by_label("Key")).to_be_focused()
+        page.keyboard.type(KEYS[Role.COORDINATOR])
+        page.keyboard.press("Enter")
+        expect(page).to_have_title(re.compile("Overview"))
+        page.keyboard.press("Tab")
+        expect(page.get_by_text("Skip to the content")).to_be_focused()
+        expect(page.get_by_text("Skip to the content")).to_be_in_viewport()
+        page.keyboard.press("Enter")
+        expect(page.locator("main")).to_be_focused()
+        page.get_by_role("link", name="Agents", exact=True).focus()
+        page.keyboard.press("Enter")
+        page.get_by_label("Part of id or name").focus()
+        page.keyboard.type("transl")
+        page.keyboard.press("Enter")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_role("link", name="Translator").focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Translator (probed)")).to_be_visible()
+        page.get_by_role("button", name="Log out").focus()
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile("/login$"))
+
+
+def keep_busy(served: Sample, agent_id: str) -> None:
+    """Let an agent have something to do: else it has drained as soon as it is asked to."""
+
+    with closing(sqlite3.connect(served.server.directory / "registry.db", timeout=20)) as database, database:
+        wanted = "UPDATE beats SET current_load = 1 WHERE agent = (SELECT id FROM agents WHERE agent_id = ?)"
+        assert database.execute(wanted, (agent_id,)).rowcount == 1
+
+
+def test_what_happens_is_seen_as_it_happens(context: BrowserContext, served: Sample) -> None:
+    fleet, table, agent = (context.new_page() for _ in range(3))
+    fleet.goto("/")
+    table.goto("/agents?q=research-2")
+    agent.goto("/agents/research-2")
+    for page in (fleet, table, agent):
+        expect(page.locator("#live")).to_have_text("live")
+    keep_busy(served, "research-2")
+    asked = Visitor(served.server.url)
+    answer = asked._ask(
+        "PATCH",
+        "/api/v1/agents/research-2/status",
+        b'{"status": "draining"}',
+        {"x-api-key": KEYS[Role.COORDINATOR], "content-type": "application/json", "if-match": "*"},
+    )
+    assert answer.status == 200, answer.body
+    line = fleet.locator("[data-feed] li").filter(has_text="research-2").filter(has_text="draining")
+    expect(line).to_have_count(1, timeout=PATIENCE_MS)
+    assert line.locator("a").get_attribute("href") == "/agents/research-2"
+    expect(table.locator('[data-agent="research-2"] [data-status]')).to_have_text("draining")
+    expect(agent.locator(".banner")).to_contain_text("draining", timeout=PATIENCE_MS)
+    expect(fleet.locator("#news")).to_contain_text("new event", timeout=PATIENCE_MS)
+
+
+def test_people_decide_in_the_browser(context: BrowserContext, served: Sample) -> None:
+    page = context.new_page()
+    page.goto(f"/tasks/{served.tasks['review']}")
+    page.get_by_label("Comment").fill("looks right")
+    page.get_by_role("button", name="Accept").click()
+    expect(page.get_by_role("status")).to_have_text("The review was noted.")
+    expect(page.locator("[data-part=standing]")).to_contain_text("done")
+    page.goto("/agents/summariser")
+    page.get_by_label("Reason").fill("new model")
+    page.get_by_role("button", name="Begin maintenance").click()
+    expect(page.locator(".banner")).to_contain_text("In maintenance until")
+
+
+def test_without_a_script_everything_can_be_read(browser: Browser, served: Sample) -> None:
+    with browser.new_context(java_script_enabled=False, base_url=served.server.url) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        log_in(context, served)
+        page = context.new_page()
+        for path in ("/", "/agents", "/agents/translator", "/tasks", "/events", "/census"):
+            page.goto(path)
+            expect(page.locator("main h1")).to_have_count(1)
+            expect(page.locator("#live")).to_be_hidden()
+        page.goto("/agents")
+        page.locator("select[name=status]").select_option("dead")
+        page.get_by_role("button", name="Show").click()
+        expect(page.locator("tbody tr")).to_have_count(2)

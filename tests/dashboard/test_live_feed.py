@@ -1,0 +1,144 @@
+"""What do open pages hear, and what does it cost who hears nothing?"""
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tests.dashboard.conftest import Filled, Sample
+from tests.support.dashboard_sample import KEYS
+from tests.support.dashboard_visitor import Visitor
+
+from agent_health.access import Role
+
+
+@pytest.fixture(scope="module")
+def served(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sample]:
+    with filled.served(tmp_path_factory.mktemp("live"), open_dashboard=True) as sample:
+        yield sample
+
+
+class Stream:
+    """One open page."""
+
+    def __init__(self, url: str, path: str, **headers: str) -> None:
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+        self._connection.request("GET", path, headers=headers)
+        self.answer = self._connection.getresponse()
+
+    def next(self, kind: str) -> dict[str, str]:
+        """The next message of a kind; others are passed over."""
+        while True:
+            message: dict[str, str] = {}
+            while line := self.answer.readline().decode().rstrip("\n"):
+                name, _, said = line.partition(": ")
+                message[name] = said
+            if message.get("event") == kind:
+                return message
+
+    def line(self) -> dict[str, Any]:
+        """The next event."""
+        return dict(json.loads(self.next("line")["data"]))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextmanager
+def open_page(served: Sample, after: int | str, **headers: str) -> Iterator[Stream]:
+    stream = Stream(served.server.url, f"/live?after={after}", **headers)
+    try:
+        yield stream
+    finally:
+        stream.close()
+
+
+def next_of(stream: Stream, kind: str) -> dict[str, str]:
+    """The next message that tells of an event of a type: the registry has things to say of its own."""
+    while json.loads((message := stream.next("line"))["data"])["type"] != kind:
+        pass
+    return message
+
+
+def position(served: Sample) -> int:
+    found = re.search(r'agent-health-position" content="(\d+)"', served.visitor().get("/events").html)
+    assert found is not None
+    return int(found[1])
+
+
+def create_task(served: Sample, title: str = "Something to do") -> None:
+    answer = Visitor(served.server.url)._ask(
+        "POST",
+        "/api/v1/tasks",
+        json.dumps({"title": title}).encode(),
+        {"x-api-key": KEYS[Role.COORDINATOR], "content-type": "application/json"},
+    )
+    assert answer.status == 201, answer.body
+
+
+def test_an_event_is_told_to_all_who_watch_and_carries_its_place(served: Sample) -> None:
+    last = position(served)
+    with open_page(served, last) as one, open_page(served, last) as other:
+        assert one.answer.headers["content-type"] == "text/event-stream"
+        create_task(served)
+        message = next_of(one, "task.created")
+        said = json.loads(message["data"])
+        assert said == json.loads(next_of(other, "task.created")["data"])
+        assert int(message["id"]) == said["sequence"] > last
+        assert (said["type"], said["text"], said["is_notable"]) == ("task.created", "created", True)
+        assert said["where"] == f"/tasks/{said['subject']}"
+
+
+def test_who_comes_back_hears_what_was_missed(served: Sample) -> None:
+    last = position(served)
+    create_task(served)
+    create_task(served)
+    with open_page(served, 0, last_event_id=str(last)) as stream:
+        assert stream.answer.status == 200
+    with open_page(served, 0, **{"last-event-id": str(last)}) as stream:
+        assert [stream.line()["sequence"] for _ in range(2)] == [last + 1, last + 2]
+
+
+@pytest.mark.parametrize("after", ["", "1", "99999999999", "-1", "x", "1" * 30])
+def test_who_was_away_for_too_long_goes_on_from_now(served: Sample, after: str) -> None:
+    with open_page(served, after) as stream:
+        missed = stream.next("missed")
+        assert int(missed["data"]) == int(missed["id"]) == position(served)
+
+
+def test_counts_follow_what_happens(served: Sample) -> None:
+    with open_page(served, position(served)) as stream:
+        create_task(served)
+        counts = json.loads(stream.next("counts")["data"])
+    assert counts["total"] == 33
+    assert counts["status deregistered"] == 1
+    assert set(counts) >= {"status active", "health unknown", "health healthy"}
+
+
+def test_nobody_hears_anything_without_a_session(sample: Sample) -> None:
+    with open_page(sample, 0) as stream:
+        assert stream.answer.status == 403
+        assert stream.answer.read() == b""
+
+
+def test_more_than_so_many_pages_are_put_off(served: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_health.dashboard.live_feed.MAX_WATCHERS_OF_ADDRESS", 0)
+    with open_page(served, 0) as stream:
+        assert stream.answer.status == 503
+
+
+def test_what_a_task_is_called_is_not_told_to_everyone(served: Sample) -> None:
+    with open_page(served, position(served)) as stream:
+        create_task(served, title="A secret errand")
+        assert "secret" not in next_of(stream, "task.created")["data"]
+
+
+def test_the_script_puts_in_texts_as_texts() -> None:
+    script = Path("src/agent_health/dashboard/static/live.js").read_text()
+    for markup in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert markup not in script
