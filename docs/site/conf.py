@@ -19,6 +19,8 @@ html_show_sphinx = False
 html_show_copyright = False
 html_show_sourcelink = False
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
 # Letters that the reader's own machine has.
 html_theme_options = {
     "light_css_variables": {
