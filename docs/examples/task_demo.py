@@ -29,7 +29,7 @@ from agent_health.client.registry_tasks import HeldRun
 from agent_health.task_record import TaskRecord
 
 HERE = Path(__file__).parent
-LEASE_SECONDS = 10.0
+LEASE_SECONDS = 12.0
 PATIENCE_SECONDS = 90
 """To start the agent takes a few seconds, and many on a busy machine."""
 TOOLS = f"""
@@ -59,11 +59,13 @@ def adapter(directory: Path, name: str, seconds: float) -> list[str]:
 
 def told(running: "subprocess.Popen[str]", what: str) -> dict[str, Any]:
     """Wait until an adapter tells this."""
+    said: list[str] = []
     for line in running.stdout or ():
         read: dict[str, Any] = json.loads(line)
         if read["what"] == what:
             return read
-    raise SystemExit(f"an adapter ended without having {what}")
+        said.append(read["text"])
+    raise SystemExit("\n".join([f"an adapter ended, and was not {what}:", *said]))
 
 
 def is_there(pid: int) -> bool:
