@@ -10,10 +10,12 @@ from agent_health.cli.serve import PREFIX, serve
 from agent_health.registry.run_server import Listening
 from agent_health.registry.settings import RegistrySettings
 
+BESIDES = {"return", "context", "_config", "show_config"}
+"""Where settings come from, and how they are shown; no settings themselves."""
 OPTIONS = {
     name: next(part for part in typing.get_args(hint) if isinstance(part, OptionInfo))
     for name, hint in typing.get_type_hints(serve, include_extras=True).items()
-    if name != "return"
+    if name not in BESIDES
 }
 
 
