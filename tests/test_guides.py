@@ -8,11 +8,6 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 EXAMPLES = REPOSITORY / "docs" / "examples"
 GUIDES = sorted((REPOSITORY / "docs" / "guides").glob("*.md"))
-# They are told of elsewhere: in the README, in agent-sdk.md, or by what they print.
-WITHOUT_A_GUIDE = {
-    "crawl_demo", "declared_agent", "demo", "demo_programs", "registered_agent", "registry_demo",
-    "sample_agents", "task_worker", "wsgi_agent",
-}  # fmt: skip
 
 
 def example_of(guide: Path) -> Path:
@@ -28,9 +23,14 @@ def test_a_guide_shows_its_example_as_it_is(guide: Path) -> None:
     assert shown == example_of(guide).read_text()
 
 
-def test_every_example_has_one_guide() -> None:
-    examples = {path.stem for path in EXAMPLES.rglob("*.py")} - WITHOUT_A_GUIDE
-    assert sorted(example_of(guide).stem for guide in GUIDES) == sorted(examples)
+def test_every_example_is_told_of_and_no_two_guides_show_the_same() -> None:
+    shown = [example_of(guide) for guide in GUIDES]
+    assert len(set(shown)) == len(shown)
+    documents = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "Makefile"]
+    # Or it is a part of a demo.
+    text = "".join(path.read_text() for path in [*documents, *EXAMPLES.glob("*demo.py")])
+    examples = sorted(EXAMPLES.rglob("*.py"))
+    assert [path.name for path in examples if not re.search(rf"\b{path.stem}\b", text)] == []
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
