@@ -74,7 +74,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["check"],
         ["check", "--nonsense"],
         ["check", "http://a", "http://b"],
-        ["check", "agent.example"],
+        ["check", "ftp://agent.example"],
         ["check", "http://me:hunter2@agent.example"],
         ["check", "http://127.0.0.1:1", "--timeout", "soon"],
         ["check", "http://127.0.0.1:1", "--timeout", "0"],
