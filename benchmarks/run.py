@@ -26,6 +26,7 @@ BENCHMARKS = (
     "lease_keepers",
     "adapter_cost",
     "listing",
+    "dashboard",
     "sweep",
     "prober_census",
     "prober_all_alive",

@@ -88,7 +88,6 @@ class AgentsTable:
         async def show() -> Response:
             self._desk.count(request)
             query = query_in(request, TableQuery)
-            await self._desk.look(request, lambda _look: None)
             fleet = await self._facts.agents.get()
             is_common = fleet.of(status=query.status, health=query.health) > COMMON
             visitor, shown = await self._desk.look(

@@ -6,9 +6,10 @@ events become visible in the order of their sequence, and none is ever missing b
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Row, Select, bindparam, delete, select, text, update
+from sqlalchemy import Row, Select, bindparam, delete, select, text, union_all, update
 from ulid import ULID
 
 from agent_health.errors import BrokenChain
@@ -173,14 +174,14 @@ def latest(
     latest_first = _EVENT.order_by(None).order_by(events.c.sequence.desc()).limit(limit)
     if before is not None:
         latest_first = latest_first.where(events.c.sequence < before)
-    # Of several types, those of each: within one type its index leads from the end of the log backwards.
-    apart = [[one] for one in types] if agent_id is None and len(types) > 1 else [types]
-    found = [
-        _event(row)
-        for some in apart
-        for row in transaction.connection.execute(_filtered(latest_first, some, agent_id, None))
-    ]
-    return sorted(found, key=lambda event: -event.sequence)[:limit]
+    if agent_id is None and len(types) > 1:
+        # The last ones of each type: within one its index leads from the end of the log backwards.
+        parts = (_filtered(latest_first, [one], None, None).subquery() for one in types)
+        found = union_all(*(select(part) for part in parts)).subquery()
+        wanted: Select[Any] = select(found).order_by(found.c.sequence.desc()).limit(limit)
+    else:
+        wanted = _filtered(latest_first, types, agent_id, None)
+    return [_event(row) for row in transaction.connection.execute(wanted)]
 
 
 def with_agents(transaction: Transaction, sequence: int, *, limit: int) -> list[tuple[Event, str | None]]:

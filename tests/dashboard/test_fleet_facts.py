@@ -1,0 +1,72 @@
+"""How old is a count that is shown, and who waits for it?"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent_health.dashboard import fleet_facts
+from agent_health.dashboard.fleet_facts import FleetCounts, Kept
+from agent_health.errors import StoreUnavailable
+from agent_health.storage.database import Database, Transaction, open_database
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> Database:
+    return open_database(f"sqlite:///{tmp_path}/empty.db")
+
+
+async def test_all_who_look_at_once_are_answered_by_one_count(nowhere: Database) -> None:
+    taken: list[int] = []
+
+    def count(_transaction: Transaction) -> int:
+        taken.append(1)
+        return len(taken)
+
+    kept = Kept(nowhere, count, fresh_s=60)
+    assert await asyncio.gather(*(kept.get() for _ in range(20))) == [1] * 20
+    assert await kept.get() == 1
+    assert await kept.get_fresh() == 2
+    await nowhere.close()
+
+
+async def test_nobody_waits_while_an_older_count_is_there(nowhere: Database) -> None:
+    taken: list[int] = []
+
+    def count(_transaction: Transaction) -> int:
+        taken.append(1)
+        return len(taken)
+
+    kept = Kept(nowhere, count, fresh_s=0)
+    assert await kept.get() == 1
+    assert await kept.get() == 1
+    assert kept._taking is not None
+    assert await kept._taking == 2
+    await nowhere.close()
+
+
+async def test_a_count_that_fails_is_told_and_tried_again(
+    nowhere: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_facts, "USABLE_SECONDS", 0.0)
+    is_away = True
+
+    def count(_transaction: Transaction) -> str:
+        if is_away:
+            raise StoreUnavailable("away")
+        return "counted"
+
+    kept = Kept(nowhere, count, fresh_s=60)
+    with pytest.raises(StoreUnavailable):
+        await kept.get()
+    is_away = False
+    assert await kept.get() == "counted"
+    await nowhere.close()
+
+
+def test_the_dead_say_nothing() -> None:
+    counts = FleetCounts({("active", "healthy"): 3, ("unhealthy", "unknown"): 2, ("dead", "healthy"): 5})
+    assert counts.total == 10
+    assert counts.by_status["dead"] == 5
+    assert counts.by_health == {"healthy": 3, "degraded": 0, "unhealthy": 0, "unknown": 2}
+    assert counts.of(status="dead", health="healthy") == 5

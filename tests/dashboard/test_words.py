@@ -1,0 +1,111 @@
+"""Do words say what is known, and no more?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_health.dashboard import words
+from agent_health.dashboard.history import _segments
+from agent_health.observation import ResultClass
+
+SEEN = {
+    ResultClass.OK: "answers",
+    ResultClass.GATED: "gated",
+    ResultClass.TIMEOUT: "down",
+    ResultClass.REFUSED: "down",
+    ResultClass.NOT_AN_AGENT: "down",
+    ResultClass.STALE_DOCUMENT: "unknown",
+    ResultClass.BLOCKED_ADDRESS: "unknown",
+    ResultClass.RATE_LIMITED: "unknown",
+    ResultClass.NOT_MEASURED: "unknown",
+    None: "never measured",
+}
+
+
+@pytest.mark.parametrize(("result", "word"), SEEN.items())
+def test_what_was_seen_has_one_word(result: ResultClass | None, word: str) -> None:
+    assert words.sight_of(result).word == word
+
+
+def test_every_word_is_explained() -> None:
+    seen = {words.sight_of(result).word for result in [*ResultClass, None]}
+    assert seen == {"answers", "gated", "down", "unknown", "never measured"}
+    assert all(words.meaning(word) for word in seen)
+
+
+@given(st.text(), st.integers(min_value=1, max_value=50))
+def test_a_text_from_elsewhere_stays_in_its_line(text: str, most: int) -> None:
+    shown = words.brief(text, most)
+    assert len(shown) <= most
+    assert shown.isprintable()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        None,
+        "",
+        "javascript:alert(1)",
+        "data:text/html,x",
+        "ftp://a.example/",
+        "//a.example",
+        "https:///x",
+        "http://[",
+    ],
+)
+def test_no_page_leads_to_what_is_no_page(url: str | None) -> None:
+    assert words.safe_link(url) is None
+
+
+def test_links_to_pages_stay_as_they_are() -> None:
+    assert words.safe_link("https://a.example/x?y=1") == "https://a.example/x?y=1"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (None, "\N{EN DASH}"),
+        (0.2, "less than a second"),
+        (59, "59 s"),
+        (61, "1 min 1 s"),
+        (3_600, "1 h"),
+        (90_061, "1 d 1 h"),
+    ],
+)
+def test_spans_have_two_units_at_most(seconds: float | None, told: str) -> None:
+    assert words.duration_s(seconds) == told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [(None, "\N{EN DASH}"), (0.0, "0.0 %"), (0.0001, "< 0.1 %"), (0.9999, "99.9 %"), (1.0, "100.0 %")],
+)
+def test_nearly_all_is_not_all(ratio: float | None, told: str) -> None:
+    assert words.percent(ratio) == told
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 200_000), st.sampled_from(["active", "unhealthy", "dead"])), max_size=30),
+    st.floats(0, 200_000),
+)
+def test_a_strip_is_filled_from_end_to_end_and_nothing_overlaps(
+    changes: list[tuple[float, str]], began_s: float
+) -> None:
+    now_s = 200_000.0
+    latest_first = sorted(changes, key=lambda change: -change[0])
+    segments = _segments("active", latest_first, began_s, now_s)
+    at = 0.0
+    for segment in segments:
+        assert segment.left == pytest.approx(at, abs=1e-6)
+        assert segment.width >= 0
+        at = segment.left + segment.width
+    assert at == pytest.approx(100, abs=1e-6) or now_s - began_s < 1
+
+
+def test_a_strip_tells_what_held_when() -> None:
+    strip = _segments("dead", [(75.0, "unhealthy"), (50.0, "active"), (0.0, "registering")], 0.0, 100.0)
+    assert [(one.word, round(one.left), round(one.width)) for one in strip] == [
+        ("active", 0, 50),
+        ("unhealthy", 50, 25),
+        ("dead", 75, 25),
+    ]

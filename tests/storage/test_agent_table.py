@@ -1,0 +1,92 @@
+"""Is every page of the table the same on every database?"""
+
+import pytest
+from tests.support.databases import WoundClock
+from tests.support.registry_api import RegistryApi
+
+from agent_health.storage import agent_table
+from agent_health.storage.agent_table import Order, TableFilter, place_of
+
+NAMES = {"b-1": "Anna's agent", "a-2": "50%_sure", "c-3": None, "a-4": "ANNABEL", "d-5": "Ben"}
+
+
+@pytest.fixture
+async def filled(api: RegistryApi, clock: WoundClock) -> RegistryApi:
+    """Five agents, of whom one is dead; a-2 changed last."""
+    for agent_id, name in NAMES.items():
+        named = {} if name is None else {"name": name}
+        await api.register(agent_id, role_id=agent_id[0], capabilities=["any", agent_id], **named)
+        clock.advance(1)
+    await api.ask("DELETE", "/api/v1/agents/a-2")
+    return api
+
+
+async def found(
+    api: RegistryApi,
+    wanted: dict[str, str],
+    order: Order = Order.OLDEST,
+    *,
+    is_common: bool = False,
+    size: int = 10,
+) -> list[str]:
+    """All agents that match, read in pages of this size."""
+    names: list[str] = []
+    after = None
+    while True:
+        page = await api.database.read(
+            lambda transaction, after=after: agent_table.listing(  # type: ignore[misc]
+                transaction, TableFilter(**wanted), order, after=after, limit=size, is_common=is_common
+            )
+        )
+        names += [agent.agent_id for agent in page]
+        if len(page) < size:
+            return names
+        after = place_of(page[-1], order)
+
+
+@pytest.mark.parametrize("size", [1, 2, 10])
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (Order.OLDEST, ["b-1", "a-2", "c-3", "a-4", "d-5"]),
+        (Order.NEWEST, ["d-5", "a-4", "c-3", "a-2", "b-1"]),
+        (Order.NAME, ["a-2", "a-4", "b-1", "c-3", "d-5"]),
+        (Order.CHANGED, ["a-2", "d-5", "a-4", "c-3", "b-1"]),
+    ],
+)
+async def test_every_order_goes_on_where_a_page_ended(
+    filled: RegistryApi, order: Order, expected: list[str], size: int
+) -> None:
+    assert await found(filled, {}, order, size=size) == expected
+    assert await found(filled, {}, order, size=size, is_common=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"text": "ann"}, ["b-1", "a-4"]),
+        ({"text": "A-"}, ["a-2", "a-4"]),
+        ({"text": "%"}, ["a-2"]),
+        ({"text": "0%_s"}, ["a-2"]),
+        ({"text": "'"}, ["b-1"]),
+        ({"text": "\\"}, []),
+        ({"status": "deregistered"}, ["a-2"]),
+        ({"status": "active", "role_id": "a"}, ["a-4"]),
+        ({"role_id": "a"}, ["a-2", "a-4"]),
+        ({"health": "unknown", "text": "e"}, ["b-1", "a-2", "a-4", "d-5"]),
+        ({"health": "healthy"}, []),
+        ({"capability": "any", "status": "active"}, ["b-1", "c-3", "a-4", "d-5"]),
+        ({"capability": "c-3"}, ["c-3"]),
+        ({"host": "nowhere.example"}, []),
+    ],
+    ids=str,
+)
+async def test_filters_agree(filled: RegistryApi, wanted: dict[str, str], expected: list[str]) -> None:
+    assert await found(filled, wanted) == expected
+    assert await found(filled, wanted, size=1) == expected
+    assert await found(filled, wanted, Order.NAME, is_common=True) == sorted(expected)
+
+
+async def test_agents_are_counted_by_status_and_health(filled: RegistryApi) -> None:
+    counts = await filled.database.read(agent_table.counts)
+    assert counts == {("active", "unknown"): 4, ("deregistered", "unknown"): 1}
