@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from tests.dashboard.conftest import Filled, Sample
 from tests.support.dashboard_sample import KEYS
 from tests.support.dashboard_visitor import Visitor
+from tests.support.registry_process import prepare, registry
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
 
@@ -142,3 +145,18 @@ def test_the_script_puts_in_texts_as_texts() -> None:
     script = Path("src/agent_health/dashboard/static/live.js").read_text()
     for markup in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert markup not in script
+
+
+def test_a_server_that_is_asked_to_end_lets_open_pages_go(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/registry.db"
+    prepare(url, [])
+    with registry(url, tmp_path, settings={"AGENT_HEALTH_SERVER_OPEN_DASHBOARD": "1"}) as server:
+        stream = Stream(f"http://127.0.0.1:{server.port}", "/live?after=0")
+        stream.next("missed")
+        server.process.terminate()
+        # Its end is an end, not a connection that breaks.
+        while stream.answer.readline():
+            pass
+        stream.close()
+        assert server.process.wait(PATIENCE_SECONDS) in {0, -signal.SIGTERM}
+        assert "Cancel" not in server.log.read_text()

@@ -20,9 +20,11 @@ from agent_health.storage import agent_table, census_counts, probed, probers
 from agent_health.storage.database import Database, Transaction
 
 FRESH_SECONDS: Final = 2.0
-"""How old the counts of agents may be before they are counted anew."""
+"""How old the counts of agents may be before they are counted anew, unless counting takes its time."""
 SEEN_FRESH_SECONDS: Final = 15.0
 """The same of targets, of which there may be a million."""
+MAX_SHARE: Final = 0.01
+"""Of the time that may go into counting: who loads a page must not feel that somebody counts."""
 USABLE_SECONDS: Final = 60.0
 """How old a count may be to be shown while a new one is taken; beyond, whoever asks waits."""
 
@@ -107,7 +109,7 @@ class Kept(Generic[T]):
     def __init__(self, database: Database, take: Callable[[Transaction], T], fresh_s: float) -> None:
         self._database = database
         self._take = take
-        self._fresh_s = fresh_s
+        self._least_fresh_s = self._fresh_s = fresh_s
         self._kept: tuple[float, T] | None = None
         self._taking: asyncio.Task[T] | None = None
 
@@ -119,18 +121,16 @@ class Kept(Generic[T]):
         if self._taking is None:
             self._taking = asyncio.create_task(self._take_anew())
             self._taking.add_done_callback(self._taken)
-        if self._kept is not None and now_s - self._kept[0] < USABLE_SECONDS:
+        if self._kept is not None and now_s - self._kept[0] < max(USABLE_SECONDS, 2 * self._fresh_s):
             return self._kept[1]
         return await asyncio.shield(self._taking)
 
-    async def get_fresh(self) -> T:
-        """Return one that is taken now; StoreUnavailable."""
-        self._kept = None
-        return await self.get()
-
     async def _take_anew(self) -> T:
+        began_s = time.monotonic()
         taken = await self._database.read(self._take)
-        self._kept = time.monotonic(), taken
+        now_s = time.monotonic()
+        self._kept = now_s, taken
+        self._fresh_s = max(self._least_fresh_s, (now_s - began_s) / MAX_SHARE)
         return taken
 
     def _taken(self, task: "asyncio.Task[T]") -> None:

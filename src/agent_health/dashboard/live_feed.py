@@ -7,13 +7,13 @@ goes on from now. While nobody watches, nothing is read.
 
 import asyncio
 import logging
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
 from pydantic_core import to_json
-from sse_starlette.sse import AppStatus
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -47,7 +47,7 @@ SEND_SECONDS: Final = 20.0
 """How long a browser may take nothing."""
 TICK_SECONDS: Final = 1.0
 COUNTS_SECONDS: Final = 3.0
-"""Between two counts of the fleet while something happens."""
+"""Between two looks at the counts of the fleet."""
 RETRY_SECONDS: Final = 2.0
 
 _NOTABLE: Final = frozenset(NOTABLE)
@@ -73,8 +73,6 @@ class LiveFeed:
         self._wanted = asyncio.Event()
         self.watchers: Counter[str] = Counter()
         """How many watch, by their address."""
-        self._is_counted = True
-        """Whether the counts that were told last are those of now."""
         self.is_closed = False
 
     @property
@@ -160,24 +158,23 @@ class LiveFeed:
             page = await self._feed.page(position, EventFilter())
             if page.events:
                 self._tell(_lines(page.events[-MAX_LINES_AT_ONCE:]))
-                self._is_counted = False
             position = page.position
             await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
 
     async def _tick(self) -> None:
-        """Say that we are there, count anew after something has happened, and see whether the server ends."""
+        """Say that we are there, tell counts that have changed, and see whether the server ends."""
         pinged_at_s = counted_at_s = time.monotonic()
         told: FleetCounts | None = None
         while not self.is_closed:
             await asyncio.sleep(TICK_SECONDS)
-            if AppStatus.should_exit or self._feed.is_closed:
+            if _is_server_ending() or self._feed.is_closed:
                 self.close()
                 return
             now_s = time.monotonic()
-            if not self._is_counted and now_s - counted_at_s >= COUNTS_SECONDS:
-                counted_at_s, self._is_counted = now_s, True
+            if self.watchers and now_s - counted_at_s >= COUNTS_SECONDS:
+                counted_at_s = now_s
                 try:
-                    counts = await self._facts.agents.get_fresh()
+                    counts = await self._facts.agents.get()
                 except StoreUnavailable:
                     continue
                 if counts != told:
@@ -248,6 +245,12 @@ class _Watching(Response):
     async def _send(self, send: Send, told: bytes) -> None:
         async with asyncio.timeout(SEND_SECONDS):
             await send({"type": "http.response.body", "body": told, "more_body": True})
+
+
+def _is_server_ending() -> bool:
+    """Whether uvicorn was asked to end: it waits for open pages before it tells the app."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return bool(getattr(server, "should_exit", False))
 
 
 async def _until_gone(receive: Receive) -> None:
