@@ -1,8 +1,11 @@
 """What does the first page say, and what does no page ever do?"""
 
+from pathlib import Path
+
 import pytest
-from tests.dashboard.conftest import Sample
+from tests.dashboard.conftest import Filled, Sample
 from tests.support.dashboard_sample import KEYS
+from tests.support.servers import until
 
 from agent_health.access import Role
 from agent_health.dashboard.assets import asset_path
@@ -77,3 +80,27 @@ def test_the_api_does_not_take_a_session_for_a_key(sample: Sample) -> None:
     visitor = sample.visitor(Role.ADMIN)
     assert visitor.get("/api/v1/agents").status == 401
     assert visitor.get("/api/v1/agents", x_api_key=KEYS[Role.READER]).status == 200
+
+
+def test_a_hold_is_told_with_its_cause_and_ended_by_an_admin(acted: Sample) -> None:
+    ill = b'{"ill": true, "why": "no answer from any reference", "seconds": 300}'
+    headers = {"x-api-key": KEYS[Role.PROBER], "content-type": "application/json"}
+    assert acted.visitor()._ask("POST", "/api/v1/monitor/illness", ill, headers).status == 200
+    reader, admin = acted.visitor(Role.READER), acted.visitor(Role.ADMIN)
+    until("decisions are held", lambda: "Decisions are held" in reader.get("/").text)
+    assert "says that it is ill" in reader.get("/").text
+    assert "no answer from any reference" in reader.get("/").text
+    assert "end the hold" not in reader.get("/").text
+    assert reader.do("/", "/monitor/release").status == 403
+    assert "end the hold" in admin.get("/").text
+    assert admin.do("/", "/monitor/release").status == 303
+    assert "Decisions are held" not in admin.get("/").text
+
+
+def test_a_server_behind_a_proxy_takes_forms_of_its_public_address(filled: Filled, tmp_path: Path) -> None:
+    public = "https://registry.example"
+    with filled.served(tmp_path, public_url=public) as served:
+        visitor = served.visitor()
+        form = {"key": KEYS[Role.READER], "token": visitor.get("/login").form_token()}
+        assert visitor.post("/login", form, origin="https://other.example").status == 403
+        assert visitor.post("/login", form, origin=public).status == 303
