@@ -38,6 +38,11 @@ async def test_what_is_not_named_is_not_offered(registry: RegistryServer, upstre
         )
         with pytest.raises(MCPError, match="no tool is called 'die'; there are: report_progress, "):
             await work.call("die")
+        # The file names it, and the server does not have it.
+        code, words = failed(await work.call("absent"))
+        assert code == "tool_missing"
+        assert words.startswith("tool_missing: acme has no tool 'absent', though the tools file names it; it")
+        assert (await work.task()).budget.reserved.usd == 0
 
 
 async def test_all_are_offered_where_the_file_says_so_and_a_name_that_is_taken_gets_the_servers(
@@ -114,7 +119,10 @@ async def test_case_9_who_ends_the_run_is_heard_once_and_answered_as_often_as_it
         again = await work.call(tool, arguments)
         assert first.structured_content == again.structured_content
         assert (first.structured_content or {})["status"] == status
-        assert failed(await work.call("report_progress", {"summary": "late"}))[0] == "stale_token"
+        for late in ("report_progress", "fetch"):
+            code, words = failed(await work.call(late, {"summary": "late"}))
+            assert code == "run_ended"
+            assert words.startswith(f"run_ended: this run has ended by {tool}: nothing is carried out")
         assert work.heard == [tool]
 
 

@@ -18,6 +18,8 @@ from agent_health.adapter.upstreams import Limits, Upstream
 from agent_health.mcp.tool import ToolFailed
 
 PROGRAM = str(REPOSITORY / "tests" / "support" / "upstream_tools.py")
+MISBEHAVING = [sys.executable, "-S", str(REPOSITORY / "tests" / "support" / "misbehaving_tools.py")]
+FAR_TOO_LONG = 80 * 1_048_576
 
 
 @asynccontextmanager
@@ -39,12 +41,12 @@ def program(record: Path | str) -> list[str]:
     return [sys.executable, PROGRAM, str(record)]
 
 
-async def running(server: UpstreamServer) -> None:
+async def running(server: UpstreamServer, tool: str = "fetch") -> None:
     """Wait until it answers."""
     async with asyncio.timeout(30):
         while True:
             try:
-                await server.call("fetch", {})
+                await server.call(tool, {})
             except ToolFailed:
                 await asyncio.sleep(0.05)
             else:
@@ -59,12 +61,13 @@ async def test_one_that_dies_fails_the_call_and_is_started_again(
         assert text_of(await server.call("fetch", {})) == "fetch"
         assert set(server.tools) == set(upstream_tools.NAMES)
         with pytest.raises(
-            ToolFailed, match="acme is gone in the middle of the call; whether it was"
+            ToolFailed,
+            match="acme is gone in the middle of the call; whether it was carried out is not known: it has",
         ) as gone:
             await server.call("die", {})
         assert gone.value.code == "upstream_unavailable"
         # Nobody waits for one that is down.
-        with pytest.raises(ToolFailed, match="acme does not run: it is being started again; try again later"):
+        with pytest.raises(ToolFailed, match=r"acme does not run: it has ended; it is (being )?started"):
             await server.call("fetch", {})
         await running(server)
 
@@ -94,7 +97,7 @@ async def test_a_secret_reaches_the_server_and_nothing_else_does(
 )
 async def test_one_that_does_not_start_is_told_with_the_reason(command: list[str], why: str) -> None:
     async with started(command, start_seconds=1) as server:
-        with pytest.raises(ToolFailed, match=f"acme does not run: {why}; try again later"):
+        with pytest.raises(ToolFailed, match=f"acme does not run: {why}; it is started again in 0.[0-9] s"):
             await server.call("fetch", {})
         assert not server.tools
 
@@ -103,3 +106,94 @@ async def test_a_secret_that_is_gone_by_then_is_named() -> None:
     async with started(["/bin/true"], environment={"ONE": {"variable": "MINE"}}) as server:
         with pytest.raises(ToolFailed, match="acme does not run: variable: expected one that is set: MINE"):
             await server.call("fetch", {})
+
+
+@pytest.mark.parametrize(
+    ("tool", "code", "words"),
+    [
+        ("no_result", "answer_invalid", "what acme answered is not what a tool may answer; whether it was"),
+        ("no_object", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
+        ("deep", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
+    ],
+)
+async def test_a_bad_answer_fails_its_call_and_no_other(
+    tool: str, code: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(MISBEHAVING) as server:
+        await server.ready()
+        waiting = asyncio.create_task(server.call("wait", {}))
+        with pytest.raises(ToolFailed, match=words) as failed:
+            await server.call(tool, {})
+        assert failed.value.code == code
+        assert text_of(await server.call("run", {})) == "run"
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert "does not run" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_what_is_no_text_ends_all_calls_at_once_and_the_server_is_started_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    async with started(MISBEHAVING) as server:
+        await server.ready()
+        calls = [server.call("wait", {}), server.call("no_text", {})]
+        failures = await asyncio.gather(*calls, return_exceptions=True)
+        for failure in failures:
+            assert isinstance(failure, ToolFailed)
+            assert failure.code == "upstream_unavailable"
+            assert "it has written what is not UTF-8; it is" in str(failure)
+        await running(server, "run")
+
+
+@pytest.mark.parametrize(
+    ("tool", "other"), [("long", "upstream_unavailable"), ("late_id", "answer_too_large")]
+)
+async def test_an_answer_without_an_end_fails_its_call_and_the_server_is_started_again(
+    tool: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    async with started(MISBEHAVING) as server:
+        await server.ready()
+        calls = [server.call("wait", {}), server.call(tool, {"bytes": FAR_TOO_LONG})]
+        waited, too_large = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(too_large, ToolFailed)
+        assert too_large.code == "answer_too_large"
+        assert "acme wrote more than 4194304 bytes on one line: ask for less" in str(too_large)
+        # Where it is not known which call is answered, all may be.
+        assert isinstance(waited, ToolFailed)
+        assert waited.code == other
+        await running(server, "run")
+
+
+async def test_one_that_dies_between_two_calls_is_started_again_unasked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    async with started([*MISBEHAVING[:2], "-c", "import sys; sys.exit(3)"]) as server:
+        await server.ready()
+        async with asyncio.timeout(30):
+            while caplog.text.count("acme does not run") < 2:  # noqa: ASYNC110 - a log tells nobody
+                await asyncio.sleep(0.02)
+
+
+async def test_a_tool_that_it_does_not_have_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    price = {"usd_per_call": 0}
+    named: dict[str, Any] = {"tools": {"run": price, "absent": price}, "offer_all": False, "price": None}
+    async with started(MISBEHAVING, **named) as server:
+        await server.check("run")
+        with pytest.raises(ToolFailed, match="acme has no tool 'absent', though the tools file") as missing:
+            await server.check("absent")
+    assert missing.value.code == "tool_missing"
+    told = "acme has no absent, though the tools file names it; it has run, no_text, "
+    assert caplog.text.count(told) == 1
+
+
+async def test_what_it_writes_beside_its_answers_is_logged_in_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async with started(MISBEHAVING) as server:
+        assert text_of(await server.call("stray", {})) == "stray"
+    told = {record.getMessage() for record in caplog.records if "wrote: " in record.getMessage()}
+    assert {"acme wrote: \x1b[2J to standard output", "acme wrote: \x1b[2J to standard error"} < told
+    assert max(map(len, told)) < 4_200

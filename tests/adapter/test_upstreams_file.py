@@ -86,6 +86,26 @@ def test_a_file_says_which_servers_offer_what_at_which_price(directory: Path) ->
             "search/tools/web_search/usd_per_call: expected at most 6 decimals",
         ),
         (
+            "{usd_per_call: 0.01}",
+            '{usd_per_call: "0.01"}',
+            9,
+            "search/tools/web_search/usd_per_call: expected a number, and this is text: write it without",
+        ),
+        (
+            "{usd_per_call: 0.01}",
+            "{usd_per_call: 1e300}",
+            9,
+            "search/tools/web_search/usd_per_call: expected at most 100000000",
+        ),
+        (
+            "{usd_per_call: 0.01}",
+            "{usd_per_call: 1.0e+300}",
+            9,
+            "search/tools/web_search/usd_per_call: expected at most 100000000",
+        ),
+        ("[python3,", "[no_such_program,", 4, "search/command/0: expected a program that can be started: no"),
+        ("[python3,", "[./search.py,", 4, "search/command/0: expected a program that can be started: ./se"),
+        (
             ", at_most: {usd: 2.5, tokens: 100000}",
             "",
             10,
@@ -145,6 +165,16 @@ def test_a_secret_is_one_line_of_ascii_and_never_shown(directory: Path) -> None:
     assert "expected one with 1 to 8192 bytes" in reading(directory, GOOD)
     with pytest.raises(InvalidSetting, match="expected one that is set: X"):
         secret_of(Source(variable="X"), {})
+
+
+def test_a_program_with_a_slash_is_looked_for_where_it_is_started(directory: Path) -> None:
+    program = directory / "servers" / "search"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    file = directory / "tools.yml"
+    file.write_text(GOOD.replace("[python3,", "[./search,"))
+    assert read_upstreams(file, ENVIRONMENT).upstreams["search"].command == ("./search", "search.py")
 
 
 def test_a_file_that_is_not_there_is_a_setting_that_is_wrong(tmp_path: Path) -> None:

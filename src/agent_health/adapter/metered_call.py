@@ -40,7 +40,7 @@ MAX_UNTOLD: Final = 1_000
 """Of calls whose cost is being told again; of those beyond, the reservation stays until the run ends."""
 
 _SIX_DECIMALS: Final = Decimal("0.000001")
-_log = logging.getLogger("agent_health.adapter")
+_log = logging.getLogger("agent_health.adapter.tools")
 
 
 class Meter:

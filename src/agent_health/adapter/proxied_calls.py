@@ -29,7 +29,10 @@ from agent_health.mcp.server import MAX_NAME_CHARS, answer, failure, listed
 from agent_health.mcp.task_tools import ENDING, TASK_TOOLS
 from agent_health.mcp.tool import Reach, ToolFailed
 
-_log = logging.getLogger("agent_health.adapter")
+RUN_ENDED: Final = "run_ended"
+"""The code of calls after the one by which the agent has ended its run."""
+
+_log = logging.getLogger("agent_health.adapter.tools")
 _TASK_TOOLS: Final = {tool.name: tool for tool in TASK_TOOLS}
 
 
@@ -53,7 +56,7 @@ class ProxiedCalls:
         self._reach = Reach(get=_ask_nobody, registry=held.registry, run=held.run)
         self._offered: dict[str, _Offered] = {}
         self._under_way: set[asyncio.Task[CallToolResult]] = set()
-        self._has_ended = False
+        self._ended_by = ""
         for upstream, tool in upstreams.named():
             self._offer(upstream, tool)
 
@@ -97,16 +100,19 @@ class ProxiedCalls:
 
     async def _carry_out(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         tool = _TASK_TOOLS.get(name)
-        if not self._held.is_held() and not (self._has_ended and tool is not None):
+        if self._ended_by and name != self._ended_by:
+            return failure(_run_ended(self._ended_by))
+        if not self._held.is_held() and not self._ended_by:
             return failure(lease_lost())
         if tool is not None:
             result = await answer(tool, arguments, self._reach)
-            if name in ENDING and not result.is_error and not self._has_ended:
-                self._has_ended = True
+            if name in ENDING and not result.is_error and not self._ended_by:
+                self._ended_by = name
                 self._held.ended(name)
             return result
         offered = await self._find(name)
         try:
+            await offered.server.check(offered.tool)
             return await self._meter.call(
                 name, offered.price, lambda: offered.server.call(offered.tool, arguments)
             )
@@ -158,6 +164,12 @@ def _price_in_words(price: Price) -> str:
         return "A call costs nothing."
     most_words = "" if price.cost_in is None else "at most "
     return f"A call costs {most_words}{' and '.join(parts)} of the task's budget."
+
+
+def _run_ended(tool: str) -> ToolFailed:
+    """Return what is told of every call after the one that has ended the run."""
+    what = f"this run has ended by {tool}: nothing is carried out any more, and nothing was spent"
+    return ToolFailed(what, code=RUN_ENDED)
 
 
 async def _ask_nobody(*_: object) -> Any:

@@ -27,7 +27,7 @@ INSTRUCTIONS: Final = (
     "You work at a task under a lease. report_progress when you have something new to say; mark_complete "
     "with the result when all is done, or request_human_help when you cannot go on. Other tools are paid out "
     "of the task's budget; an error that begins with budget_exceeded was not carried out. After stale_token "
-    "or lease_lost, stop: the task is not yours any more."
+    "or lease_lost, stop: the task is not yours any more. After run_ended, stop: you have handed it in."
 )
 
 

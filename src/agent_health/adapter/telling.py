@@ -23,6 +23,8 @@ class What(StrEnum):
     """How a run ended could not be told to the registry, which finds out when the lease is over."""
     REGISTRY = "registry"
     """Something about asking it."""
+    TOOLS = "tools"
+    """Something about the servers of tools, or about who asks for them."""
     PRUNED = "pruned"
     LEAVING = "leaving"
     LEFT = "left"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agent_health.adapter.proxy_server import ProxyServer
 
 HOST: Final = "127.0.0.1"
-_log = logging.getLogger("agent_health.adapter")
+_log = logging.getLogger("agent_health.adapter.tools")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,21 +8,24 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
 import httpx2
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
+from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, CallToolResult, Tool
+from pydantic import ValidationError
 
+from agent_health.adapter.server_line import TOO_LONG, UNREADABLE
+from agent_health.adapter.server_pipes import ServerEnd, ServerProgram, server_pipes
 from agent_health.adapter.upstreams import MAX_TOOLS, Limits, Upstream
 from agent_health.adapter.upstreams_file import secret_of
 from agent_health.errors import InvalidSetting
+from agent_health.mcp.server import MAX_NAME_CHARS
 from agent_health.mcp.tool import ToolFailed
 
 FIRST_WAIT_SECONDS: Final = 0.5
@@ -35,12 +38,21 @@ CLOSE_SECONDS: Final = 8.0
 MAX_WORDS_CHARS: Final = 500
 """Of a server's own words in an error."""
 
+MAX_NAMED: Final = 20
+"""Of a server's tools in a line or an error."""
+MIN_LINE_BYTES: Final = 4 * 1_048_576
+"""What a server may write on one line at least: all its tools stand on one."""
+LINE_PER_ANSWER: Final = 4
+"""How much longer than an answer its line may be: a letter of two bytes may be written with six."""
+
 AWAY: Final = "upstream_unavailable"
 TIMED_OUT: Final = "upstream_timeout"
 REFUSED: Final = "upstream_refused"
 TOO_LARGE: Final = "answer_too_large"
+INVALID: Final = "answer_invalid"
+MISSING: Final = "tool_missing"
 
-_log = logging.getLogger("agent_health.adapter")
+_log = logging.getLogger("agent_health.adapter.tools")
 
 
 class UpstreamServer:
@@ -63,7 +75,13 @@ class UpstreamServer:
         self._environment = environment
         self._chance = chance
         self._client: Client | None = None
+        self._end = ServerEnd()
         self._why_away = "it has not started yet"
+        self._failures = 0
+        self._began_at_s = 0.0
+        self._again_at_s = 0.0
+        self._missing: Collection[str] = ()
+        self._has_run = False
         self._is_tried = asyncio.Event()
         self._is_broken = asyncio.Event()
         self._is_ending = asyncio.Event()
@@ -75,12 +93,19 @@ class UpstreamServer:
             self._living = asyncio.create_task(self._live(), name=f"upstream {self.name}")
         await self._is_tried.wait()
 
+    async def check(self, tool: str) -> None:
+        """Start it, if that was not done; ToolFailed if it has run and has no such tool."""
+        await self.ready()
+        if self._has_run and tool not in self.tools:
+            what = f"{self.name} has no tool {tool!r}, though the tools file names it"
+            raise ToolFailed(f"{what}; {_offered(self.tools)}. Nothing was spent", code=MISSING)
+
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
         """Have a tool called; ToolFailed if there is no answer that can be handed on."""
         await self.ready()
-        client = self._client
+        client, end = self._client, self._end
         if client is None:
-            raise ToolFailed(f"{self.name} does not run: {self._why_away}; try again later", code=AWAY)
+            raise ToolFailed(f"{self.name} does not run: {self._why_away}; {self._again()}", code=AWAY)
         try:
             async with asyncio.timeout(self._limits.call_seconds):
                 result = await client.call_tool(tool, arguments)
@@ -88,12 +113,15 @@ class UpstreamServer:
             what = f"{self.name} took longer than {self._limits.call_seconds:g} s"
             raise ToolFailed(f"{what}; what it did until then is not known", code=TIMED_OUT) from None
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED:
-                raise self._broken(client, error) from None
-            words = str(error)[:MAX_WORDS_CHARS]
-            raise ToolFailed(f"{self.name} refused the call: {words}", code=REFUSED) from None
+            raise self._refusal(client, end, error) from None
+        except (ValidationError, RuntimeError) as error:
+            # The SDK's word for an answer that is no result, or not of the form that the tool promises.
+            _log.warning("an answer of %s is invalid: %s", self.name, type(error).__name__)
+            what = f"what {self.name} answered is not what a tool may answer"
+            raise ToolFailed(f"{what}; whether it was carried out is not known", code=INVALID) from None
         except Exception as error:  # noqa: BLE001 - whatever a server does, a call has an end
-            raise self._broken(client, error) from None
+            self._break(client, _words(error))
+            raise self._gone() from None
         size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
         if size > self._limits.answer_bytes:
             what = f"{self.name} answered with {size} bytes, of which {self._limits.answer_bytes} are taken"
@@ -106,40 +134,77 @@ class UpstreamServer:
         if self._living is None:
             return
         if self._client is not None:
-            # Asked, not cancelled, so that the SDK takes its time to end the process.
+            # Asked, not cancelled, so that it gets its time to end.
             await asyncio.wait({self._living}, timeout=CLOSE_SECONDS)
         self._living.cancel()
         await asyncio.wait({self._living}, timeout=CLOSE_SECONDS)
 
-    def _broken(self, client: Client, error: Exception) -> ToolFailed:
-        """Have it started again, and return what whoever called it is told."""
-        if client is self._client:
-            self._client, self._why_away = None, "it is being started again"
-            self._is_broken.set()
-        _log.warning("%s is gone in the middle of a call: %s", self.name, _words(error))
+    def _refusal(self, client: Client, end: ServerEnd, error: MCPError) -> ToolFailed:
+        """Return what whoever called is told, and have the server started again if it is gone."""
+        too_long = f"{self.name} wrote more than {self._line_bytes()} bytes on one line: ask for less"
+        if error.code == TOO_LONG:
+            return ToolFailed(too_long, code=TOO_LARGE)
+        if error.code == UNREADABLE:
+            what = f"what {self.name} answered cannot be read"
+            return ToolFailed(f"{what}; whether it was carried out is not known", code=INVALID)
+        if error.code == CONNECTION_CLOSED:
+            self._break(client, end.why)
+            return ToolFailed(too_long, code=TOO_LARGE) if end.is_too_long else self._gone()
+        words = str(error)[:MAX_WORDS_CHARS]
+        return ToolFailed(f"{self.name} refused the call: {words}", code=REFUSED)
+
+    def _gone(self) -> ToolFailed:
         what = f"{self.name} is gone in the middle of the call; whether it was carried out is not known"
-        return ToolFailed(f"{what}. It is being started again", code=AWAY)
+        return ToolFailed(f"{what}: {self._why_away}; {self._again()}", code=AWAY)
+
+    def _again(self) -> str:
+        """Say when it is started again."""
+        left_s = self._again_at_s - asyncio.get_running_loop().time()
+        return f"it is started again in {left_s:.1f} s" if left_s > 0 else "it is being started again now"
+
+    def _break(self, client: Client | None, why: str) -> None:
+        """Let no call meet it any more, and decide when it is started again; once for each of its lives."""
+        if client is not self._client or self._is_broken.is_set():
+            return
+        now_s = asyncio.get_running_loop().time()
+        self._failures = 1 if now_s - self._began_at_s > STEADY_SECONDS else self._failures + 1
+        wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(self._failures - 1, 20))
+        self._again_at_s = now_s + wait_s * (0.5 + 0.5 * self._chance())
+        self._client, self._why_away = None, why
+        self._is_broken.set()
+        _log.warning("%s does not run: %s; %s", self.name, why, self._again())
 
     async def _live(self) -> None:
         """Start it as often as it takes, until it is told to end."""
         loop = asyncio.get_running_loop()
-        failures = 0
         while not self._is_ending.is_set():
-            began_at_s = loop.time()
+            self._began_at_s = loop.time()
             self._is_broken.clear()
+            self._end = ServerEnd()
             try:
                 async with self._connected() as client:
-                    self._client = client
+                    self._client, self._has_run = client, True
                     self._is_tried.set()
-                    await _first(self._is_broken, self._is_ending)
+                    await _first(self._is_broken, self._is_ending, self._end.is_there)
+                    if not self._is_ending.is_set():
+                        self._break(client, self._end.why)
             except Exception as error:  # noqa: BLE001 - one server must not end the others
-                self._why_away = _words(error)
-                _log.warning("%s does not run: %s", self.name, self._why_away)
+                self._break(self._client, self._end.why if self._end.is_fault else _words(error))
             self._client = None
             self._is_tried.set()
-            failures = 1 if loop.time() - began_at_s > STEADY_SECONDS else failures + 1
-            wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(failures - 1, 20))
-            await _first(self._is_ending, timeout_s=wait_s * (0.5 + 0.5 * self._chance()))
+            await _first(self._is_ending, timeout_s=max(0.0, self._again_at_s - loop.time()))
+
+    def _tell_missing(self) -> None:
+        """Log which tools the file names that it does not have, unless that was said already."""
+        missing = [tool for tool in self._upstream.tools if tool not in self.tools]
+        if missing and missing != self._missing:
+            _log.warning(
+                "%s has no %s, though the tools file names it; %s",
+                self.name,
+                _named(missing),
+                _offered(self.tools),
+            )
+        self._missing = missing
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Client]:
@@ -150,6 +215,7 @@ class UpstreamServer:
                 async with asyncio.timeout(self._limits.start_seconds):
                     client = await opened.enter_async_context(made)
                     self.tools = await _tools_of(client)
+                    self._tell_missing()
             except TimeoutError:
                 raise TimeoutError(f"it did not start within {self._limits.start_seconds:g} s") from None
             yield client
@@ -159,9 +225,14 @@ class UpstreamServer:
         said = self._upstream
         if said.command is not None:
             variables = {name: secret_of(one, self._environment) for name, one in said.environment.items()}
-            program, *words = said.command
-            started = StdioServerParameters(command=program, args=words, env=variables, cwd=said.directory)
-            yield Client(stdio_client(started), cache=None)
+            program = ServerProgram(
+                name=self.name,
+                command=said.command,
+                environment=variables,
+                directory=said.directory,
+                max_line_bytes=self._line_bytes(),
+            )
+            yield Client(server_pipes(program, self._end), cache=None)
             return
         headers = {name: secret_of(one, self._environment) for name, one in said.headers.items()}
         # What a proxy of the environment would see is nobody's but the server's.
@@ -170,6 +241,9 @@ class UpstreamServer:
                 said.url or "", http_client=http, max_sse_event_size=self._limits.answer_bytes
             )
             yield Client(transport, cache=None)
+
+    def _line_bytes(self) -> int:
+        return max(MIN_LINE_BYTES, LINE_PER_ANSWER * self._limits.answer_bytes)
 
 
 async def _tools_of(client: Client) -> Mapping[str, Tool]:
@@ -182,6 +256,16 @@ async def _tools_of(client: Client) -> Mapping[str, Tool]:
             break
         cursor = page.next_cursor
     return MappingProxyType(found)
+
+
+def _offered(tools: Collection[str]) -> str:
+    return f"it has {_named(tools)}" if tools else "it has none"
+
+
+def _named(tools: Collection[str]) -> str:
+    """Return the names of the first of these; a server has chosen them, so each is cut."""
+    names = ", ".join(tool[:MAX_NAME_CHARS] for tool in list(tools)[:MAX_NAMED])
+    return f"{names} and {len(tools) - MAX_NAMED} more" if len(tools) > MAX_NAMED else names
 
 
 async def _first(*events: asyncio.Event, timeout_s: float | None = None) -> None:

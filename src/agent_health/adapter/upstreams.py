@@ -8,13 +8,21 @@ secret never stands in the file: it comes from a variable or from a file of its 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from yarl import URL
 
-from agent_health.budget import Spend, Tokens, Usd
+from agent_health.budget import MAX_USD, Spend, Tokens, Usd
 from agent_health.client.registry_connection import is_loopback
 
 MAX_UPSTREAMS: Final = 32
@@ -69,6 +77,22 @@ def _take_url(value: str) -> str:
     return value
 
 
+def _take_no_text(value: Any) -> Any:
+    """Say of a text that it is one, unless the number that it spells is too large as well."""
+    if not isinstance(value, str):
+        return value
+    try:
+        is_too_large = float(value) > MAX_USD
+    except ValueError:
+        is_too_large = False
+    if is_too_large:
+        # YAML reads 1e300, without a point, as text.
+        raise PydanticCustomError("large", "expected at most {most}", {"most": MAX_USD})
+    raise PydanticCustomError("text", "expected a number, and this is text: write it without quotes")
+
+
+UsdPrice = Annotated[Usd, BeforeValidator(_take_no_text)]
+TokenPrice = Annotated[Tokens, BeforeValidator(_take_no_text)]
 UpstreamName = Annotated[str, Field(pattern=NAME_PATTERN)]
 ToolName = Annotated[str, Field(pattern=TOOL_PATTERN)]
 VariableName = Annotated[str, Field(pattern=VARIABLE_PATTERN)]
@@ -87,18 +111,18 @@ class _Settings(BaseModel):
 class Most(_Settings):
     """An amount that a call may cost."""
 
-    tokens: Tokens = 0
+    tokens: TokenPrice = 0
     """Of a model."""
-    usd: Usd = 0
+    usd: UsdPrice = 0
     """With at most six decimals."""
 
 
 class Price(_Settings):
     """What one call costs: always the same, or what the server says afterwards."""
 
-    usd_per_call: Usd | None = None
+    usd_per_call: UsdPrice | None = None
     """Money; 0 says that it is free."""
-    tokens_per_call: Tokens | None = None
+    tokens_per_call: TokenPrice | None = None
     """Tokens; 0 says that it is free."""
     cost_in: Annotated[str, Field(pattern=META_PATTERN)] | None = None
     """The key of the result's `_meta` under which the server says what the call did cost: {tokens, usd}."""

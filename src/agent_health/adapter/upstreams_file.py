@@ -1,6 +1,7 @@
 """How is a tools file read, and what is wrong with it, on which line?"""
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ MAX_SECRET_BYTES = 8_192
 def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> Upstreams:
     """Read a tools file; the paths in what is returned lead to where it says.
 
-    InvalidTools says all that is wrong, and on which line, a secret that is not there included;
+    InvalidTools says all that is wrong, and on which line, a secret or a program that is not there included;
     InvalidSetting, that there is no such file.
     """
     try:
@@ -34,7 +35,11 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
     except ValidationError as error:
         raise document.misread(error, Upstreams, forms=FORMS) from None
     placed = _placed(read, path.absolute().parent)
-    faults = [*_secret_faults(document, placed, environment), *_name_faults(document, placed)]
+    faults = [
+        *_secret_faults(document, placed, environment),
+        *_program_faults(document, placed),
+        *_name_faults(document, placed),
+    ]
     if faults:
         raise refuse(faults)
     return placed
@@ -98,6 +103,20 @@ def _secret_faults(
                 except InvalidSetting as error:
                     place = ("upstreams", name, member, key, error.name)
                     yield from document.refused(place, f"expected {error.expected}").faults
+
+
+def _program_faults(document: YamlDocument, read: Upstreams) -> Iterator[FileFault]:
+    """Return which programs are not there, as far as it can be seen before they are started."""
+    for name, upstream in read.upstreams.items():
+        # Where a server gets a PATH of its own, only its start tells.
+        if upstream.command is None or "PATH" in upstream.environment:
+            continue
+        program = upstream.command[0]
+        # One with a slash is looked for in the directory in which it is started.
+        place = str((upstream.directory or Path()) / program) if os.sep in program else program
+        if shutil.which(place) is None:
+            expected = f"expected a program that can be started: {program}"
+            yield from document.refused(("upstreams", name, "command", 0), expected).faults
 
 
 def _name_faults(document: YamlDocument, read: Upstreams) -> Iterator[FileFault]:

@@ -145,7 +145,7 @@ def run(
     \b
     Keys of --json, one object per line on standard output (the agent's output then goes to standard error):
       at    when   what  registered, waiting, granted, started, stopping, completed, failed, untold,
-                         registry, pruned, leaving or left
+                         registry, tools, pruned, leaving or left
       text  for people   task_id   run_id   fencing_token   exit_reason   exit_code   workspace
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not sys.platform.startswith("linux"):

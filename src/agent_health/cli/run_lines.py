@@ -3,12 +3,17 @@
 import json
 import logging
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from typing import Final
 
 from agent_health.adapter.telling import Tell, Told, What
 from agent_health.cli.terminal import printable
+
+_OF_TOOLS: Final = ("agent_health.adapter.tools", "agent_health.mcp", "mcp", "uvicorn", "httpx2")
+"""The loggers of what offers tools to an agent."""
 
 
 def teller(*, as_json: bool) -> Tell:
@@ -47,7 +52,12 @@ class _Telling(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tell one line."""
-        self._tell(Told(what=What.REGISTRY, text=self.format(record)))
+        is_of_tools = any(record.name == name or record.name.startswith(f"{name}.") for name in _OF_TOOLS)
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            # Where it was raised is no line for people.
+            text = f"{text}: {traceback.format_exception_only(record.exc_info[1])[-1].strip()}"
+        self._tell(Told(what=What.TOOLS if is_of_tools else What.REGISTRY, text=text))
 
 
 def _json_line(at: str, told: Told) -> str:

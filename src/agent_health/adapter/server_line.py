@@ -1,0 +1,61 @@
+"""What does one line of a server of tools say: a message, a bad answer to which call, or nothing at all?"""
+
+import re
+from typing import Final
+
+from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+
+UNREADABLE: Final = -31_001
+"""Our own error in place of an answer that cannot be read."""
+TOO_LONG: Final = -31_002
+"""Our own error in place of an answer that is longer than a line may be."""
+
+_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
+_MAX_END_BYTES: Final = 200
+# The line cannot be parsed, so a number counts only where the outermost object begins or ends.
+_ID_FIRST: Final = re.compile(
+    rb"\s*\{\s*(?:%b,\s*)?\"id\"\s*:\s*(\d{1,15})\s*,\s*(?:%b,\s*)?\"(?:result|error)\"\s*:"
+    % (_VERSION, _VERSION)
+)
+_ANSWER_FIRST: Final = re.compile(rb"\s*\{\s*(?:%b,\s*)?\"(?:result|error)\"\s*:" % _VERSION)
+_ID_LAST: Final = re.compile(rb",\s*\"id\"\s*:\s*(\d{1,15})\s*(?:,\s*%b)?\}\s*\Z" % _VERSION)
+
+
+class NotText(ValueError):
+    """A line is not UTF-8."""
+
+
+def read_line(line: bytes) -> JSONRPCMessage | None:
+    """Return what a line says; an error in place of an answer that is none; None for what is no message.
+
+    NotText if it is not UTF-8: then nothing that follows can be trusted either.
+    """
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        raise NotText("it has written what is not UTF-8") from None
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        call = _call_answered_by(line)
+    return None if call is None else answer_in_place(call, UNREADABLE, "its answer is no JSON-RPC answer")
+
+
+def answered_call(beginning: bytes) -> int | None:
+    """Return the id of the call that a line answers which begins like this; None if that is not sure."""
+    found = _ID_FIRST.match(beginning)
+    return None if found is None else int(found[1])
+
+
+def _call_answered_by(line: bytes) -> int | None:
+    """Return the same for a whole line, which may name the call at its end."""
+    call = answered_call(line)
+    if call is None and _ANSWER_FIRST.match(line):
+        found = _ID_LAST.search(line[-_MAX_END_BYTES:])
+        call = None if found is None else int(found[1])
+    return call
+
+
+def answer_in_place(call: int, code: int, words: str) -> JSONRPCError:
+    """Return an error of ours, for whoever waits for an answer that cannot be handed on."""
+    return JSONRPCError(jsonrpc="2.0", id=call, error=ErrorData(code=code, message=words))

@@ -1,0 +1,37 @@
+"""How is what an adapter tells shown: as lines for people, or as JSON?"""
+
+import json
+import logging
+
+import pytest
+
+from agent_health.cli.run_lines import logging_to, teller
+
+
+def test_what_a_server_of_tools_wrote_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    with logging_to(teller(as_json=False)):
+        logging.getLogger("agent_health.adapter.tools").warning("acme wrote: %s", "\x1b[2J\u202ehello")
+    told = capsys.readouterr().err
+    assert told.endswith("  tools       acme wrote: \ufffd[2J\ufffdhello\n")
+
+
+@pytest.mark.parametrize(
+    ("logger", "what"),
+    [
+        ("agent_health.adapter.tools", "tools"),
+        ("mcp.server.transport_security", "tools"),
+        ("agent_health.mcp", "tools"),
+        ("agent_health.lease", "registry"),
+        ("agent_health.adapter", "registry"),
+        ("mcpother", "registry"),
+    ],
+)
+def test_what_is_logged_is_told_as_what_it_is_of(
+    logger: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with logging_to(teller(as_json=True)):
+        logging.getLogger(logger).error("it failed", exc_info=ValueError("bad\nworse"))
+    told = json.loads(capsys.readouterr().out)
+    assert told["what"] == what
+    assert told["text"].startswith("it failed: ValueError: bad")
+    assert "Traceback" not in told["text"]
