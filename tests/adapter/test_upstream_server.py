@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.support import upstream_tools
 from tests.support.mcp_tools import text_of
+from tests.support.misbehaving_tools import http_misbehaving
 from tests.support.servers import REPOSITORY
 
 from agent_health.adapter import upstream_server
@@ -24,7 +25,11 @@ FAR_TOO_LONG = 80 * 1_048_576
 
 @asynccontextmanager
 async def started(
-    command: list[str], secrets: Mapping[str, str] | None = None, *, start_seconds: float = 30, **said: Any
+    command: list[str] | None,
+    secrets: Mapping[str, str] | None = None,
+    *,
+    start_seconds: float = 30,
+    **said: Any,
 ) -> AsyncIterator[UpstreamServer]:
     upstream = Upstream.model_validate(
         {"command": command, "offer_all": True, "price": {"usd_per_call": 0}, **said}
@@ -90,7 +95,7 @@ async def test_a_secret_reaches_the_server_and_nothing_else_does(
     ("command", "why"),
     [
         (["/no/such/program"], "No such file or directory"),
-        ([sys.executable, "-c", "print('hello')"], "Connection closed"),
+        ([sys.executable, "-c", "print('hello')"], "it has ended"),
         (program("never"), "it did not start within 1 s"),
     ],
     ids=["absent", "no server", "silent"],
@@ -197,3 +202,20 @@ async def test_what_it_writes_beside_its_answers_is_logged_in_lines(caplog: pyte
     told = {record.getMessage() for record in caplog.records if "wrote: " in record.getMessage()}
     assert {"acme wrote: \x1b[2J to standard output", "acme wrote: \x1b[2J to standard error"} < told
     assert max(map(len, told)) < 4_200
+
+
+async def test_a_bad_answer_from_a_url_fails_its_call_and_a_closed_connection_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    with http_misbehaving() as url:
+        async with started(None, url=url) as server:
+            for tool in ("no_text", "no_result", "no_object", "deep"):
+                with pytest.raises(ToolFailed, match="what acme answered") as failed:
+                    await server.call(tool, {})
+                assert failed.value.code == "answer_invalid"
+                assert text_of(await server.call("run", {})) == "run"
+            with pytest.raises(ToolFailed, match="not known: the connection was closed; it is") as closed:
+                await server.call("wait", {})
+            assert closed.value.code == "upstream_unavailable"
+            await running(server, "run")

@@ -139,6 +139,18 @@ def test_what_the_tools_are_to_know_the_command_is_not(
     assert {"HOME", "OTHER", "AGENT_HEALTH_PROXY_URL", "AGENT_HEALTH_RUN_TOKEN"} <= environment.keys()
 
 
+def test_a_program_of_the_tools_that_is_not_there_is_told_before_a_task_is_taken(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tools = tmp_path / "tools.yml"
+    tools.write_text(
+        "upstreams:\n  search:\n    command: [no-such-program]\n    tools: {find: {usd_per_call: 0}}\n"
+    )
+    assert main(["run", *ONCE, "--tools", str(tools), "--", "true"]) == 3
+    told = "line 3: /upstreams/search/command/0: expected a program that can be started: no-such-program"
+    assert capfd.readouterr().err == f"agent-health: {tools}: {told}\n"
+
+
 def test_without_the_extra_there_are_no_tools(
     at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

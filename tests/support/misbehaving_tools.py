@@ -1,10 +1,15 @@
-"""What does a server of tools do that keeps to nothing? A real process, which speaks over its pipes by hand.
+"""What does a server of tools do that keeps to nothing? A real process, which speaks by hand.
 
 Its tools do what their names say; `run` answers as it should.
 """
 
 import json
+import socket
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 NAMES = ["run", "no_text", "no_result", "no_object", "deep", "long", "late_id", "stray", "wait"]
@@ -20,49 +25,93 @@ def answer(call: int, result: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": call, "result": result}).encode()
 
 
-def carry_out(call: int, name: str, arguments: dict[str, Any]) -> None:
-    good = {"content": [{"type": "text", "text": name}]}
-    match name:
-        case "no_text":
-            write(b"\xff\xfe\x00\x01")
-        case "no_result":
-            write(answer(call, {"content": "nope"}))
-        case "no_object":
-            write(answer(call, "nope"))
-        case "deep":
-            deep = b"[" * LEVELS + b"]" * LEVELS
-            write(b'{"jsonrpc":"2.0","id":%d,"result":{"content":%s}}' % (call, deep))
-        case "long":
-            write(answer(call, {"content": [{"type": "text", "text": "x" * arguments["bytes"]}]}))
-        case "late_id":
-            write(b'{"result":{"content":"%s"},"id":%d}' % (b"x" * arguments["bytes"], call))
-        case "stray":
-            write(b"\x1b[2J to standard output")
-            sys.stderr.buffer.write(b"\x1b[2J to standard error\n\x00" + b"y" * 10_000 + b"\n")
-            sys.stderr.buffer.flush()
-            write(answer(call, good))
-        case "run":
-            write(answer(call, good))
+def tool_answer(call: int, name: str, arguments: dict[str, Any]) -> bytes:
+    nested = b"[" * LEVELS + b"]" * LEVELS
+    long = b"x" * arguments.get("bytes", 0)
+    lines = {
+        "no_text": b"\xff\xfe\x00\x01",
+        "no_result": answer(call, {"content": "nope"}),
+        "no_object": answer(call, "nope"),
+        "deep": b'{"jsonrpc":"2.0","id":%d,"result":{"content":%b}}' % (call, nested),
+        "long": b'{"jsonrpc":"2.0","id":%d,"result":{"content":"%b"}}' % (call, long),
+        "late_id": b'{"result":{"content":"%b"},"id":%d}' % (long, call),
+    }
+    return lines.get(name, answer(call, {"content": [{"type": "text", "text": name}]}))
+
+
+def any_answer(asked: dict[str, Any]) -> bytes | None:
+    """Return what is said to any question; None if there is no answer."""
+    params = asked.get("params") or {}
+    match asked.get("method"):
+        case "initialize":
+            about = {"name": "misbehaving", "version": "1"}
+            known = {"capabilities": {"tools": {}}, "serverInfo": about}
+            return answer(asked["id"], {"protocolVersion": params["protocolVersion"], **known})
+        case "tools/list":
+            return answer(
+                asked["id"], {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]}
+            )
+        case "tools/call" if params["name"] == "wait":
+            return None
+        case "tools/call":
+            return tool_answer(asked["id"], params["name"], params.get("arguments") or {})
+        case _ if "id" in asked:
+            error = {"code": -32601, "message": "Method not found"}
+            return json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": error}).encode()
+        case _:
+            return None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Says the same over HTTP, and shuts the connection where there is no answer to a question."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        said = any_answer(asked)
+        if said is None and "id" in asked:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return
+        self.send_response(202 if said is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(said or b"")))
+        self.end_headers()
+        self.wfile.write(said or b"")
+
+    def do_GET(self) -> None:
+        self.send_response(405)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def http_misbehaving() -> Iterator[str]:
+    """Serve over HTTP, in a thread, until the block ends; yields the URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/mcp"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
-        match asked.get("method"):
-            case "initialize":
-                about = {"name": "misbehaving", "version": "1"}
-                version = asked["params"]["protocolVersion"]
-                known = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": about}
-                write(answer(asked["id"], known))
-            case "tools/list":
-                tools = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
-                write(answer(asked["id"], {"tools": tools}))
-            case "tools/call":
-                params = asked["params"]
-                carry_out(asked["id"], params["name"], params.get("arguments") or {})
-            case _ if "id" in asked:
-                error = {"code": -32601, "message": "Method not found"}
-                write(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": error}).encode())
+        if (asked.get("params") or {}).get("name") == "stray":
+            write(b"\x1b[2J to standard output")
+            sys.stderr.buffer.write(b"\x1b[2J to standard error\n\x00" + b"y" * 10_000 + b"\n")
+            sys.stderr.buffer.flush()
+        said = any_answer(asked)
+        if said is not None:
+            write(said)
 
 
 if __name__ == "__main__":

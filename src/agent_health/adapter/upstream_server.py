@@ -17,7 +17,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, CallToolResult, Tool
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
 from pydantic import ValidationError
 
 from agent_health.adapter.server_line import TOO_LONG, UNREADABLE
@@ -144,7 +144,9 @@ class UpstreamServer:
         too_long = f"{self.name} wrote more than {self._line_bytes()} bytes on one line: ask for less"
         if error.code == TOO_LONG:
             return ToolFailed(too_long, code=TOO_LARGE)
-        if error.code == UNREADABLE:
+        # The SDK's own word for what comes from a URL; over pipes it would be the server's.
+        is_unreadable_body = self._upstream.url is not None and error.code == PARSE_ERROR
+        if error.code == UNREADABLE or is_unreadable_body:
             what = f"what {self.name} answered cannot be read"
             return ToolFailed(f"{what}; whether it was carried out is not known", code=INVALID)
         if error.code == CONNECTION_CLOSED:
@@ -189,7 +191,8 @@ class UpstreamServer:
                     if not self._is_ending.is_set():
                         self._break(client, self._end.why)
             except Exception as error:  # noqa: BLE001 - one server must not end the others
-                self._break(self._client, self._end.why if self._end.is_fault else _words(error))
+                is_of_its_end = self._end.is_fault or _is_closed(error)
+                self._break(self._client, self._end.why if is_of_its_end else _words(error))
             self._client = None
             self._is_tried.set()
             await _first(self._is_ending, timeout_s=max(0.0, self._again_at_s - loop.time()))
@@ -234,6 +237,7 @@ class UpstreamServer:
             )
             yield Client(server_pipes(program, self._end), cache=None)
             return
+        self._end.why = "the connection was closed"
         headers = {name: secret_of(one, self._environment) for name, one in said.headers.items()}
         # What a proxy of the environment would see is nobody's but the server's.
         async with httpx2.AsyncClient(headers=headers, timeout=None, trust_env=False) as http:
@@ -280,10 +284,21 @@ async def _first(*events: asyncio.Event, timeout_s: float | None = None) -> None
 
 def _words(error: BaseException) -> str:
     """Return why it does not run, on one line; never what stands in a header or a variable."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    error = _innermost(error)
     if isinstance(error, OSError) and not isinstance(error, TimeoutError):
         return os.strerror(error.errno) if error.errno else type(error).__name__
     if isinstance(error, InvalidSetting | TimeoutError | MCPError):
         return " ".join(str(error).split())[:MAX_WORDS_CHARS] or "it took too long"
     return type(error).__name__
+
+
+def _is_closed(error: BaseException) -> bool:
+    """Whether all that an error says is that nobody answers any more."""
+    error = _innermost(error)
+    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
