@@ -1,6 +1,7 @@
 """Which fixtures do all tests share?"""
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from tests.support.registry_api import RegistryApi
 from agent_health.storage.database import Database
 
 JOURNEYS = Path(__file__).with_name("journeys")
+LEVELS = {name: logging.getLogger(name).level for name in ("", "agent_health", "uvicorn", "uvicorn.access")}
+"""At the beginning, of those that a program sets when it is run in this process; the first is the root."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,6 +23,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish() -> None:
     """End what all tests of this process shared: pytest-xdist kills a process that takes its time at exit."""
     stop_postgresql()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_ever() -> Iterator[None]:
+    """Let each test begin with the same levels and leave no handler, whatever programs it runs in here."""
+    for name, level in LEVELS.items():
+        logging.getLogger(name).setLevel(level)
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
 
 
 @pytest.fixture(params=KINDS)

@@ -21,10 +21,11 @@ from agent_health.registry.back_up import Restored, back_up, restore
 from agent_health.registry.erase_archives import erase_archives
 from agent_health.registry.verify_events import verify_log
 from agent_health.replay import Replay
-from agent_health.storage import all_rows, archive_erasures, event_log, schema
+from agent_health.storage import all_rows, archive_erasures, event_log, schema, sessions
 from agent_health.storage.archive_erasures import ArchiveErasure
 from agent_health.storage.database import Database, Transaction, open_database
 from agent_health.storage.event_archive import files_in, read_archive
+from agent_health.storage.sessions import StoredSession
 
 LEASES = "/api/v1/leases"
 Made = Callable[[str], Awaitable[RegistryApi]]
@@ -80,7 +81,7 @@ async def fill_with_targets(api: RegistryApi) -> None:
 
 async def fill_with_tasks(api: RegistryApi, key: str) -> dict[str, Any]:
     """Have a row in every table of tasks, and return the grant of the one that is held."""
-    await create(api, capabilities=["billing"], budget={"tokens": 10})
+    await create(api, capabilities=["billing"], budget={"tokens": 10}, idempotency_key="order-7")
     one = Worker(api, "agent-1", key)
     grant = await one.granted()
     await one.report(grant)
@@ -123,6 +124,8 @@ async def test_all_comes_back_into_either_kind_of_database(
     await fill_with_tasks(full, await agent_key(full))
     erasure = ArchiveErasure(7, "agent-9", ((1, 6),))
     await full.database.write(lambda transaction: archive_erasures.add(transaction, erasure))
+    session = StoredSession(digest="d" * 64, key_id="key_x", created_at_s=1.0, expires_at_s=2.0)
+    await full.database.write(lambda transaction: sessions.add(transaction, session, 1))
     before = await everything(full.database)
     assert {name for name, rows in before.items() if not rows} <= {
         "commands",

@@ -50,11 +50,7 @@ def test_a_long_record_is_cut_in_its_middle() -> None:
 @pytest.mark.parametrize("access_log", [False, True])
 def test_requests_are_logged_only_if_asked_for(access_log: bool) -> None:  # noqa: FBT001 - a parameter of the test
     logging.config.dictConfig(dict(log_config(access_log=access_log)))
-    try:
-        assert logging.getLogger("uvicorn.access").isEnabledFor(logging.INFO) is access_log
-    finally:
-        logging.getLogger().handlers.clear()
-        logging.getLogger("uvicorn.access").setLevel(logging.NOTSET)
+    assert logging.getLogger("uvicorn.access").isEnabledFor(logging.INFO) is access_log
 
 
 def test_what_a_record_brings_besides_is_on_its_line() -> None:
