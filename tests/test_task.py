@@ -26,8 +26,10 @@ from agent_health.task import (
     after_failure,
     ends_run,
     exit_reason_of,
+    is_lost,
     is_never_queued_again,
     is_task_id,
+    most_lost_runs,
     status_after,
     task_in,
     task_resource,
@@ -127,9 +129,25 @@ def test_a_crash_waits_twice_as_long_each_time_and_ends_with_people() -> None:
 
 
 @pytest.mark.parametrize("reason", [ExitReason.LEASE_EXPIRED, ExitReason.KILLED])
-def test_the_task_of_a_lost_holder_may_be_had_at_once(reason: ExitReason) -> None:
-    assert after_failure(reason, 1, RetryPolicy()).wait_s == 0
-    assert after_failure(reason, 1, RetryPolicy()).signal is TaskSignal.RETRIED
+@pytest.mark.parametrize(("max_attempts", "most"), [(1, 10), (3, 10), (40, 40)])
+def test_a_lost_run_is_no_attempt_but_a_task_that_loses_all_its_holders_comes_to_people(
+    reason: ExitReason, max_attempts: int, most: int
+) -> None:
+    policy = RetryPolicy(max_attempts=max_attempts)
+    followed = [after_failure(reason, 0, policy, lost_runs=lost) for lost in range(1, most + 1)]
+    assert [one.signal for one in followed] == [TaskSignal.RETRIED] * (most - 1) + [TaskSignal.ESCALATED]
+    assert {one.wait_s for one in followed} == {0}
+    assert is_lost(reason)
+
+
+def test_what_the_task_itself_may_have_done_is_an_attempt_however_many_runs_were_lost() -> None:
+    assert [reason for reason in ExitReason if is_lost(reason)] == [
+        ExitReason.LEASE_EXPIRED,
+        ExitReason.KILLED,
+    ]
+    policy = RetryPolicy(max_attempts=2)
+    assert after_failure(ExitReason.CRASH, 1, policy, lost_runs=99).signal is TaskSignal.RETRIED
+    assert after_failure(ExitReason.TIMEOUT, 2, policy, lost_runs=0).signal is TaskSignal.ESCALATED
 
 
 def test_what_a_wrong_key_has_ended_is_not_tried_again() -> None:
@@ -139,14 +157,17 @@ def test_what_a_wrong_key_has_ended_is_not_tried_again() -> None:
 @given(
     st.sampled_from(ExitReason),
     st.integers(1, 10_000),
+    st.integers(1, 10_000),
     st.integers(1, MOST_ATTEMPTS),
     st.floats(0, MAX_BACKOFF_SECONDS),
 )
 def test_nothing_is_tried_for_ever_or_waits_for_ever(
-    reason: ExitReason, attempts: int, most: int, backoff_s: float
+    reason: ExitReason, attempts: int, lost_runs: int, most: int, backoff_s: float
 ) -> None:
-    followed = after_failure(reason, attempts, RetryPolicy(max_attempts=most, backoff_seconds=backoff_s))
-    assert followed.signal is TaskSignal.ESCALATED or attempts < most
+    policy = RetryPolicy(max_attempts=most, backoff_seconds=backoff_s)
+    followed = after_failure(reason, attempts, policy, lost_runs=lost_runs)
+    goes_on = lost_runs < most_lost_runs(policy) if is_lost(reason) else attempts < most
+    assert followed.signal is TaskSignal.ESCALATED or goes_on
     assert 0 <= followed.wait_s <= MAX_BACKOFF_SECONDS
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent_health.agent_record import AGENT_ID_PATTERN, CAPABILITY_PATTERN, NAME_PATTERN, URL_PATTERN
@@ -36,17 +36,27 @@ _WORDS = {
 }
 
 
-def invalid_setting(error: ValidationError, name: str, forms: Mapping[str, str] = FORMS) -> InvalidSetting:
+def invalid_setting(
+    error: ValidationError,
+    name: str,
+    forms: Mapping[str, str] = FORMS,
+    *,
+    model: type[BaseModel] | None = None,
+) -> InvalidSetting:
     """Return what is wrong first; `name` is that of the whole, for what is no single member's fault.
 
-    `forms` says what stands behind patterns.
+    `forms` says what stands behind patterns; `model` which members the whole may have.
     """
     details = error.errors(include_url=False)[0]
     member = ".".join(map(str, details["loc"])) or name
     given = details["input"]
     shown = given[:MAX_SHOWN_CHARACTERS] if isinstance(given, str) else given
     is_plain = isinstance(given, str | int | float) and details["type"] != "missing"
-    return InvalidSetting(member, shown if is_plain else None, expectation(details, forms))
+    expected = expectation(details, forms)
+    if model is not None and details["type"] == "extra_forbidden" and len(details["loc"]) == 1:
+        names = [field.alias or member for member, field in model.model_fields.items()]
+        expected += f", but any of {', '.join(names)}" if names else ", nor any other"
+    return InvalidSetting(member, shown if is_plain else None, expected)
 
 
 def expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str:

@@ -16,6 +16,9 @@ from agent_health.lease import EndReason, ResourceKind
 MAX_ATTEMPTS = 3
 """How often a task is tried before it is handed to people, unless whoever creates it says otherwise."""
 MOST_ATTEMPTS = 100
+MAX_LOST_RUNS = 10
+"""How many runs of a task may be lost, which are no attempts, before it is handed to people; `max_attempts`
+if that is more. A task that is the death of its holders would go round for ever otherwise."""
 BACKOFF_SECONDS = 10.0
 """Before the second attempt after a crash; each one after that waits twice as long."""
 MAX_BACKOFF_SECONDS = 3_600.0
@@ -122,6 +125,8 @@ TOLD_BY_HOLDER = frozenset({ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.KIL
 """What an adapter may say; the others the registry finds out itself."""
 _BACKED_OFF = frozenset({ExitReason.CRASH, ExitReason.TIMEOUT})
 """After these the task itself is suspected; a lost holder is not its fault, and others may go on at once."""
+_LOST = frozenset({ExitReason.LEASE_EXPIRED, ExitReason.KILLED})
+"""No fault of the task, and no attempt."""
 _EXIT_REASONS: Mapping[EndReason, ExitReason] = MappingProxyType({
     EndReason.RELEASED:           ExitReason.KILLED,
     EndReason.REVOKED:            ExitReason.KILLED,
@@ -137,7 +142,7 @@ class RetryPolicy:
     """How often a task is tried, and how long it waits between."""
 
     max_attempts: int = MAX_ATTEMPTS
-    """1 to 100; counted anew when a human puts the task back into the queue."""
+    """1 to 100; counted anew when a human puts the task back into the queue. A run that was lost is none."""
     backoff_seconds: float = BACKOFF_SECONDS
     """0 to 3600, before the second attempt."""
 
@@ -187,9 +192,27 @@ def exit_reason_of(end_reason: EndReason) -> ExitReason:
     return _EXIT_REASONS[end_reason]
 
 
-def after_failure(exit_reason: ExitReason, attempts: int, policy: RetryPolicy) -> AfterFailure:
-    """Decide how a task goes on whose run, the `attempts`-th since it was last queued by people, failed."""
-    if exit_reason is ExitReason.AUTH or attempts >= policy.max_attempts:
+def is_lost(exit_reason: ExitReason | None) -> bool:
+    """Whether a run that ended like this is no attempt: its holder was lost, or somebody ended it."""
+    return exit_reason in _LOST
+
+
+def most_lost_runs(policy: RetryPolicy) -> int:
+    """Return how many runs of a task may be lost until people have to look at it."""
+    return max(MAX_LOST_RUNS, policy.max_attempts)
+
+
+def after_failure(
+    exit_reason: ExitReason, attempts: int, policy: RetryPolicy, *, lost_runs: int = 0
+) -> AfterFailure:
+    """Decide how a task goes on whose run failed.
+
+    `attempts` and `lost_runs` are its runs since it was last queued by people, with this one: each is either.
+    """
+    used, most = (
+        (lost_runs, most_lost_runs(policy)) if is_lost(exit_reason) else (attempts, policy.max_attempts)
+    )
+    if exit_reason is ExitReason.AUTH or used >= most:
         return AfterFailure(TaskSignal.ESCALATED)
     if exit_reason not in _BACKED_OFF:
         return AfterFailure(TaskSignal.RETRIED)

@@ -20,6 +20,7 @@ from agent_health.task import (
     MAX_BACKOFF_SECONDS,
     MOST_ATTEMPTS,
     ExitReason,
+    TaskSignal,
     TaskStatus,
 )
 
@@ -229,6 +230,17 @@ class ReportRecord(BaseModel):
     """A ProgressReport."""
 
 
+class CommentRecord(BaseModel):
+    """What somebody said with a decision about a task, or an agent with its call for help."""
+
+    signal: TaskSignal
+    """With what: `help_asked`, `requeued`, `resolved`, `accepted`, `rejected`, `cancelled`."""
+    comment: str
+    said_by: str | None = None
+    """As in events: an agent by its id, others by the id of the key. Absent once the agent is erased."""
+    said_at: Time
+
+
 class TaskSummary(BaseModel):
     """One task in a listing."""
 
@@ -246,7 +258,9 @@ class TaskSummary(BaseModel):
     holder: str | None = None
     """Who has it now."""
     attempts: int
-    """Runs since people last put it into the queue."""
+    """Runs since people last put it into the queue, but for those that were lost."""
+    lost_runs: int = 0
+    """Runs since then that ended as `killed` or `lease_expired`: no fault of the task, and no attempt."""
     not_before: Time | None = None
     """While it is queued: when it may be claimed, if not yet."""
     no_progress_seconds: float | None = None
@@ -268,6 +282,8 @@ class TaskRecord(TaskSummary):
     backoff_seconds: float
     budget: BudgetRecord
     latest_report: ReportRecord | None = None
+    comments: list[CommentRecord] = Field(default_factory=list)
+    """The latest, newest first; of a fix also those of the work that it repairs."""
     runs: list[RunRecord]
     """The latest, newest first."""
     children: list[TaskSummary]
@@ -301,6 +317,8 @@ class TaskGrant(BaseModel):
     budget: BudgetRecord
     latest_report: ReportRecord | None = None
     """What an earlier holder wrote last: go on from there."""
+    comments: list[CommentRecord] = Field(default_factory=list)
+    """What was said meanwhile, newest first: questions of earlier holders, and what people answered."""
 
 
 class TaskWritten(BaseModel):

@@ -177,6 +177,19 @@ async def test_case_23_the_next_run_gets_the_latest_report_and_a_new_token(world
         assert int(said[end:]) > first.fencing_token
 
 
+async def test_the_next_run_finds_what_people_have_said(world: World) -> None:
+    async with world.adapting(
+        *shell("test ! -e $AGENT_HEALTH_WORKSPACE/comments.json && exit 77")
+    ) as adapter:
+        assert (await adapter.outcome()).exit_code == 77
+    await world.client.tasks.resolve(world.task.task_id, "requeue", comment="use logo-2026")
+    other = replace(world, directory=world.directory / "2")
+    async with other.adapting(*shell("cat $AGENT_HEALTH_WORKSPACE/comments.json; exit 1")) as adapter:
+        await adapter.outcome()
+        (said,) = json.loads((adapter.workspace() / "stdout.log").read_text())
+    assert (said["signal"], said["comment"]) == ("requeued", "use logo-2026")
+
+
 async def test_what_cannot_be_started_is_given_back_at_once_and_ends_the_adapter(world: World) -> None:
     async with world.adapting("no-such-program") as adapter:
         outcome = await adapter.outcome()

@@ -167,6 +167,23 @@ async def test_what_is_no_output_is_a_crash(registry: RegistryServer, admin: Reg
     assert task.runs[0].exit_reason == "crash"
 
 
+async def test_a_handler_gets_what_people_have_answered(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    made = await admin.tasks.create("ask", agent_id="asks", budget=None)
+
+    async def work(task: HeldTask) -> list[str]:
+        if not task.comments:
+            await task.request_help("which logo?")
+        return [said["comment"] for said in task.comments]
+
+    async with working(registry, "asks", work):
+        await becomes(admin, made.task_id, "handoff")
+        await admin.tasks.resolve(made.task_id, "requeue", comment="use logo-2026")
+        task = await becomes(admin, made.task_id, "review")
+    assert task.output == {"result": ["use logo-2026", "which logo?"]}
+
+
 async def test_a_task_is_delegated_and_one_is_handed_to_people(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:
@@ -175,15 +192,17 @@ async def test_a_task_is_delegated_and_one_is_handed_to_people(
 
     async def work(task: HeldTask) -> str:
         children.append(await task.delegate("a part", agent_id="nobody", budget={"tokens": 4}))
+        children.append(await task.delegate("another part", agent_id="nobody", budget=None))
         await task.request_help("which logo?", summary="all but the logo")
         return "passed over"
 
     async with working(registry, "leader", work) as runner:
         task = await becomes(admin, made.task_id, "handoff")
+        assert "which logo?" in [said.comment for said in task.comments]
         runner.drain()
         assert await runner.wait() is Ending.FINISHED
     assert (task.explanation, task.output) == ("which logo?", None)
-    assert [child.task_id for child in task.children] == children
+    assert [child.task_id for child in task.children] == children[::-1]
     assert task.latest_report is not None
     assert task.latest_report.report["summary"] == "all but the logo"
 

@@ -89,6 +89,9 @@ def test_people_help_and_pay(registry: RegistryServer, capsys: Captured, tmp_pat
     assert "because     which logo?" in shown_by(capsys, "show", made["task_id"])
     again = json_of(capsys, "resolve", made["task_id"], "requeue", "--comment", "this one")
     assert (again["status"], again["explanation"]) == ("queued", "this one")
+    shown = shown_by(capsys, "show", made["task_id"])
+    assert "requeued: this one (key:" in shown
+    assert "help asked: which logo? (worker, " in shown
     assert json_of(capsys, "top-up", made["task_id"], "--usd", "0.5")["budget"]["envelope"]["usd"] == 0.5
     worked_at(registry, "another", asks_for_help=True)
     output = tmp_path / "output.json"

@@ -62,6 +62,8 @@ def test_people_decide(acted: Sample) -> None:
     assert "well done" in accepted.text
     again = decided(acted, "handoff", "resolve", {"resolution": "requeue", "comment": "try once more"})
     assert "queued since" in again.text
+    assert "requeued: try once more" in again.text
+    assert "help asked: " in again.text
     unsure = decided(acted, "queued", "cancel", {})
     assert unsure.status == 422
     sure = {"sure": "yes", "comment": "obsolete"}

@@ -172,7 +172,7 @@ async def test_tasks_that_were_finished_long_ago_are_forgotten_and_the_log_tells
     await one.report(grant)
     await one.reserve(grant, "c", tokens=1)
     await one.write(grant, "complete")
-    await steer(api, done["task_id"], "review", verdict="accept")
+    await steer(api, done["task_id"], "review", verdict="accept", comment="well done")
     queued, waiting = await create(api, "waits"), await create(api, "in review")
     await one.write(await one.granted(task_id=waiting["task_id"]), "complete")
     clock.advance(90 * DAY_SECONDS)
@@ -184,7 +184,8 @@ async def test_tasks_that_were_finished_long_ago_are_forgotten_and_the_log_tells
     clock.advance(3_600)
     await tidy_up(api)
     assert await _task_ids(api) == {task["task_id"] for task in (queued, waiting, late)}
-    for table in ("task_budgets", "task_calls", "task_creations", "task_needs", "task_runs", "task_writes"):
+    for part in ("budgets", "calls", "comments", "creations", "needs", "runs", "writes"):
+        table = f"task_{part}"
         left = f"SELECT count(*) FROM {table} WHERE task NOT IN (SELECT number FROM tasks)"  # noqa: S608
         assert await rows(api, left) == [(0,)]
     assert await rows(api, "SELECT count(*) FROM task_reports") == [(0,)]

@@ -7,7 +7,7 @@ import pytest
 from tests.registry.test_verify_events import report as log_report
 from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, RegistryApi
-from tests.support.task_api import TASKS, create, steps, task, told, worker
+from tests.support.task_api import TASKS, create, steer, steps, task, told, worker
 
 from agent_health.access import Role
 from agent_health.registry import sweep
@@ -43,14 +43,30 @@ async def test_case_10_a_death_expires_all_leases_each_told_after_the_agents_own
     assert (await log_report(api)).is_good
 
 
-async def test_a_death_that_was_the_last_attempt_hands_the_task_to_people(api: RegistryApi) -> None:
+async def test_a_death_is_no_attempt_but_a_task_that_goes_on_losing_its_holders_comes_to_people(
+    api: RegistryApi,
+) -> None:
     one = await worker(api, heartbeat_config=QUICK)
     made = await create(api, max_attempts=1)
     await one.granted(ttl_seconds=3_600)
     api.clock.advance(21)
     await api.sweep()
     shown = await task(api, made["task_id"])
-    assert (shown["status"], shown["explanation"]) == ("handoff", "run 1, attempt 1 of 1: lease_expired")
+    why = "run 1, lost run 1 of at most 10: lease_expired"
+    assert (shown["status"], shown["explanation"]) == ("queued", why)
+    other = await worker(api, "agent-2")
+    for _ in range(8):
+        await other.write(await other.granted(), "release", exit_reason="killed")
+    shown = await task(api, made["task_id"])
+    assert (shown["status"], shown["attempts"], shown["lost_runs"]) == ("queued", 0, 9)
+    await other.write(await other.granted(), "release", exit_reason="killed")
+    assert (await task(api, made["task_id"]))["status"] == "handoff"
+    resolved = await steer(api, made["task_id"], "resolve", resolution="requeue")
+    assert (resolved.json()["attempts"], resolved.json()["lost_runs"]) == (0, 0)
+    # Its own doing is an attempt, and it may have one.
+    answer = await other.write(await other.granted(), "release", exit_reason="crash")
+    assert answer.json()["status"] == "handoff"
+    assert (await log_report(api)).is_good
 
 
 async def test_case_13_a_crashed_holders_task_can_be_had_when_its_lease_is_over(api: RegistryApi) -> None:

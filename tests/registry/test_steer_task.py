@@ -8,6 +8,7 @@ from tests.support.registry_api import RegistryApi
 from tests.support.task_api import TASKS, Worker, create, steer, steps, task, told, worker
 
 from agent_health.access import Role
+from agent_health.registry.move_task import MAX_COMMENTS
 from agent_health.task import task_resource
 
 
@@ -96,6 +97,55 @@ async def test_people_resolve_what_was_handed_to_them(api: RegistryApi) -> None:
     assert told(too_soon) == (422, "invalid_request")
     answer = await steer(api, made["task_id"], "resolve", resolution="done", output={"by": "hand"})
     assert (answer.json()["status"], answer.json()["output"]) == ("done", {"by": "hand"})
+
+
+def _said(record: dict[str, Any]) -> list[tuple[str, str, str | None]]:
+    return [(said["signal"], said["comment"], said.get("said_by")) for said in record["comments"]]
+
+
+async def test_what_people_answer_reaches_the_next_holder_with_what_was_asked(api: RegistryApi) -> None:
+    made = await create(api)
+    assert made["comments"] == []
+    one, other = await worker(api), await worker(api, "agent-2")
+    grant = await one.granted()
+    assert grant["comments"] == []
+    await one.write(grant, "help", reason="which logo?")
+    assert _said(await task(api, made["task_id"])) == [("help_asked", "which logo?", "agent-1")]
+    resolved = await steer(api, made["task_id"], "resolve", resolution="requeue", comment="use logo-2026")
+    after = await other.granted()
+    assert after["comments"] == resolved.json()["comments"]
+    answer, question = after["comments"]
+    assert (answer["signal"], answer["comment"]) == ("requeued", "use logo-2026")
+    assert answer["said_by"].startswith("key:")
+    assert (question["signal"], question["comment"]) == ("help_asked", "which logo?")
+    assert question["said_by"] == "agent-1"
+    await other.write(after, "complete")
+    # Who is erased has said it no more; what was said stays.
+    assert (await api.ask("DELETE", "/api/v1/agents/agent-1/record")).status == 200
+    assert _said(await task(api, made["task_id"]))[1] == ("help_asked", "which logo?", None)
+
+
+async def test_the_holder_of_a_fix_is_told_what_was_said_of_the_work_before(api: RegistryApi) -> None:
+    one, task_id = await _reviewed(api)
+    answer = await steer(api, task_id, "review", verdict="reject", comment="not nice")
+    grant = await one.granted()
+    assert grant["task"]["task_id"] == answer.json()["fix"]["task_id"]
+    assert [said[:2] for said in _said(grant)] == [("rejected", "not nice")]
+    await one.write(grant, "complete")
+    await steer(api, grant["task"]["task_id"], "review", verdict="reject", comment="nicer, too dear")
+    assert [said[1] for said in _said(await one.granted())] == ["nicer, too dear", "not nice"]
+    assert [said[1] for said in _said(await task(api, task_id))] == ["not nice"]
+
+
+async def test_the_latest_comments_are_kept(api: RegistryApi) -> None:
+    made = await create(api)
+    one = await worker(api)
+    for number in range(MAX_COMMENTS):
+        await one.write(await one.granted(), "help", reason=f"question {number}")
+        await steer(api, made["task_id"], "resolve", resolution="requeue", comment=f"answer {number}")
+    kept = _said(await one.granted())
+    assert len(kept) == MAX_COMMENTS
+    assert (kept[0][1], kept[-1][1]) == ("answer 19", "question 10")
 
 
 @pytest.mark.parametrize(("deed", "members"), [

@@ -20,7 +20,7 @@ from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.lease_environment import ToolPlace, environment_of
 from agent_health.adapter.output import OutputCopy
 from agent_health.adapter.telling import Tell, Told, What
-from agent_health.adapter.workspaces import INPUT_FILE, REPORT_FILE, Workspace, Workspaces
+from agent_health.adapter.workspaces import COMMENTS_FILE, INPUT_FILE, REPORT_FILE, Workspace, Workspaces
 from agent_health.client.lease_keeper import LeaseKeeper, LossKind
 from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_errors import RegistryError, is_final
@@ -172,6 +172,11 @@ class TaskRun:
             workspace.put(INPUT_FILE, self._granted.input)
             if self._granted.latest_report is not None:
                 workspace.put(REPORT_FILE, self._granted.latest_report.report)
+            if self._granted.comments:
+                comments = [
+                    said.model_dump(mode="json", exclude_none=True) for said in self._granted.comments
+                ]
+                workspace.put(COMMENTS_FILE, comments)
             exit_code = await self._run_agent(workspace)
         except (AgentHealthError, OSError) as error:
             return _not_started(str(error))

@@ -26,6 +26,7 @@ KEEP_SECONDS: Final = 7 * 86_400.0
 """Of workspaces of runs that failed (lease protocol, "What happens on failure")."""
 INPUT_FILE: Final = "input.json"
 REPORT_FILE: Final = "latest_report.json"
+COMMENTS_FILE: Final = "comments.json"
 OUTPUT_FILE: Final = "output.json"
 MAX_DEPTH: Final = 200
 """Of directories in a workspace that is removed; what lies deeper stays, and the workspace with it."""

@@ -34,6 +34,11 @@ class HeldTask:
             None if granted.latest_report is None else granted.latest_report.report
         )
         """What an earlier holder wrote last: go on from there. None if nobody did."""
+        self.comments: Sequence[Mapping[str, Any]] = tuple(
+            comment.model_dump(mode="json", exclude_none=True) for comment in granted.comments
+        )
+        """What earlier holders asked and people answered, newest first: each a mapping with `signal`
+        (`help_asked`, `requeued`, `rejected`, ...), `comment`, `said_by`, `said_at`."""
         self.budget = granted.budget
         """As it was when the task was granted."""
         self.run = run
@@ -70,9 +75,9 @@ class HeldTask:
     async def delegate(self, title: str, **members: Any) -> str:
         """Give a part to another agent, and go on; return the child's id. `members` as in `TaskRequest`.
 
-        Its `budget` is taken out of this task's own.
+        Its `budget` is taken out of this task's own. A member that is None is not said.
         """
-        task = {"title": title, **members}
+        task = {"title": title, **{name: value for name, value in members.items() if value is not None}}
         written = await self.client.tasks.delegate_subtask(
             self.run, task, idempotency_key=self._next("delegate")
         )

@@ -8,7 +8,7 @@ from agent_health.cli.terminal import Colour, Line, listed
 
 if TYPE_CHECKING:
     from agent_health.budget import AmountRecord, BudgetRecord
-    from agent_health.task_record import ReportRecord, RunRecord, TaskRecord
+    from agent_health.task_record import CommentRecord, ReportRecord, RunRecord, TaskRecord
 
 _COLOURS = {
     "running": Colour.GREEN,
@@ -37,10 +37,12 @@ def page(task: "TaskRecord") -> Iterator[Line]:
     yield from (Line(label, text) for label, text in facts if text)
     if task.no_progress_seconds is not None:
         yield Line("no progress", f"for {task.no_progress_seconds:.0f} s")
-    yield Line("attempts", f"{task.attempts} of {task.max_attempts}")
+    lost = f", {task.lost_runs} lost" if task.lost_runs else ""
+    yield Line("attempts", f"{task.attempts} of {task.max_attempts}{lost}")
     yield from _budget(task.budget)
     if task.latest_report is not None:
         yield from _report(task.latest_report)
+    yield from listed("comments", map(_comment, task.comments))
     yield from listed("runs", map(_run, task.runs))
     yield from listed("parts", (f"{child.task_id}  {child.status}  {child.title}" for child in task.children))
     yield from listed("input", (f"{name}: {value}" for name, value in task.input.items()))
@@ -64,6 +66,11 @@ def _report(report: "ReportRecord") -> Iterator[Line]:
     if "nextStep" in said:
         yield Line("next", said["nextStep"])
     yield from listed("blocked by", said.get("blockers", ()), Colour.YELLOW)
+
+
+def _comment(said: "CommentRecord") -> str:
+    with_what = str(said.signal).replace("_", " ")
+    return f"{with_what}: {said.comment} ({said.said_by or 'erased'}, {time_text(said.said_at)})"
 
 
 def _run(run: "RunRecord") -> str:

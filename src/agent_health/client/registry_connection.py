@@ -114,7 +114,7 @@ def made(model: type[M], **members: object) -> M:
     try:
         return model.model_validate(members)
     except ValidationError as error:
-        raise invalid_setting(error, model.__name__.lower()) from None
+        raise invalid_setting(error, model.__name__.lower(), model=model) from None
 
 
 def body_of(model: type[BaseModel], **members: object) -> bytes:

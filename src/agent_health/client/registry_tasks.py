@@ -91,11 +91,11 @@ class RegistryTasks:
         self._connection = connection
 
     async def create(self, title: str, **members: Any) -> TaskRecord:
-        """Put a task into the queue; `members` as in `TaskCreation`.
+        """Put a task into the queue; `members` as in `TaskCreation`; None: not said.
 
         Tried again when no answer comes: a key, `idempotency_key` or one of our own, has it created once.
         """
-        keyed = {"idempotency_key": secrets.token_hex(KEY_BYTES), **members}
+        keyed = {"idempotency_key": secrets.token_hex(KEY_BYTES), **_given(**members)}
         body = _written(TaskCreation, title=title, **keyed)
         question = Question(method="POST", path=path_of("tasks"), body=body, may_repeat=True)
         return await self._connection.ask_for(TaskRecord, question)

@@ -109,7 +109,7 @@ async def answer(tool: Tool, arguments: dict[str, Any], reach: Reach) -> CallToo
     try:
         asked = tool.takes.model_validate_json(json.dumps(arguments))
     except ValidationError as error:
-        return _error(str(invalid_setting(error, "arguments")))
+        return _error(str(invalid_setting(error, "arguments", model=tool.takes)))
     except ValueError:
         # Half a surrogate pair, a number without end.
         return _error("arguments: expected plain JSON")

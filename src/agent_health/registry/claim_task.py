@@ -27,7 +27,7 @@ from agent_health.lifecycle import ALIVE, Status
 from agent_health.registry import lease_events
 from agent_health.registry.lease_records import lease_record, refused
 from agent_health.registry.move_task import Move, move
-from agent_health.registry.task_records import latest_report, summary
+from agent_health.registry.task_records import comments, latest_report, summary
 from agent_health.storage import agents, event_log, lease_askers, leases, task_budgets, task_runs, tasks
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
@@ -94,6 +94,7 @@ def claim_task(transaction: Transaction, seeker: Seeker) -> TaskGrant | None:
         lease=lease_record(claim, transaction.now_s),
         budget=budget_record(task_budgets.find(transaction, task.number).budget),
         latest_report=latest_report(transaction, task.number),
+        comments=comments(transaction, task.number),
     )
 
 

@@ -97,6 +97,7 @@ def add_task(
         max_attempts=wanted.max_attempts,
         backoff_s=wanted.backoff_seconds,
         attempts=0,
+        lost_runs=0,
         runs=0,
         reports=0,
         writes=0,

@@ -11,8 +11,9 @@ from agent_health.budget import NOTHING
 from agent_health.event import EventDraft
 from agent_health.lease import Claim, EndReason
 from agent_health.registry import task_events
-from agent_health.storage import leases, task_budgets, task_runs, tasks
+from agent_health.storage import leases, task_budgets, task_comments, task_runs, tasks
 from agent_health.storage.database import Transaction
+from agent_health.storage.task_comments import StoredComment
 from agent_health.storage.task_runs import RunEnd
 from agent_health.storage.tasks import StoredTask
 from agent_health.task import (
@@ -24,9 +25,14 @@ from agent_health.task import (
     TaskStatus,
     after_failure,
     exit_reason_of,
+    is_lost,
+    most_lost_runs,
     status_after,
     task_in,
 )
+
+MAX_COMMENTS = 20
+"""Of one task that are kept, the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,7 @@ class Move:
     exit_reason: ExitReason | None = None
     exit_code: int | None = None
     explanation: str | None = None
+    """What whoever decided it said with it; kept among the task's comments."""
 
 
 def move(transaction: Transaction, moved: Move, actor: str) -> tuple[StoredTask, list[EventDraft]]:
@@ -75,6 +82,8 @@ def move_all(
         freed = replace(stored.budget, reserved=NOTHING)
         task_budgets.store(transaction, replace(stored, budget=freed))
     task_budgets.forget_calls(transaction, over)
+    said = [_comment(one, now_s, actor) for one in moves if one.explanation is not None]
+    task_comments.add(transaction, said, MAX_COMMENTS)
     tasks.store(transaction, [task for task, _ in after])
     for task, _ in after:
         if task.status in FINISHED:
@@ -118,9 +127,14 @@ def _walk(moved: Move, now_s: float, actor: str) -> tuple[StoredTask, list[Event
     if task.status != TaskStatus.FAILED:
         return task, [draft]
     policy = RetryPolicy(max_attempts=task.max_attempts, backoff_seconds=task.backoff_s)
-    following = after_failure(moved.exit_reason or ExitReason.CRASH, task.attempts, policy)
+    following = after_failure(
+        moved.exit_reason or ExitReason.CRASH,
+        task.attempts - task.lost_runs,
+        policy,
+        lost_runs=task.lost_runs,
+    )
     not_before_s = now_s + following.wait_s if following.wait_s else None
-    next_move = Move(task=task, signal=following.signal, explanation=_why(moved, task))
+    next_move = Move(task=task, signal=following.signal, explanation=_why(moved, task, policy))
     task, next_draft = _step(next_move, now_s, actor, not_before_s=not_before_s)
     return task, [draft, next_draft]
 
@@ -130,13 +144,15 @@ def _step(
 ) -> tuple[StoredTask, EventDraft]:
     task, signal = moved.task, moved.signal
     status = status_after(TaskStatus(task.status), signal)
-    is_grant = signal is TaskSignal.GRANTED
+    is_grant, is_anew = signal is TaskSignal.GRANTED, signal is TaskSignal.REQUEUED
+    is_lost_run = signal is TaskSignal.RUN_FAILED and is_lost(moved.exit_reason)
     after = replace(
         task,
         status=status.value,
         status_since_s=now_s,
         explanation=moved.explanation,
-        attempts=0 if signal is TaskSignal.REQUEUED else task.attempts + is_grant,
+        attempts=0 if is_anew else task.attempts + is_grant,
+        lost_runs=0 if is_anew else task.lost_runs + is_lost_run,
         runs=task.runs + is_grant,
         not_before_s=not_before_s,
         progress_at_s=now_s if is_grant else task.progress_at_s,
@@ -153,10 +169,23 @@ def _step(
     return after, draft
 
 
-def _why(moved: Move, task: StoredTask) -> str:
+def _why(moved: Move, task: StoredTask, policy: RetryPolicy) -> str:
     """Say in words why a task is in the queue again, or with people."""
     code = "" if moved.exit_code is None else f" (exit code {moved.exit_code})"
-    return f"run {task.runs}, attempt {task.attempts} of {task.max_attempts}: {moved.exit_reason}{code}"
+    counted = f"attempt {task.attempts - task.lost_runs} of {policy.max_attempts}"
+    if is_lost(moved.exit_reason):
+        counted = f"lost run {task.lost_runs} of at most {most_lost_runs(policy)}"
+    return f"run {task.runs}, {counted}: {moved.exit_reason}{code}"
+
+
+def _comment(moved: Move, now_s: float, actor: str) -> StoredComment:
+    return StoredComment(
+        task=moved.task.number,
+        signal=moved.signal,
+        comment=moved.explanation or "",
+        said_by=actor,
+        said_at_s=now_s,
+    )
 
 
 def _settle_with_parent(transaction: Transaction, task: StoredTask) -> None:

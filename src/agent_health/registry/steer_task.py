@@ -22,10 +22,10 @@ from agent_health.lease import EndReason, Refusal
 from agent_health.registry import task_events
 from agent_health.registry.create_task import MAX_TASK_BYTES, PATH, Origin, add_task
 from agent_health.registry.enter_run import Locked, end_lease, judge_run, lock_task, rejected
-from agent_health.registry.move_task import Move, move
+from agent_health.registry.move_task import MAX_COMMENTS, Move, move
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.registry.task_records import record, summary
-from agent_health.storage import event_log, leases, task_budgets, task_runs, tasks
+from agent_health.storage import event_log, leases, task_budgets, task_comments, task_runs, tasks
 from agent_health.storage.database import Transaction
 from agent_health.storage.tasks import StoredTask
 from agent_health.task import FINISHED, HELD, ExitReason, TaskSignal
@@ -148,6 +148,10 @@ def _fixed(
         envelope,
         Origin(actor=call.actor, parent=parent, fix_of=task),
     )
+    # Whoever gets the fix has to know what was said of the work that it repairs.
+    said = task_comments.of_task(transaction, task.number)[::-1]
+    told = [replace(comment, task=fix.number) for comment in said]
+    task_comments.add(transaction, told, MAX_COMMENTS)
     return fix, [*drafts]
 
 
@@ -160,7 +164,7 @@ def _carved(transaction: Transaction, parent: StoredTask, envelope: Amount, *, i
 
 
 def _same_again(task: StoredTask) -> TaskRequest:
-    """Return a task like the one whose result was rejected; why, its `fix_of` tells."""
+    """Return a task like the one whose result was rejected; why, its comments tell."""
     return TaskRequest(
         title=task.title,
         input=from_json(task.input),

@@ -6,12 +6,12 @@ from pydantic_core import from_json
 
 from agent_health.agent_record import moment
 from agent_health.budget import budget_record
-from agent_health.storage import task_budgets, task_runs, tasks
+from agent_health.storage import task_budgets, task_comments, task_runs, tasks
 from agent_health.storage.database import Transaction
 from agent_health.storage.task_runs import StoredReport, StoredRun
 from agent_health.storage.tasks import StoredTask, TaskFilter
-from agent_health.task import HELD, ExitReason, TaskStatus
-from agent_health.task_record import ReportRecord, RunRecord, TaskRecord, TaskSummary
+from agent_health.task import HELD, ExitReason, TaskSignal, TaskStatus
+from agent_health.task_record import CommentRecord, ReportRecord, RunRecord, TaskRecord, TaskSummary
 
 MAX_SHOWN = 100
 """Runs and children that a record shows; all children are listed by their parent."""
@@ -41,6 +41,7 @@ def record(transaction: Transaction, task: StoredTask) -> TaskRecord:
         backoff_seconds=task.backoff_s,
         budget=budget_record(task_budgets.find(transaction, task.number).budget),
         latest_report=latest_report(transaction, task.number),
+        comments=comments(transaction, task.number),
         runs=[_run(run) for run in task_runs.of_task(transaction, task.number, MAX_SHOWN)],
         children=summaries(transaction, children),
     )
@@ -50,6 +51,19 @@ def latest_report(transaction: Transaction, number: int) -> ReportRecord | None:
     """Return what was reported last of a task; None if nothing was."""
     found = task_runs.reports(transaction, number, before=None, limit=1)
     return report_record(found[0]) if found else None
+
+
+def comments(transaction: Transaction, number: int) -> list[CommentRecord]:
+    """Return what was said with decisions about a task, the newest first."""
+    return [
+        CommentRecord(
+            signal=TaskSignal(said.signal),
+            comment=said.comment,
+            said_by=said.said_by,
+            said_at=moment(said.said_at_s),
+        )
+        for said in task_comments.of_task(transaction, number)
+    ]
 
 
 def report_record(report: StoredReport) -> ReportRecord:
@@ -75,7 +89,8 @@ def _members(task: StoredTask, ids: dict[int, str], now_s: float) -> dict[str, A
         "role_id": task.role_id,
         "capabilities": list(task.capabilities),
         "holder": task.holder if is_held else None,
-        "attempts": task.attempts,
+        "attempts": task.attempts - task.lost_runs,
+        "lost_runs": task.lost_runs,
         "not_before": None if task.not_before_s is None else moment(task.not_before_s),
         "no_progress_seconds": None if since_s is None else round(max(0.0, now_s - since_s), 3),
         "parent_id": None if task.parent is None else ids.get(task.parent),

@@ -13,6 +13,7 @@ from agent_health.storage.database import Transaction
 from agent_health.storage.tables import (
     task_budgets,
     task_calls,
+    task_comments,
     task_creations,
     task_needs,
     task_reports,
@@ -21,7 +22,9 @@ from agent_health.storage.tables import (
     tasks,
 )
 
-_PARTS = (task_budgets, task_calls, task_creations, task_needs, task_reports, task_runs, task_writes)
+_PARTS = (
+    task_budgets, task_calls, task_comments, task_creations, task_needs, task_reports, task_runs, task_writes,
+)  # fmt: skip
 
 
 def forget(transaction: Transaction, statuses: Collection[str], before_s: float, limit: int) -> bool:

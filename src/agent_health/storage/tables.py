@@ -421,6 +421,13 @@ tasks = Table(
     Column("fix_of", RowNumber, ForeignKey("tasks.number")),
     Column("created_by", String(160), nullable=False),
     Column("created_at_s", Double, nullable=False),
+    Column(
+        "lost_runs",
+        Integer,
+        nullable=False,
+        server_default="0",
+        comment="of the attempts, those whose run was lost",
+    ),
     Index(None, "status", "number"),
     Index(None, "parent", "number"),
     Index(None, "fix_of"),
@@ -473,6 +480,19 @@ task_reports = Table(
     Column("run_id", String(32), nullable=False),
     Column("reported_at_s", Double, nullable=False),
     Column("report", Text, nullable=False, comment="JSON"),
+)
+
+# The latest alone are kept. Those of a task whose result was rejected stand at its fix as well.
+task_comments = Table(
+    "task_comments",
+    metadata,
+    Column("task", RowNumber, ForeignKey("tasks.number"), primary_key=True, autoincrement=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("signal", String(16), nullable=False, comment="what was decided, or asked for, with it"),
+    Column("comment", Text, nullable=False),
+    Column("said_by", String(160), comment="null once the agent is erased"),
+    Column("said_at_s", Double, nullable=False),
+    Index(None, "said_by"),
 )
 
 task_writes = Table(

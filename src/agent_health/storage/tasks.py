@@ -32,6 +32,7 @@ class StoredTask:
     max_attempts: int
     backoff_s: float
     attempts: int
+    lost_runs: int
     runs: int
     reports: int
     writes: int
@@ -76,8 +77,8 @@ _OWN = tuple(column.name for column in tasks.columns)
 _ALL = select(*tasks.columns, leases.c.holder).join(leases, leases.c.number == tasks.c.number)
 # What a transition changes; one statement for any number of tasks.
 _CHANGING = (
-    "status", "status_since_s", "explanation", "output", "attempts", "runs", "reports", "writes",
-    "not_before_s", "progress_at_s",
+    "status", "status_since_s", "explanation", "output", "attempts", "lost_runs", "runs", "reports",
+    "writes", "not_before_s", "progress_at_s",
 )  # fmt: skip
 _STORE = (
     update(tasks)
