@@ -10,7 +10,7 @@ import pytest
 from tests.support.databases import KINDS, WoundClock, bare_url
 from tests.support.directory_api import claim, put, upload
 from tests.support.registry_api import AGENTS, RegistryApi
-from tests.support.task_api import Worker, create
+from tests.support.task_api import Worker, create, steer
 
 from agent_health.agent_record import moment
 from agent_health.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
@@ -86,7 +86,8 @@ async def fill_with_tasks(api: RegistryApi, key: str) -> dict[str, Any]:
     grant = await one.granted()
     await one.report(grant)
     await one.reserve(grant, "call-1", tokens=5)
-    await one.write(grant, "delegate", task={"title": "child"})
+    child = await one.write(grant, "delegate", task={"title": "child"})
+    await steer(api, child.json()["child_id"], "cancel", reason="not needed")
     return grant
 
 
