@@ -22,7 +22,7 @@ STOPS = st.none() | st.sampled_from([stop for stop in Stop if stop is not Stop.O
         (Stop.EXPIRED, -15, ("lease_expired", "nothing")),
         (Stop.UNAUTHORIZED, -15, ("auth", "nothing")),
         (Stop.TIMEOUT, -15, ("timeout", "release")),
-        (Stop.BUDGET, -15, ("killed", "help")),
+        (Stop.BUDGET, -15, ("completed", "help")),
         (Stop.DRAIN, -15, ("killed", "release")),
         (Stop.DRAIN, 0, ("completed", "complete")),
     ],
@@ -30,32 +30,40 @@ STOPS = st.none() | st.sampled_from([stop for stop in Stop if stop is not Stop.O
 def test_how_it_ended_decides_what_is_told(
     stopped: Stop | None, exit_code: int, expected: tuple[str, str]
 ) -> None:
-    end = judge_end(stopped, exit_code, has_ended_run=False, completes_on_exit=True)
+    end = judge_end(stopped, exit_code, written=None, completes_on_exit=True)
     assert (end.exit_reason, end.telling) == expected
 
 
-@given(stopped=STOPS | st.just(Stop.OVER), exit_code=CODES, completes_on_exit=st.booleans())
+@given(
+    stopped=STOPS | st.just(Stop.OVER),
+    exit_code=CODES,
+    written=st.sampled_from([Telling.COMPLETE, Telling.HELP]),
+    completes_on_exit=st.booleans(),
+)
 def test_an_agent_that_ended_its_run_itself_is_done_whatever_came_then(
-    *, stopped: Stop | None, exit_code: int, completes_on_exit: bool
+    *, stopped: Stop | None, exit_code: int, written: Telling, completes_on_exit: bool
 ) -> None:
-    end = judge_end(stopped, exit_code, has_ended_run=True, completes_on_exit=completes_on_exit)
-    assert end == RunEnd(ExitReason.COMPLETED, Telling.NOTHING)
+    end = judge_end(stopped, exit_code, written=written, completes_on_exit=completes_on_exit)
+    asks_people = written is Telling.HELP
+    assert end == RunEnd(ExitReason.COMPLETED, Telling.NOTHING, asks_people=asks_people)
     assert end.is_done
+    assert end.has_result == (not asks_people)
 
 
 @given(stopped=STOPS, exit_code=CODES, completes_on_exit=st.booleans())
 def test_a_release_tells_what_a_holder_may_tell_and_who_lost_the_lease_tells_nothing(
     *, stopped: Stop | None, exit_code: int, completes_on_exit: bool
 ) -> None:
-    end = judge_end(stopped, exit_code, has_ended_run=False, completes_on_exit=completes_on_exit)
+    end = judge_end(stopped, exit_code, written=None, completes_on_exit=completes_on_exit)
     if end.telling is Telling.RELEASE:
         assert end.exit_reason in TOLD_BY_HOLDER
     if stopped in {Stop.LOST, Stop.EXPIRED, Stop.UNAUTHORIZED}:
         assert end.telling is Telling.NOTHING
-    assert end.is_done == (end.telling is Telling.COMPLETE)
+    assert end.has_result == (end.telling is Telling.COMPLETE)
+    assert end.asks_people == (end.telling is Telling.HELP)
 
 
 @given(STOPS)
 def test_without_completion_on_exit_nobody_completes_for_the_agent(stopped: Stop | None) -> None:
-    end = judge_end(stopped, 0, has_ended_run=False, completes_on_exit=False)
-    assert not end.is_done
+    end = judge_end(stopped, 0, written=None, completes_on_exit=False)
+    assert not end.has_result

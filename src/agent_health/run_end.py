@@ -44,11 +44,18 @@ class RunEnd:
 
     exit_reason: ExitReason
     telling: Telling
+    asks_people: bool = False
+    """Whether its task is with people now, who have to look at what it left."""
 
     @property
     def is_done(self) -> bool:
-        """Whether it did what it could; if not, its workspace is kept for whoever looks into it."""
+        """Whether it did what it could."""
         return self.exit_reason is ExitReason.COMPLETED
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a result was handed in; if not, its workspace is kept for whoever looks into it."""
+        return self.is_done and not self.asks_people
 
 
 _STOPPED: Final = {
@@ -56,23 +63,24 @@ _STOPPED: Final = {
     Stop.EXPIRED:      RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
     Stop.UNAUTHORIZED: RunEnd(ExitReason.AUTH, Telling.NOTHING),
     Stop.TIMEOUT:      RunEnd(ExitReason.TIMEOUT, Telling.RELEASE),
-    # Another holder would have no more to spend: people top it up, or not.
-    Stop.BUDGET:       RunEnd(ExitReason.KILLED, Telling.HELP),
+    # Another holder would have no more to spend: people top it up, or not. To the registry, a run that
+    # has asked for help is complete.
+    Stop.BUDGET:       RunEnd(ExitReason.COMPLETED, Telling.HELP, asks_people=True),
     Stop.DRAIN:        RunEnd(ExitReason.KILLED, Telling.RELEASE),
 }  # fmt: skip
 
 
 def judge_end(
-    stopped: Stop | None, exit_code: int, *, has_ended_run: bool, completes_on_exit: bool
+    stopped: Stop | None, exit_code: int, *, written: Telling | None, completes_on_exit: bool
 ) -> RunEnd:
     """Decide what a run that is over has come to.
 
-    `exit_code` is that of the agent's process, negative for a signal; `has_ended_run`: the agent has
-    marked its task complete or asked for help; `completes_on_exit`: exit code 0 is as good as that.
+    `exit_code` is that of the agent's process, negative for a signal; `written`: with what the agent
+    has ended its run itself, COMPLETE or HELP; `completes_on_exit`: exit code 0 is as good as that.
     """
-    if has_ended_run:
+    if written is not None:
         # What it did afterwards, and how it ended, changes nothing of a finished task.
-        return RunEnd(ExitReason.COMPLETED, Telling.NOTHING)
+        return RunEnd(ExitReason.COMPLETED, Telling.NOTHING, asks_people=written is Telling.HELP)
     if stopped in {Stop.LOST, Stop.EXPIRED, Stop.UNAUTHORIZED}:
         return _STOPPED[stopped]
     if exit_code == 0 and completes_on_exit:

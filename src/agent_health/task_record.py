@@ -3,6 +3,7 @@
 The bodies that the registry takes and the records that it gives.
 """
 
+from math import isfinite
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
@@ -40,7 +41,10 @@ CALL_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
+        inside = [inner for outer in level for inner in _inside(outer)]
+        if not all(isfinite(inner) for inner in inside if isinstance(inner, float)):
+            raise PydanticCustomError("not_finite", "expected finite numbers: JSON has no other")
+        level = [inner for inner in inside if isinstance(inner, dict | list)]
         if not level:
             break
     else:

@@ -68,6 +68,43 @@ async def test_a_drain_ends_a_run_that_takes_too_long_and_gives_it_back(world: W
     assert (now.status, now.attempts, now.lost_runs) == ("queued", 0, 1)
 
 
+async def test_the_whole_time_is_the_agents_before_its_grace_begins(world: World) -> None:
+    go = world.directory / "go"
+    code = f"until test -e {go}; do sleep 0.05; done"
+    async with world.adapting(*shell(code), drain_s=60.0, grace_s=60.0) as adapter:
+        await adapter.until("started")
+        adapter.adapter.drain("enough")
+        assert (await adapter.until("leaving")).text.endswith("60 s to end, and 60 s once it is asked to")
+        await adapter.adapter._loop.beat()
+        go.touch()
+        assert (await adapter.outcome()).is_done
+        assert "stopping" not in {told.what for told in adapter.told}
+
+
+async def test_of_the_time_that_the_registry_gives_the_grace_is_a_part(world: World) -> None:
+    async with world.adapting(*shell("exec sleep 1000"), grace_s=10.0) as adapter:
+        await adapter.until("started")
+        adapter.adapter.drain_asked("a new version", 60.0)
+        assert (await adapter.until("leaving")).text.endswith("50 s to end, and 10 s once it is asked to")
+
+
+@pytest.mark.parametrize("is_told_by_heartbeat", [True, False])
+async def test_another_process_that_takes_the_agents_place_ends_its_run(
+    world: World, *, is_told_by_heartbeat: bool
+) -> None:
+    world = await world.leased_for(300.0 if is_told_by_heartbeat else 2.0)
+    async with world.adapting(*shell("echo $$ > pid; exec sleep 1000")) as adapter:
+        await adapter.until("started")
+        pid = await looked("the agent is ready", adapter.workspace() / "pid")
+        async with adapter.client() as second:
+            await second.agents.register(adapter.agent_id, role_id="coder", supersede=True)
+        if is_told_by_heartbeat:
+            await adapter.adapter._loop.beat()
+        failed = await adapter.until("failed")
+        assert (failed.exit_reason, failed.exit_code) == ("lease_expired", -15)
+        assert pid not in warden.processes()
+
+
 async def test_a_second_request_ends_it_at_once(world: World) -> None:
     async with world.adapting(*shell("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")) as adapter:
         await adapter.until("started")

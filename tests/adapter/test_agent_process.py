@@ -161,13 +161,55 @@ async def test_a_warden_that_is_killed_takes_the_agent_with_it(tmp_path: Path) -
     async with running(tmp_path, *python(code)) as process:
         pid_in(tmp_path / "daemon")
         assert process.pid is not None
-        group = {pid for pid, (_, group, _) in warden.processes().items() if group == process.pid}
-        assert len(group) == 2
-        os.kill(warden.processes()[process.pid][0], signal.SIGKILL)
+        watching = warden.processes()[process.pid][0]
+        below = warden.descendants(watching).keys()
+        # Its first process, that one's child, and what has left them both.
+        assert len(below) == 3
+        os.kill(watching, signal.SIGKILL)
         assert await process.wait() == -signal.SIGKILL
         await process.wait_gone()
-        assert not group & warden.processes().keys()
-    os.kill(pid_in(tmp_path / "daemon"), signal.SIGKILL)
+        assert not below & warden.processes().keys()
+
+
+async def test_a_keeper_that_is_killed_takes_the_agent_with_it(tmp_path: Path) -> None:
+    async with running(tmp_path, *python(f"{DAEMON}time.sleep(1000)")) as process:
+        pid_in(tmp_path / "daemon")
+        below = warden.descendants(keeper_of(process)).keys()
+        assert len(below) == 3
+        os.kill(keeper_of(process), signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+        await process.wait_gone()
+        assert not below & warden.processes().keys()
+
+
+async def test_what_outlives_both_is_known_by_its_environment(tmp_path: Path) -> None:
+    marked = {"AGENT_HEALTH_RUN_ID": f"run_of_{tmp_path.name}"}
+    async with running(tmp_path, *python(f"{DAEMON}time.sleep(1000)"), environment=marked) as process:
+        pid_in(tmp_path / "daemon")
+        keeper = keeper_of(process)
+        below = warden.descendants(keeper).keys()
+        # Stopped, none can see the other's end.
+        for pid in (keeper, warden.processes()[process.pid or 0][0]):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (warden.processes()[process.pid or 0][0], keeper):
+            os.kill(pid, signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+        await process.wait_gone()
+        assert not below & warden.processes().keys()
+
+
+async def test_an_agent_that_stops_its_warden_is_ended_all_the_same(tmp_path: Path) -> None:
+    code = "until test -e go; do sleep 0.05; done; kill -STOP $PPID; echo $$ > ready; exec sleep 1000"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        (tmp_path / "go").touch()
+        pid = pid_in(tmp_path / "ready")
+        assert await process.end(30, asyncio.Event())
+        assert not is_alive(pid)
+
+
+def keeper_of(process: AgentProcess) -> int:
+    parents = {pid: parent for pid, (parent, _, _) in warden.processes().items()}
+    return parents[parents[process.pid or 0]]
 
 
 def test_case_25_an_adapter_that_is_killed_leaves_nothing_of_its_agent_behind(tmp_path: Path) -> None:

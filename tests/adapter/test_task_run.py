@@ -108,6 +108,8 @@ async def test_a_run_without_a_result_is_released_and_its_workspace_kept(
     [
         ("echo '[1]' > $OUT", "output.json: expected a JSON object"),
         ("echo '{' > $OUT", "output.json: expected a JSON object"),
+        ("""echo '{"a": NaN}' > $OUT""", "expected finite numbers"),
+        ("""echo '{"a": [{"b": 1e400}]}' > $OUT""", "expected finite numbers"),
         ("head -c 300000 /dev/zero > $OUT", "output.json: expected at most"),
         ("mkfifo $OUT", "output.json: expected a JSON object"),
         ("ln -s /etc/hostname $OUT", "output.json: expected a readable file"),
@@ -254,6 +256,10 @@ async def test_an_agent_that_goes_on_after_that_is_ended(world: World) -> None:
     ) as adapter:
         outcome = await adapter.outcome()
         assert (outcome.end.exit_reason, outcome.exit_code) == ("completed", -15)
+        # People have to look at what it left.
+        assert not outcome.has_result
+        assert (await adapter.until("asked")).workspace == str(adapter.workspace())
+    assert await world.runs() == [("completed", None)]
     assert (await world.now()).status == "handoff"
 
 
@@ -270,7 +276,10 @@ async def test_an_agent_whose_budget_is_gone_is_ended_and_people_are_asked_if_th
         open_tools=opened,
         stops_on_budget=True,
     ) as adapter:
-        assert (await adapter.outcome()).end.exit_reason == "killed"
+        outcome = await adapter.outcome()
+        assert not outcome.has_result
+        assert await world.runs() == [(outcome.end.exit_reason, None)]
+        assert adapter.workspace().is_dir()
     after = await world.now()
     assert (after.status, after.explanation) == ("handoff", BUDGET_GONE)
     assert (await world.client.leases.list()).leases == []

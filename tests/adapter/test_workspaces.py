@@ -72,6 +72,43 @@ def test_a_directory_to_which_others_may_write_is_refused(tmp_path: Path) -> Non
         Workspaces(tmp_path / "file")
 
 
+def test_so_is_one_below_a_directory_to_which_others_may_write(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    above.chmod(0o777)
+    with pytest.raises(InvalidSetting, match=f"{above} has mode 0777"):
+        Workspaces(above / "state" / "runs")
+    (tmp_path / "link").symlink_to(above)
+    with pytest.raises(InvalidSetting, match=f"{above} has mode 0777"):
+        Workspaces(tmp_path / "link" / "runs")
+    # Of a sticky one nobody can take what is another's.
+    above.chmod(0o1777)
+    with Workspaces(above / "state" / "runs"):
+        pass
+
+
+def test_directories_that_are_made_for_it_are_ours_alone(tmp_path: Path) -> None:
+    former = os.umask(0)
+    try:
+        with Workspaces(tmp_path / "a" / "b" / "runs"):
+            pass
+    finally:
+        os.umask(former)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
+def test_so_is_one_that_is_somebody_elses(tmp_path: Path) -> None:
+    above = tmp_path / "theirs"
+    (above / "runs").mkdir(parents=True, mode=0o700)
+    os.chown(above, 12345, 12345)
+    with pytest.raises(InvalidSetting, match="user 12345"):
+        Workspaces(above / "runs")
+    os.chown(above / "runs", 12345, 12345)
+    with pytest.raises(InvalidSetting, match="a directory of ours"):
+        Workspaces(above / "runs")
+
+
 def test_nothing_that_is_no_run_becomes_a_path(places: Workspaces) -> None:
     for name in ("../elsewhere", "run_", "", "run_" + "a" * 27, "RUN_" + "0" * 26):
         with pytest.raises(ValueError, match="no run is called"):
@@ -126,10 +163,9 @@ def test_what_a_link_leads_to_is_never_removed(places: Workspaces, clock: Clock,
     (places.root / OTHER).rmdir()
     (places.root / OTHER).symlink_to(outside)
     clock.at_s += 8 * DAY_S
-    assert places.prune() == 1
+    assert places.prune() == 2
     assert (outside / "file").read_text() == "dear"
-    assert (places.root / OTHER).is_symlink()
-    assert not workspace.path.exists()
+    assert list(places.root.iterdir()) == []
 
 
 def test_what_the_agent_shut_against_its_owner_is_removed(places: Workspaces, clock: Clock) -> None:
@@ -160,10 +196,11 @@ def test_what_lies_too_deep_stays_and_harms_nobody(places: Workspaces, clock: Cl
     assert not (places.root / OTHER).exists()
 
 
-def test_files_of_others_among_them_are_left_alone(places: Workspaces, clock: Clock) -> None:
+@pytest.mark.parametrize("said", ["no JSON", "[" * 8_000, '{"ended_at_s": NaN}', '{"ended_at_s": 1e400}'])
+def test_files_of_others_among_them_are_left_alone(places: Workspaces, clock: Clock, said: str) -> None:
     (places.root / "notes.json").write_text("{}")
     (places.root / f"{RUN}.json").mkdir()
-    (places.root / f"{OTHER}.json").write_text("no JSON")
+    (places.root / f"{OTHER}.json").write_text(said)
     clock.at_s += 8 * DAY_S
     assert places.prune() == 0
     assert (places.root / "notes.json").exists()

@@ -11,6 +11,8 @@ from tests.support.servers import free_port
 
 from agent_health.access import Role
 from agent_health.adapter import warden
+from agent_health.adapter.own_keys import alone_as, own_key_file
+from agent_health.adapter.workspaces import Workspaces
 from agent_health.cli import main
 from agent_health.client import RegistryClient
 from agent_health.task_record import TaskRecord
@@ -55,6 +57,21 @@ def test_how_it_ends_is_its_exit_code(
     assert main(["run", *ONCE, "--wait", "0s", "--", "true"]) == 5
 
 
+def test_two_do_not_live_as_one_agent_with_the_same_workspaces(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    who = ("--agent-id", "coder-twice", "--workspaces", str(tmp_path / "runs"), "--wait", "0s")
+    Workspaces(tmp_path / "runs").__exit__()
+    own_key = own_key_file(tmp_path / "runs", "coder-twice")
+    with alone_as("coder-twice", own_key):
+        assert main(["run", *ONCE, *who, "--", "true"]) == 3
+        err = capfd.readouterr().err
+        assert "--agent-id: expected an agent as which no other adapter runs" in err
+        # Another agent's place is another one's.
+        assert main(["run", *ONCE, *who, "--agent-id", "coder-other", "--", "true"]) == 5
+    assert main(["run", *ONCE, *who, "--", "true"]) == 5
+
+
 def test_json_is_one_object_per_line_and_what_the_command_says_goes_elsewhere(
     at: RegistryServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +100,10 @@ def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
     nowhere = "task_00000000000000000000000000"
     assert main(["run", "--task", nowhere, "--", "true"]) == 1
     assert capfd.readouterr().err.endswith("(task_not_found)\n")
+    of_pool = task_at(at).task_id
+    assert main(["run", "--task", of_pool, "--", "true"]) == 1
+    assert capfd.readouterr().err.endswith("; a task of a pool needs its --pool beside --task\n")
+    assert main(["run", "--task", of_pool, "--pool", "coder", "--", "true"]) == 0
     assert main(["run", *ONCE, "--registry", f"http://127.0.0.1:{free_port()}", "--", "true"]) == 2
     monkeypatch.setenv("AGENT_HEALTH_KEY", "ahk_wrong")
     capfd.readouterr()
@@ -95,7 +116,7 @@ def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
     ("arguments", "said"),
     [
         (["--", "no-such-program"], "COMMAND: expected a program that can be started; got 'no-such-program'"),
-        (["--task", "task_1", "--once", "--", "true"], "--once: expected --task or --once: a task is one"),
+        (["--task", "task_1", "--once", "--", "true"], "--once: expected not to be given with --task"),
         (["--tools", "/absent.yml", "--", "true"], "tools: expected a readable file"),
         (["--workspaces", "/proc/nowhere", "--", "true"], "workspaces: expected a directory"),
         (["--agent-id", "a b", "--", "true"], "agent_id"),

@@ -68,8 +68,8 @@ async def test_case_25_an_adapter_that_is_killed_leaves_no_process_behind_and_it
         granted = adapter.until("started")
         until("the agent is ready", lambda: "ready\n" in adapter.errors)
         below = set(warden.descendants(adapter.process.pid))
-        # The warden, the agent, its child, and what it left behind.
-        assert len(below) == 4
+        # The keeper, the warden, the agent, its child, and what it left behind.
+        assert len(below) == 5
         adapter.process.kill()
         until("nothing is left", lambda: not below & warden.processes().keys())
         await status_is(world, "queued")

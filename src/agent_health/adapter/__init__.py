@@ -3,9 +3,10 @@
     adapter.py         how does it live: as which agent, with which task next, until when?
     task_run.py        how is one task worked at, from its grant to its end?
     agent_process.py   how is an agent's process started, and ended with all that it has started?
-    warden.py          how does none of its processes outlive the run, if the adapter is killed?
+    warden.py          how does none of its processes outlive the run, whoever is killed?
     lease_environment.py  what does the process learn of its lease?
     workspaces.py      where does a run work, and how long is that kept?
+    own_keys.py        where are its own keys, and who lives as which agent here?
     output.py          where does the process's output go?
     telling.py         what is told of all this?
 

@@ -27,7 +27,7 @@ from agent_health.run_end import Stop
 CLAIM_WAIT_SECONDS: Final = 20.0
 """How long one request waits for a task."""
 DRAIN_SECONDS: Final = 120.0
-"""For the task in progress, when the adapter is asked to leave."""
+"""For the task in progress, when the adapter is asked to leave, before it is asked to end."""
 SLACK_SECONDS: Final = 30.0
 """Beyond drain and grace, for the registry to hear how the run ended."""
 PRUNE_EVERY_SECONDS: Final = 86_400.0
@@ -123,10 +123,12 @@ class Adapter:
     # What the registry says, by way of the heartbeat loop.
 
     def drain_asked(self, why: str, timeout_s: float | None) -> None:
-        """Leave; within the time that the registry gives, if it says so."""
+        """Leave; within the time that the registry gives, if it says so: the grace is part of that."""
         if not self._leaves.is_set():
-            self._drain_s = self._drain_s if timeout_s is None else timeout_s
-            rest = "" if self._run is None else f"; {self._run.task_id} has {self._drain_s:g} s to end"
+            grace_s = self._settings.grace_s
+            self._drain_s = self._drain_s if timeout_s is None else max(0.0, timeout_s - grace_s)
+            time = f"{self._drain_s:g} s to end, and {grace_s:g} s once it is asked to"
+            rest = "" if self._run is None else f"; {self._run.task_id} has {time}"
             self._say(What.LEAVING, f"takes no further task: {why}{rest}")
             self._leaves.set()
 
@@ -226,7 +228,7 @@ class Adapter:
 
     async def _leave(self, working: "asyncio.Task[RunOutcome | None]") -> None:
         async def wind_up() -> None:
-            await asyncio.wait({working}, timeout=max(0.0, self._drain_s - self._settings.grace_s))
+            await asyncio.wait({working}, timeout=self._drain_s)
             if not working.done() and self._run is not None:
                 self._run.stop(Stop.DRAIN, "the adapter leaves, and its time is up")
             await asyncio.wait({working})

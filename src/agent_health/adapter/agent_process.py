@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from agent_health.adapter import warden
+from agent_health.adapter.lease_environment import RUN_ID_VARIABLE
 from agent_health.adapter.output import OutputCopy
 from agent_health.errors import CommandFailed
 
@@ -34,8 +35,11 @@ class Job:
 class AgentProcess:
     """An agent's process and all below it, behind its warden."""
 
-    def __init__(self, process: asyncio.subprocess.Process, status: asyncio.StreamReader) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, status: asyncio.StreamReader, run_id: str | None
+    ) -> None:
         self._process = process
+        self._run_id = run_id
         self._status = status
         self._pid: int | None = None
         loop = asyncio.get_running_loop()
@@ -73,7 +77,7 @@ class AgentProcess:
         await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(status), os.fdopen(read_fd, "rb")
         )
-        started = cls(process, status)
+        started = cls(process, status, job.environment.get(RUN_ID_VARIABLE))
         started._tell(_job_line(job))
         try:
             await started._started
@@ -101,6 +105,7 @@ class AgentProcess:
         Returns whether all has ended.
         """
         if not self._is_gone.is_set():
+            self._wake()
             self._tell(warden.ASK)
             gone, hurries = asyncio.ensure_future(self.wait_gone()), asyncio.ensure_future(hurry.wait())
             try:
@@ -112,6 +117,7 @@ class AgentProcess:
 
     async def kill(self) -> bool:
         """Kill all of it; return whether all has ended."""
+        self._wake()
         self._tell(warden.KILL)
         with suppress(TimeoutError):
             async with asyncio.timeout(KILL_SECONDS):
@@ -121,6 +127,13 @@ class AgentProcess:
         await self._process.wait()
         await self._listening
         return True
+
+    def _wake(self) -> None:
+        """Let all of it go on that the agent has stopped, who may have stopped its warden too."""
+        if self._process.returncode is None and not self._is_gone.is_set():
+            for pid in (self._process.pid, *warden.descendants(self._process.pid)):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGCONT)
 
     def _tell(self, what: bytes) -> None:
         assert self._process.stdin is not None  # noqa: S101 - it was asked for
@@ -154,16 +167,31 @@ class AgentProcess:
         self._is_gone.set()
 
     async def _replace_warden(self) -> None:
-        """Kill what is left in the agent's session: the warden was killed, and its end killed the first."""
+        """Kill what can be found of the agent: warden and keeper were killed, and their end killed the first.
+
+        That is its session, and whatever was started with the environment of this run.
+        """
         give_up_s = asyncio.get_running_loop().time() + KILL_SECONDS
         while self._pid is not None and asyncio.get_running_loop().time() < give_up_s:
-            left = [pid for pid, (_, _, session) in warden.processes().items() if session == self._pid]
+            left = [
+                pid
+                for pid, (_, _, session) in warden.processes().items()
+                if session == self._pid or self._is_of_run(pid)
+            ]
             if not left:
                 return
             for pid in left:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(warden.KILL_AGAIN_MS / 1_000)
+
+    def _is_of_run(self, pid: int) -> bool:
+        if self._run_id is None:
+            return False
+        mark = f"{RUN_ID_VARIABLE}={self._run_id}".encode()
+        with suppress(OSError), Path(f"/proc/{pid}/environ").open("rb") as file:
+            return mark in file.read(warden.MAX_JOB_BYTES).split(b"\0")
+        return False
 
 
 def _job_line(job: Job) -> bytes:

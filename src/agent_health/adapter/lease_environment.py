@@ -10,6 +10,9 @@ from agent_health.task_record import TaskGrant
 OURS: Final = "AGENT_HEALTH_"
 """How the names of our variables begin: settings, databases, keys. None of them is handed down."""
 
+RUN_ID_VARIABLE: Final = f"{OURS}RUN_ID"
+"""Of a process that an agent has started, tells of which run it is, unless the agent has taken it away."""
+
 
 class ToolPlace(Protocol):
     """Where an agent asks for tools, and with what."""

@@ -27,6 +27,7 @@ from agent_health.client.registry_errors import RegistryError, is_final
 from agent_health.client.registry_tasks import GrantedTask, HeldRun
 from agent_health.errors import AgentHealthError
 from agent_health.lease_rhythm import next_try_s
+from agent_health.mcp.request_human_help import NAME as HELP_TOOL
 from agent_health.run_end import RunEnd, Stop, Telling, judge_end
 from agent_health.task import ExitReason
 
@@ -85,8 +86,13 @@ class RunOutcome:
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to be looked into."""
+        """Whether it did what it could, and the registry knows."""
         return self.end.is_done and self.was_told
+
+    @property
+    def has_result(self) -> bool:
+        """Whether there is nothing left to be looked into."""
+        return self.end.has_result and self.was_told
 
 
 class TaskRun:
@@ -118,7 +124,7 @@ class TaskRun:
         self._stop: Stop | None = None
         self._why = ""
         self._is_asked = asyncio.Event()
-        self._has_ended_run = False
+        self._written: Telling | None = None
 
     @property
     def task_id(self) -> str:
@@ -160,7 +166,7 @@ class TaskRun:
         finally:
             self._workspaces.finish(
                 workspace,
-                keep=not outcome.is_done,
+                keep=not outcome.has_result,
                 exit_reason=outcome.end.exit_reason,
                 exit_code=outcome.exit_code,
             )
@@ -183,7 +189,7 @@ class TaskRun:
         end = judge_end(
             self._stop,
             exit_code,
-            has_ended_run=self._has_ended_run,
+            written=self._written,
             completes_on_exit=self._settings.completes_on_exit,
         )
         if end.telling is not Telling.COMPLETE:
@@ -229,12 +235,12 @@ class TaskRun:
             await asyncio.wait(
                 {exited, lost, asked}, timeout=self._settings.timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
-            if self._has_ended_run:
+            if self._written is not None:
                 # It has handed its task in, and says good-bye.
                 await asyncio.wait({exited}, timeout=self._settings.grace_s)
             if exited.done():
                 return
-            if self._has_ended_run:
+            if self._written is not None:
                 self.stop(Stop.OVER, f"{self._why}, and goes on")
             elif lost.done():
                 self.stop(_STOPS[lost.result().kind], lost.result().why)
@@ -255,7 +261,7 @@ class TaskRun:
         )
 
     def _ended_by_tool(self, tool: str) -> None:
-        self._has_ended_run = True
+        self._written = Telling.HELP if tool == HELP_TOOL else Telling.COMPLETE
         self._why = f"it has called {tool}"
         self._keeper.let_go()
 
@@ -269,7 +275,7 @@ class TaskRun:
         if untold:
             what, text = What.UNTOLD, f"{outcome.text}; the registry was not told: {untold}"
         else:
-            what, text = What.COMPLETED if outcome.end.is_done else What.FAILED, outcome.text
+            what, text = _told_as(outcome.end), outcome.text
         self._say(what, text, outcome, workspace)
         return replace(outcome, was_told=not untold)
 
@@ -330,6 +336,12 @@ def ended_with(exit_code: int) -> str:
     with suppress(ValueError):
         return f"it was ended by {signal.Signals(-exit_code).name}"
     return f"it was ended by signal {-exit_code}"
+
+
+def _told_as(end: RunEnd) -> What:
+    if not end.is_done:
+        return What.FAILED
+    return What.ASKED if end.asks_people else What.COMPLETED
 
 
 def _not_started(text: str) -> RunOutcome:

@@ -17,6 +17,8 @@ class What(StrEnum):
     STOPPING = "stopping"
     """The agent's process is asked to end, and why."""
     COMPLETED = "completed"
+    ASKED = "asked"
+    """A run ended in asking people for help, who have its task now."""
     FAILED = "failed"
     """A run ended without a result; what becomes of its task is the registry's."""
     UNTOLD = "untold"

@@ -4,8 +4,12 @@ A small program between the two, started by its path and standing on the standar
 the agent starts is below it, also what forks away from its parents (PR_SET_CHILD_SUBREAPER). It ends them
 all when it is told to, and at once when the adapter is gone: then the pipe from it is at its end.
 
+An agent may kill it. Above it is a keeper, which does nothing but kill what is left when a warden was killed;
+and when it is the keeper who was, the warden kills all. Each has a group of its own.
+
     adapter -> warden   one line of JSON (`Job`), then T: ask all to end, K: kill all
     warden -> adapter   `started PID` or `failed ERRNO`, `exited CODE`, `gone`; then its end
+    keeper -> adapter   `gone`, once nothing is left of the warden either
 """
 
 import ctypes
@@ -75,38 +79,33 @@ def descendants(of: int) -> dict[int, int]:
 class Warden:
     """Watches over one agent's processes."""
 
-    def __init__(self, job: dict[str, Any], status_fd: int) -> None:
+    def __init__(self, job: dict[str, Any], status_fd: int, keeper: int) -> None:
         self._job = job
         self._status_fd = status_fd
+        self._keeper = keeper
         self._pid = 0
         self._is_killing = False
         self._has_ended = False
 
     def run(self) -> None:
         """Start the agent; return once nothing of it is left."""
-        woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-        # The group's leader is the agent's: what is meant for us comes through the pipe.
-        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
-        prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+        woken = _be_woken()
         if not self._start():
             return
         poll = select.poll()
         poll.register(_CONTROL_FD, select.POLLIN)
         poll.register(woken, select.POLLIN)
         while self._reap():
+            if os.getppid() != self._keeper:
+                self._is_killing = True
+            if self._is_killing:
+                self._signal_all(signal.SIGKILL)
             ready = dict(poll.poll(KILL_AGAIN_MS if self._is_killing else None))
             if woken in ready:
                 os.read(woken, 4096)
             if _CONTROL_FD in ready and not self._obey():
                 poll.unregister(_CONTROL_FD)
-            if os.getppid() != self._job["adapter"]:
-                self._is_killing = True
-            if self._is_killing:
-                self._signal_all(signal.SIGKILL)
-        self._say("gone")
+        _say(self._status_fd, "gone")
 
     def _start(self) -> bool:
         failed_read, failed_write = os.pipe2(os.O_CLOEXEC)
@@ -115,16 +114,13 @@ class Warden:
         if self._pid == 0:
             _become_agent(self._job, warden, failed_write)
         os.close(failed_write)
-        # Whoever reads what the agent says sees its end when the agent's processes are gone.
-        nothing = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)
+        _drop_output()
         failure = os.read(failed_read, 16)
         if failure:
             os.waitpid(self._pid, 0)
-            self._say(f"failed {int(failure)}")
+            _say(self._status_fd, f"failed {int(failure)}")
             return False
-        self._say(f"started {self._pid}")
+        _say(self._status_fd, f"started {self._pid}")
         return True
 
     def _reap(self) -> bool:
@@ -138,7 +134,7 @@ class Warden:
                 return True
             if pid == self._pid:
                 self._has_ended = True
-                self._say(f"exited {os.waitstatus_to_exitcode(status)}")
+                _say(self._status_fd, f"exited {os.waitstatus_to_exitcode(status)}")
 
     def _obey(self) -> bool:
         """Do what the adapter says; return False when it will not say anything any more."""
@@ -161,9 +157,49 @@ class Warden:
                 with suppress(OSError):
                     os.kill(pid, number)
 
-    def _say(self, line: str) -> None:
-        with suppress(OSError):
-            os.write(self._status_fd, f"{line}\n".encode())
+
+def keep(warden: int, adapter: int, status_fd: int) -> None:
+    """Return once nothing of a warden is left; kill what it leaves, and all once the adapter is gone."""
+    woken = _be_woken()
+    poll = select.poll()
+    poll.register(woken, select.POLLIN)
+    has_ended = False
+    with suppress(ChildProcessError):
+        while True:
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                has_ended |= pid == warden
+            is_killing = has_ended or os.getppid() != adapter
+            if is_killing:
+                for pid in descendants(os.getpid()):
+                    with suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
+            if poll.poll(KILL_AGAIN_MS if is_killing else None):
+                os.read(woken, 4096)
+    _say(status_fd, "gone")
+
+
+def _be_woken() -> int:
+    """Take in whoever loses its parent below us, and hear of our own one's end; return what wakes us."""
+    woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    # The group's leader is the agent's: what is meant for us comes through the pipe.
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+    return woken
+
+
+def _drop_output() -> None:
+    """Let whoever reads what the agent says see its end when the agent's processes are gone."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 1)
+    os.dup2(nothing, 2)
+
+
+def _say(status_fd: int, line: str) -> None:
+    with suppress(OSError):
+        os.write(status_fd, f"{line}\n".encode())
 
 
 def _become_agent(job: dict[str, Any], warden: int, failed_fd: int) -> NoReturn:
@@ -207,13 +243,23 @@ def _read_job() -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """Be the warden of one run."""
+    """Be the keeper of one run's warden."""
     status_fd = int(sys.argv[STATUS_FD_AT])
     os.set_inheritable(status_fd, False)  # noqa: FBT003 - has no name
     os.setsid()
     job = _read_job()
-    if job is not None:
-        Warden(job, status_fd).run()
+    if job is None:
+        return
+    keeper = os.getpid()
+    # First, or what is left of a warden that ends right after its start would be nobody's.
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    warden = os.fork()
+    if warden == 0:
+        os.setsid()
+        Warden(job, status_fd, keeper).run()
+        return
+    _drop_output()
+    keep(warden, job["adapter"], status_fd)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ living run is never taken for one that was left behind.
 
 import fcntl
 import json
+import math
 import os
 import re
 import stat
@@ -105,16 +106,16 @@ class Workspaces:
         self.root = root.absolute()
         self._wall_s = wall_s
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for missing in _missing(self.root):
+                missing.mkdir(mode=0o700, exist_ok=True)
             self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             expected = f"a directory that can be made and read ({error.strerror})"
             raise InvalidSetting("workspaces", str(root), expected) from None
-        if os.fstat(self._fd).st_mode & _OTHERS_MAY_WRITE:
+        expected = _not_ours_alone(self._fd, self.root)
+        if expected:
             os.close(self._fd)
-            raise InvalidSetting(
-                "workspaces", str(root), "a directory to which nobody else may write (chmod 700)"
-            )
+            raise InvalidSetting("workspaces", str(root), expected)
 
     def __enter__(self) -> Self:
         return self
@@ -172,7 +173,7 @@ class Workspaces:
                 return False
             note, now_s = _read_note(note_fd), self._wall_s()
             ended_at_s = note.get("ended_at_s")
-            if not isinstance(ended_at_s, int | float):
+            if not isinstance(ended_at_s, int | float) or not math.isfinite(ended_at_s):
                 _write_note(note_fd, {**note, "run_id": run_id, "exit_reason": None, "ended_at_s": now_s})
             elif now_s - ended_at_s > keep_s:
                 return self._remove(run_id)
@@ -199,9 +200,11 @@ class Workspaces:
     def _remove(self, run_id: str) -> bool:
         """Remove a workspace, never what a link in it leads to; False if something of it stays."""
         with suppress(FileNotFoundError):
-            if not stat.S_ISDIR(os.stat(run_id, dir_fd=self._fd, follow_symlinks=False).st_mode):
-                return False
-            _remove_tree(self._fd, run_id, MAX_DEPTH)
+            if stat.S_ISDIR(os.stat(run_id, dir_fd=self._fd, follow_symlinks=False).st_mode):
+                _remove_tree(self._fd, run_id, MAX_DEPTH)
+            else:
+                # The agent has put a link, or whatever else, in its place.
+                os.unlink(run_id, dir_fd=self._fd)
         try:
             os.stat(run_id, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -209,6 +212,30 @@ class Workspaces:
                 os.unlink(run_id + _NOTE, dir_fd=self._fd)
             return True
         return False
+
+
+def _missing(path: Path) -> list[Path]:
+    """Return which directories are to be made for one to be there, the outermost first."""
+    return [one for one in (*reversed(path.parents), path) if not one.exists()]
+
+
+def _not_ours_alone(fd: int, root: Path) -> str:
+    """Say what is expected of a directory that is open, if anybody else could put another in its place.
+
+    Who may write to a directory above it can; unless that is sticky, as /tmp is.
+    """
+    found = os.fstat(fd)
+    if found.st_mode & _OTHERS_MAY_WRITE or found.st_uid not in {0, os.geteuid()}:
+        return "a directory of ours to which nobody else may write (chmod 700)"
+    for above in root.resolve().parents:
+        found = above.stat()
+        is_open = found.st_mode & _OTHERS_MAY_WRITE and not found.st_mode & stat.S_ISVTX
+        if is_open or found.st_uid not in {0, os.geteuid()}:
+            return (
+                f"a directory below such as are root's or ours, and to which nobody else may write; "
+                f"{above} has mode {stat.S_IMODE(found.st_mode):04o} and user {found.st_uid}"
+            )
+    return ""
 
 
 def _remove_tree(parent_fd: int, name: str, depth: int) -> None:
@@ -248,6 +275,6 @@ def _write_note(fd: int, note: dict[str, Any]) -> None:
 def _read_note(fd: int) -> dict[str, Any]:
     try:
         read = json.loads(os.pread(fd, _MAX_NOTE_BYTES, 0))
-    except ValueError:
+    except (ValueError, RecursionError):
         read = None
     return read if isinstance(read, dict) else {}

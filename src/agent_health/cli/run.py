@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -29,17 +30,18 @@ from agent_health.errors import InvalidSetting
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from agent_health.adapter.adapter import Adapter
+    from agent_health.adapter.adapter import Adapter, Wanted
     from agent_health.adapter.held_work import HeldWork
     from agent_health.adapter.task_run import OpenTools, RunOutcome
     from agent_health.adapter.tool_proxy import OpenProxy
+    from agent_health.client.registry_errors import RegistryError
 
 EXIT_NO_RESULT: Final = 4
 """The run ended, and not with a result that the registry took."""
 EXIT_NO_TASK: Final = 5
 """None came in time."""
-OWN_KEYS: Final = "own-keys"
-"""The directory, among the workspaces, of keys that the registry told its agents."""
+UNPROCESSABLE: Final = 422
+"""What the registry answers to who wants a task that is not for it."""
 
 
 def run(
@@ -48,7 +50,8 @@ def run(
     ],
     *,
     task: Annotated[
-        str | None, typer.Option("--task", metavar="TASK_ID", help="This task and no other, and then end.")
+        str | None,
+        typer.Option("--task", metavar="TASK_ID", help="This one and then end; of a pool: with --pool."),
     ] = None,
     pool: Annotated[
         str | None, typer.Option("--pool", metavar="ROLE", help="Tasks of this pool, which the agent joins.")
@@ -99,7 +102,7 @@ def run(
             "--drain-timeout",
             metavar="DURATION",
             parser=read_duration,
-            help="For the task in progress when this is asked to end; else 120s.",
+            help="For the task in progress when this is asked to end, before --grace; else 120s.",
         ),
     ] = None,
     tools: Annotated[
@@ -124,8 +127,9 @@ def run(
 
     The registry knows it as an agent: it is registered, beats, and drains on SIGTERM. Each task that it gets
     is worked at by one COMMAND, in a process group of its own, with the lease in AGENT_HEALTH_LEASE and the
-    like, until it ends, the lease is lost, or its time is up. Nothing of it goes on afterwards, not even if
-    this program is killed. Its output goes to ours; lines about runs go to standard error.
+    like, until it ends, the lease is lost, or its time is up. What it started is ended with it, even if this
+    program is killed; docs/adapter.md tells what an agent that kills its watchers may leave. Its output
+    goes to ours; lines about runs go to standard error.
 
     The key may be the agent's own, or one that may register it: then the own one is kept among the
     workspaces. See docs/adapter.md.
@@ -134,7 +138,7 @@ def run(
     Examples:
       agent-health run --agent-id coder-1 --pool coder --key-file key -- ./agent.sh
       agent-health run --pool coder --once --wait 0s --timeout 1h -- python agent.py
-      agent-health run --task task_01jd8w3q5t6v7x9zabcdefghjk --in-workspace -- opencode run
+      agent-health run --task task_01jd8w3q5t6v7x9zabcdefghjk --pool coder -- opencode run
 
     \b
     Exit codes:
@@ -144,8 +148,8 @@ def run(
 
     \b
     Keys of --json, one object per line on standard output (the agent's output then goes to standard error):
-      at    when   what  registered, waiting, granted, started, stopping, completed, failed, untold,
-                         registry, tools, pruned, leaving or left
+      at    when   what  registered, waiting, granted, started, stopping, completed, asked, failed,
+                         untold, registry, tools, pruned, leaving or left
       text  for people   task_id   run_id   fencing_token   exit_reason   exit_code   workspace
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not sys.platform.startswith("linux"):
@@ -153,12 +157,13 @@ def run(
             "platform", sys.platform, "Linux, whose kernel says which processes are an agent's"
         )
     if task is not None and once:
-        raise InvalidSetting("--once", None, "--task or --once: a task is one")
+        raise InvalidSetting("--once", None, "not to be given with --task, which is one task already")
     # aiohttp takes 200 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
     from agent_health.adapter import warden  # noqa: PLC0415
-    from agent_health.adapter.adapter import DRAIN_SECONDS, Adapter, Wanted  # noqa: PLC0415
+    from agent_health.adapter.adapter import DRAIN_SECONDS, SLACK_SECONDS, Adapter, Wanted  # noqa: PLC0415
+    from agent_health.adapter.own_keys import alone_as, forget, own_key_file  # noqa: PLC0415
     from agent_health.adapter.task_run import GRACE_SECONDS, RunSettings  # noqa: PLC0415
     from agent_health.adapter.workspaces import KEEP_SECONDS, Workspaces  # noqa: PLC0415
     from agent_health.agent.own_key import AgentKeys  # noqa: PLC0415
@@ -168,6 +173,8 @@ def run(
     from agent_health.client import RegistryClient  # noqa: PLC0415
     from agent_health.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
 
+    grace_s = GRACE_SECONDS if grace is None else grace
+    drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout
     found = _found(command)
     open_tools, hidden = _tools(tools)
     named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
@@ -176,14 +183,16 @@ def run(
         role_id=pool,
         capabilities=tuple(capability or ()),
         capacity=1,
-        drain_timeout_seconds=drain_timeout,
+        # What the registry gives an agent that drains is for all of it.
+        drain_timeout_seconds=drain_s + grace_s + SLACK_SECONDS,
     )
-    grace_s = GRACE_SECONDS if grace is None else grace
-    drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout
     tell = teller(as_json=as_json)
     warden.hide_memory()
-    with Workspaces(workspaces or _usual_workspaces(os.environ)) as places, logging_to(tell):
-        own_key = _own_key_file(places.root, profile.agent_id)
+    with ExitStack() as stack:
+        places = stack.enter_context(Workspaces(workspaces or _usual_workspaces(os.environ)))
+        stack.enter_context(logging_to(tell))
+        own_key = own_key_file(places.root, profile.agent_id)
+        stack.enter_context(alone_as(profile.agent_id, own_key))
         keys = AgentKeys(key=_given_key(key_file, own_key), key_file=own_key, environment={})
         place = Place(profile, keys, registry, allow_plain_http=allow_plain_http)
         wanted = Wanted(task_id=task, role_id=pool, is_once=once or task is not None, wait_s=wait)
@@ -218,12 +227,14 @@ def run(
             outcome = asyncio.run(live())
         except RegistryError as error:
             code = f" ({error.code})" if error.code else ""
-            sys.stderr.write(f"agent-health: {printable(str(error))}{printable(code)}\n")
+            sys.stderr.write(
+                f"agent-health: {printable(str(error))}{printable(code)}{_hint(error, wanted)}\n"
+            )
             return EXIT_REFUSED if isinstance(error, RegistryRefusal) else EXIT_UNREACHABLE
         finally:
             if agent_id is None:
                 # Nobody comes back as an agent whose name was made up.
-                own_key.unlink(missing_ok=True)
+                forget(own_key)
     return _exit_code(outcome, wanted_one=wanted.is_once, waits=wait is not None)
 
 
@@ -247,7 +258,7 @@ def _tools(file: Path | None) -> "tuple[OpenTools | None, set[str]]":
 def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -> int:
     if outcome is None:
         return EXIT_NO_TASK if waits else 0
-    failed = not outcome.is_done if wanted_one else not outcome.could_start
+    failed = not outcome.has_result if wanted_one else not outcome.could_start
     return EXIT_NO_RESULT if failed else 0
 
 
@@ -265,15 +276,11 @@ def _usual_workspaces(environment: Mapping[str, str]) -> Path:
     return home / "agent-health" / "runs"
 
 
-def _own_key_file(root: Path, agent_id: str) -> Path:
-    directory = root / OWN_KEYS
-    try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise InvalidSetting(
-            "--workspaces", str(root), f"a directory to write to ({error.strerror})"
-        ) from None
-    return directory / f"{agent_id}.key"
+def _hint(error: "RegistryError", wanted: "Wanted") -> str:
+    """Say what may be missing: only the registry knows of which pool a task is."""
+    if error.status != UNPROCESSABLE or wanted.task_id is None or wanted.role_id is not None:
+        return ""
+    return "; a task of a pool needs its --pool beside --task"
 
 
 def _given_key(key_file: Path | None, own_key: Path) -> str | None:

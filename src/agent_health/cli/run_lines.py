@@ -14,6 +14,8 @@ from agent_health.cli.terminal import printable
 
 _OF_TOOLS: Final = ("agent_health.adapter.tools", "agent_health.mcp", "mcp", "uvicorn", "httpx2")
 """The loggers of what offers tools to an agent."""
+_KEPT: Final = frozenset({What.ASKED, What.FAILED, What.UNTOLD})
+"""What is told of runs whose workspace stays."""
 
 
 def teller(*, as_json: bool) -> Tell:
@@ -78,5 +80,5 @@ def _json_line(at: str, told: Told) -> str:
 def _line(at: str, told: Told) -> str:
     whose = "" if told.task_id is None else f"{printable(told.task_id)}: "
     why = "" if told.exit_reason is None else f" ({told.exit_reason})"
-    kept = f"; kept: {printable(told.workspace)}" if told.what is What.FAILED and told.workspace else ""
+    kept = f"; kept: {printable(told.workspace)}" if told.what in _KEPT and told.workspace else ""
     return f"{at}  {told.what:<10}  {whose}{printable(told.text)}{why}{kept}\n"
