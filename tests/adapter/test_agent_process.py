@@ -179,7 +179,8 @@ async def test_a_keeper_that_is_killed_takes_the_agent_with_it(tmp_path: Path) -
         os.kill(keeper_of(process), signal.SIGKILL)
         assert await process.wait() == -signal.SIGKILL
         await process.wait_gone()
-        assert not below & warden.processes().keys()
+        # The warden says so last of all, and has to end yet.
+        until("nothing is left", lambda: not below & warden.processes().keys())
 
 
 async def test_what_outlives_both_is_known_by_its_environment(tmp_path: Path) -> None:
@@ -205,6 +206,16 @@ async def test_an_agent_that_stops_its_warden_is_ended_all_the_same(tmp_path: Pa
         pid = pid_in(tmp_path / "ready")
         assert await process.end(30, asyncio.Event())
         assert not is_alive(pid)
+
+
+async def test_one_that_is_not_known_to_have_begun_in_time_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.adapter.agent_process.START_SECONDS", 0)
+    with pytest.raises(CommandFailed, match="it has not begun within 0 s"):
+        async with running(tmp_path, "sleep", "1000"):
+            pass
+    assert not warden.descendants(os.getpid())
 
 
 def keeper_of(process: AgentProcess) -> int:

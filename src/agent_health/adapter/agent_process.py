@@ -16,6 +16,8 @@ from agent_health.adapter.lease_environment import RUN_ID_VARIABLE
 from agent_health.adapter.output import OutputCopy
 from agent_health.errors import CommandFailed
 
+START_SECONDS: Final = 60.0
+"""For its first process to begin; an agent may stop its warden before that is told."""
 KILL_SECONDS: Final = 10.0
 """For the kernel, to end processes that were killed; who is stuck in it is left to the warden."""
 _MAX_STATUS_BYTES: Final = 4096
@@ -80,7 +82,11 @@ class AgentProcess:
         started = cls(process, status, job.environment.get(RUN_ID_VARIABLE))
         started._tell(_job_line(job))
         try:
-            await started._started
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.shield(started._started)
+        except TimeoutError:
+            await started.kill()
+            raise CommandFailed(f"it has not begun within {START_SECONDS:g} s") from None
         except BaseException:
             await started.kill()
             raise

@@ -232,13 +232,17 @@ def _bytes(text: str) -> bytes:
 
 
 def _read_job() -> dict[str, Any] | None:
+    """Return what is to be started; None if it is over before it has begun."""
     read = b""
-    while not read.endswith(b"\n") and len(read) < MAX_JOB_BYTES:
+    while b"\n" not in read and len(read) < MAX_JOB_BYTES:
         piece = os.read(_CONTROL_FD, 65_536)
         if not piece:
             return None
         read += piece
-    job: dict[str, Any] = json.loads(read)
+    written, _, asked = read.partition(b"\n")
+    if asked:
+        return None
+    job: dict[str, Any] = json.loads(written)
     return job
 
 
