@@ -118,6 +118,7 @@ def test_of_one_key_the_last_sessions_are_kept(sample: Sample) -> None:
         {"token": "é"},
         {"origin": "https://elsewhere.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],
@@ -157,3 +158,8 @@ def test_too_many_logins_are_put_off(tmp_path_factory: pytest.TempPathFactory) -
 def test_what_is_no_form_is_refused(sample: Sample, body: bytes, status: int) -> None:
     visitor = sample.visitor()
     assert visitor._ask("POST", "/login", body, {"origin": visitor.url}).status == status
+
+
+@pytest.mark.parametrize("host", ["[", "a b", "::", "agent.example:x", ""])
+def test_pages_ask_nothing_of_the_host_that_is_named(sample: Sample, host: str) -> None:
+    assert sample.visitor().get("/login", host=host).status == 200
