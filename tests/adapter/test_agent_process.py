@@ -212,10 +212,11 @@ async def test_one_that_is_not_known_to_have_begun_in_time_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent_health.adapter.agent_process.START_SECONDS", 0)
+    before = warden.descendants(os.getpid()).keys()
     with pytest.raises(CommandFailed, match="it has not begun within 0 s"):
         async with running(tmp_path, "sleep", "1000"):
             pass
-    assert not warden.descendants(os.getpid())
+    assert not warden.descendants(os.getpid()).keys() - before
 
 
 def keeper_of(process: AgentProcess) -> int:

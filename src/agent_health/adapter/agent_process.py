@@ -81,6 +81,8 @@ class AgentProcess:
         )
         started = cls(process, status, job.environment.get(RUN_ID_VARIABLE))
         started._tell(_job_line(job))
+        # Retrieved, so that nobody is told of what was given up.
+        started._started.add_done_callback(asyncio.Future.exception)
         try:
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.shield(started._started)
