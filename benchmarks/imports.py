@@ -32,7 +32,11 @@ COMMANDS: dict[str, Sequence[str]] = {
     MIDDLEWARE: (sys.executable, "-c", "import agent_health.middleware"),
     "import starlette.applications": (sys.executable, "-c", "import starlette.applications"),
     "import aiohttp": (sys.executable, "-c", "import aiohttp"),
-    "import agent_health.client": (sys.executable, "-c", "import agent_health.client"),
+    "import agent_health.client": (
+        sys.executable,
+        "-c",
+        "from agent_health.client import fetch_health",
+    ),
     HELP: (str(COMMAND_LINE), "--help"),
 }
 

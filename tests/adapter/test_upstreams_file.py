@@ -124,7 +124,7 @@ def test_a_file_says_which_servers_offer_what_at_which_price(directory: Path) ->
         ("    offer_all: true\n", "", 11, "docs: expected offer_all and price together"),
         ("    price: {tokens_per_call: 10}\n", "", 11, "docs: expected offer_all and price together"),
         ("MY_KEY}", "NO_KEY}", 7, "search/environment/SEARCH_KEY/variable: expected one that is set: NO_KEY"),
-        ("docs.key", "no.key", 14, "docs/headers/Authorization/file: expected one that can be read"),
+        ("docs.key", "no.key", 14, "docs/headers/Authorization/file: expected a readable file (No such"),
         ("{variable: MY_KEY}", "{}", 7, "search/environment/SEARCH_KEY: expected exactly one of"),
         ("{variable: MY_KEY}", "s3cret", 7, "search/environment/SEARCH_KEY: expected a mapping"),
         ("  docs:", "  Docs:", 11, "Docs: expected 1 to 32 lower-case letters"),
@@ -162,9 +162,22 @@ def test_a_secret_is_one_line_of_ascii_and_never_shown(directory: Path) -> None:
     assert "docs/headers/Authorization" in told
     assert "two" not in told
     (directory / "docs.key").write_bytes(b"x" * 9_000)
-    assert "expected one with 1 to 8192 bytes" in reading(directory, GOOD)
+    assert "expected a file of at most 8192 bytes" in reading(directory, GOOD)
+    (directory / "docs.key").write_text("\n")
+    assert "expected one that is not empty" in reading(directory, GOOD)
     with pytest.raises(InvalidSetting, match="expected one that is set: X"):
         secret_of(Source(variable="X"), {})
+
+
+def test_a_secret_that_others_may_read_is_used_and_complained_of_once(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (directory / "docs.key").chmod(0o640)
+    for _ in range(2):
+        assert secret_of(Source(file=directory / "docs.key"), {}) == "t0ken"
+    file = directory / "docs.key"
+    told = f"the secret in {file} is open to others (mode 0640): chmod 600 {file}"
+    assert [record.getMessage() for record in caplog.records] == [told]
 
 
 def test_a_program_with_a_slash_is_looked_for_where_it_is_started(directory: Path) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_health.agent.own_key import KEY_VARIABLE, MAX_KEY_FILE_BYTES, AgentKeys, registry_url
+from agent_health.agent.own_key import AgentKeys, registry_url
+from agent_health.client.secret_file import MAX_SECRET_BYTES
+from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import InvalidSetting
 
 
@@ -69,7 +71,7 @@ def test_no_key_and_what_is_none_are_refused_without_showing_it(tmp_path: Path) 
         AgentKeys(key="two words", environment={})
     assert "two words" not in str(wrong.value)
     file = tmp_path / "a.key"
-    file.write_text("x" * (MAX_KEY_FILE_BYTES + 1))
+    file.write_text("x" * (MAX_SECRET_BYTES + 1))
     file.chmod(0o600)
     with pytest.raises(InvalidSetting, match="at most 8192 bytes"):
         AgentKeys(key_file=file, environment={})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.support.registry_server import ADMIN_KEY, RegistryServer, registry_server
 
-from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
+from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 
 
 @pytest.fixture

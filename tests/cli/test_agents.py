@@ -14,8 +14,8 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 
 from agent_health.access import Role
 from agent_health.cli import main
-from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
 from agent_health.client import RegistryClient
+from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.target import target_id
 
 EVIL = "\x1b]0;owned\x07\u202e\x7f\n"

@@ -13,7 +13,7 @@ from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import RegistryServer
 
 from agent_health.cli import main
-from agent_health.cli.registry_access import KEY_VARIABLE
+from agent_health.client.variables import KEY_VARIABLE
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "census.schema.json").read_text())
 ALLOW = ("--allow-network", "127.0.0.0/8")

@@ -18,7 +18,7 @@ from agent_health.cli.crawl import ended
 from agent_health.cli.crawl_home import open_local_home
 from agent_health.cli.crawl_run import Crawl, Crawled, stopped_by_signals
 from agent_health.cli.local_ledger import LocalLedger
-from agent_health.cli.registry_access import KEY_VARIABLE
+from agent_health.client.variables import KEY_VARIABLE
 from agent_health.observation import ResultClass
 from agent_health.prober.definition_file import read_definition, read_definition_file
 from agent_health.storage import agents

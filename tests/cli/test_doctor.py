@@ -13,7 +13,7 @@ from tests.support.registry_server import KEYS, registry_server
 
 from agent_health.access import Role, key_of
 from agent_health.cli import examination, main
-from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
+from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 
 
 @pytest.fixture(autouse=True)

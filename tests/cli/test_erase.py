@@ -8,7 +8,7 @@ from tests.support.registry_server import KEYS, RegistryServer
 
 from agent_health.access import Role
 from agent_health.cli import main
-from agent_health.cli.registry_access import KEY_VARIABLE
+from agent_health.client.variables import KEY_VARIABLE
 
 Captured = pytest.CaptureFixture[str]
 

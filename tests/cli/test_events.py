@@ -19,9 +19,9 @@ from tests.support.registry_server import KEYS, RegistryServer
 from agent_health.access import Role
 from agent_health.cli import main
 from agent_health.cli.events import told
-from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
 from agent_health.client import RegistryClient
 from agent_health.client.registry_events import LoggedEvent
+from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 
 Captured = pytest.CaptureFixture[str]
 

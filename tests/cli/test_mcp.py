@@ -7,7 +7,7 @@ import pytest
 
 from agent_health.cli import main
 from agent_health.cli.mcp import TOKEN_VARIABLE
-from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
+from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
 from agent_health.activity.opencode import PASSWORD_VARIABLE
 from agent_health.cli import main
-from agent_health.cli.registry_access import KEY_VARIABLE
 from agent_health.client import RegistryClient
+from agent_health.client.variables import KEY_VARIABLE
 
 PROGRAM = "import sys; from agent_health.cli import main; sys.exit(main())"
 

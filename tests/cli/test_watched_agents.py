@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agent_health.cli import watched_agents
-from agent_health.cli.registry_access import KEY_VARIABLE
 from agent_health.cli.watched_agents import read_watched
+from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import InvalidSetting
 
 

@@ -21,9 +21,9 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, regis
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS, Server, serving, until
 
 from agent_health.access import Role
-from agent_health.agent.own_key import KEY_VARIABLE, URL_VARIABLE
 from agent_health.agent_record import AgentRecord
 from agent_health.client import RegistryClient
+from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.lifecycle import Status
 
 pytestmark = pytest.mark.fault

@@ -20,8 +20,8 @@ from tests.support.hostile_server import CARD_PATH, HostileServer, Reply, as_jso
 from tests.support.registry_server import KEYS, registry_server
 
 from agent_health.access import Role
-from agent_health.cli.registry_access import KEY_VARIABLE
 from agent_health.client import RegistryClient
+from agent_health.client.variables import KEY_VARIABLE
 from agent_health.observation import ResultClass
 
 HOSTS = 12

@@ -12,7 +12,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from agent_health.cli.registry_access import KEY_VARIABLE, URL_VARIABLE
+from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 
 COMMAND = ("-c", "import sys; from agent_health.cli import main; sys.exit(main())", "mcp")
 

@@ -1,19 +1,21 @@
 """How is a tools file read, and what is wrong with it, on which line?"""
 
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from agent_health.adapter.upstreams import FORMS, Source, Upstreams
+from agent_health.client.secret_file import read_secret
 from agent_health.errors import FileFault, InvalidSetting, InvalidTools
 from agent_health.mcp.task_tools import TASK_TOOLS
 from agent_health.yaml_document import MAX_FILE_BYTES, YamlDocument
 
-MAX_SECRET_BYTES = 8_192
+_log = logging.getLogger("agent_health.adapter.tools")
 
 
 def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> Upstreams:
@@ -59,15 +61,16 @@ def secret_of(source: Source, environment: Mapping[str, str] = os.environ) -> st
 
 
 def _secret_in(file: Path) -> str:
-    try:
-        with file.open("rb") as opened:
-            content = opened.read(MAX_SECRET_BYTES + 1)
-    except OSError as error:
-        raise InvalidSetting("file", None, f"one that can be read: {file} ({error.strerror})") from None
-    secret = content.decode("utf-8", "replace").strip()
-    if not secret or len(content) > MAX_SECRET_BYTES:
-        raise InvalidSetting("file", None, f"one with 1 to {MAX_SECRET_BYTES} bytes: {file}")
+    secret = read_secret(file, "file", "secret", _warn)
+    if not secret:
+        raise InvalidSetting("file", str(file), "one that is not empty")
     return secret
+
+
+@cache
+def _warn(complaint: str) -> None:
+    """Say it once, however often a server is started."""
+    _log.warning("%s", complaint)
 
 
 def _placed(read: Upstreams, directory: Path) -> Upstreams:
@@ -102,7 +105,8 @@ def _secret_faults(
                     secret_of(source, environment)
                 except InvalidSetting as error:
                     place = ("upstreams", name, member, key, error.name)
-                    yield from document.refused(place, f"expected {error.expected}").faults
+                    got = "" if error.given is None else f"; got {error.given}"
+                    yield from document.refused(place, f"expected {error.expected}{got}").faults
 
 
 def _program_faults(document: YamlDocument, read: Upstreams) -> Iterator[FileFault]:

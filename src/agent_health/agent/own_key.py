@@ -7,19 +7,14 @@ a former life of it. Whoever does not keep it cannot come back: an enrolling key
 import logging
 import os
 import secrets
-import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from agent_health.client.registry_connection import check_key
+from agent_health.client.secret_file import find_secret
+from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.errors import InvalidSetting
 
-KEY_VARIABLE: Final = "AGENT_HEALTH_KEY"
-URL_VARIABLE: Final = "AGENT_HEALTH_REGISTRY"
-MAX_KEY_FILE_BYTES: Final = 8192
-
-_NOT_THE_OWNERS = 0o077
 _log = logging.getLogger("agent_health.agent")
 
 
@@ -74,21 +69,7 @@ class AgentKeys:
     def _kept(self) -> str | None:
         if self._file is None:
             return None
-        try:
-            with self._file.open("rb") as opened:
-                found = os.fstat(opened.fileno())
-                content = opened.read(MAX_KEY_FILE_BYTES + 1)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise InvalidSetting("key_file", str(self._file), f"a readable file ({error.strerror})") from None
-        if len(content) > MAX_KEY_FILE_BYTES:
-            raise InvalidSetting("key_file", str(self._file), f"a file of at most {MAX_KEY_FILE_BYTES} bytes")
-        if stat.S_ISREG(found.st_mode) and found.st_mode & _NOT_THE_OWNERS:
-            _log.warning(
-                "the key in %s is open to others (mode %04o): chmod 600", self._file, found.st_mode & 0o7777
-            )
-        kept = content.decode("ascii", "replace").strip() or None
+        kept = find_secret(self._file, "key_file", "key", _log.warning) or None
         check_key(kept)
         # It does not change but by us, and is asked for with every call.
         self._own = kept

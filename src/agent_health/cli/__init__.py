@@ -49,7 +49,7 @@
     server_database.py  how does a command reach the database itself, without a server?
     duration.py         how is a duration written on the command line?
     registry_access.py  how does a command ask the registry, and how does it end?
-    secret_file.py      how is a key or a token read from a file?
+    secret_file.py      how does a command read a key or a token from a file?
     table.py            how are rows shown as aligned columns, and values as JSON?
     terminal.py         how is a peer's text shown without harm?
 

@@ -8,7 +8,8 @@ import typer
 
 from agent_health.cli.config_file import show_config as print_config
 from agent_health.cli.config_file import take_prober_config
-from agent_health.cli.registry_access import KEY_VARIABLE, PlainHttp, read_key
+from agent_health.cli.registry_access import PlainHttp, read_key
+from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:

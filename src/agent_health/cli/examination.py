@@ -23,8 +23,8 @@ from typing import Final, Literal
 from sqlalchemy import make_url
 
 from agent_health.access import Role, looks_like_key
-from agent_health.cli.registry_access import KEY_VARIABLE
 from agent_health.cli.server_database import run_deed, sqlite_file
+from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import AgentHealthError, InvalidFile
 from agent_health.registry.listening_socket import bound
 from agent_health.registry.own_certificate import certificate_ends_s

@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent_health.cli.registry_access import (
-    URL_VARIABLE,
-    KeyFile,
-    PlainHttp,
-    read_key,
-)
+from agent_health.cli.registry_access import KeyFile, PlainHttp, read_key
 from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import printable
+from agent_health.client.variables import URL_VARIABLE
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:

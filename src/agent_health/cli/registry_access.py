@@ -10,13 +10,12 @@ import typer
 
 from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import printable
+from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from agent_health.client import RegistryClient
 
-URL_VARIABLE = "AGENT_HEALTH_REGISTRY"
-KEY_VARIABLE = "AGENT_HEALTH_KEY"
 DEFAULT_URL = "http://127.0.0.1:8440"
 
 EXIT_REFUSED = 1

@@ -17,7 +17,6 @@ from agent_health.cli.registry_access import (
     DEFAULT_URL,
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
-    KEY_VARIABLE,
     AsJson,
     KeyFile,
     PlainHttp,
@@ -25,6 +24,7 @@ from agent_health.cli.registry_access import (
     read_key,
 )
 from agent_health.cli.terminal import printable
+from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -176,7 +176,6 @@ def run(
     grace_s = GRACE_SECONDS if grace is None else grace
     drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout
     found = _found(command)
-    open_tools, hidden = _tools(tools)
     named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
     profile = AgentProfile(
         **named,
@@ -189,8 +188,9 @@ def run(
     tell = teller(as_json=as_json)
     warden.hide_memory()
     with ExitStack() as stack:
-        places = stack.enter_context(Workspaces(workspaces or _usual_workspaces(os.environ)))
         stack.enter_context(logging_to(tell))
+        open_tools, hidden = _tools(tools)
+        places = stack.enter_context(Workspaces(workspaces or _usual_workspaces(os.environ)))
         own_key = own_key_file(places.root, profile.agent_id)
         stack.enter_context(alone_as(profile.agent_id, own_key))
         keys = AgentKeys(key=_given_key(key_file, own_key), key_file=own_key, environment={})

@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_health.cli.registry_access import (
-    DEFAULT_URL,
-    KEY_VARIABLE,
-    AsJson,
-    PlainHttp,
-    RegistryUrl,
-)
+from agent_health.cli.registry_access import DEFAULT_URL, AsJson, PlainHttp, RegistryUrl
 from agent_health.cli.terminal import printable
+from agent_health.client.variables import KEY_VARIABLE
 
 if TYPE_CHECKING:
     from agent_health.activity.telling import Told

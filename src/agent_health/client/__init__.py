@@ -24,23 +24,26 @@
     registry_errors.py      what can go wrong, and which answer means which?
     event_stream.py         what does a stream of server-sent events say?
 
+    variables.py            which variables of the environment say where it is, and by which key it is asked?
+    secret_file.py          how is a key or a token read from a file?
+
 Needs the extra `client` (aiohttp). Decides nothing by itself: see `agent_health.decision`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from agent_health.client.health import HealthCheck, fetch_health
-
 if TYPE_CHECKING:
+    from agent_health.client.health import HealthCheck, fetch_health
     from agent_health.client.registry import RegistryClient
 
 __all__ = ["HealthCheck", "RegistryClient", "fetch_health"]
 
+_PLACES = {"HealthCheck": "health", "RegistryClient": "registry", "fetch_health": "health"}
+
 
 def __getattr__(name: str) -> Any:
-    # Imported late: who checks one agent needs nothing of the registry.
-    if name == "RegistryClient":
-        from agent_health.client.registry import RegistryClient  # noqa: PLC0415
-
-        return RegistryClient
+    # Imported late: who checks one agent needs nothing of the registry, and who reads a key, no aiohttp.
+    if name in _PLACES:
+        return getattr(import_module(f"agent_health.client.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'agent_health.client' has no attribute {name!r}")

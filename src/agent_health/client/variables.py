@@ -1,0 +1,6 @@
+"""Which variables of the environment say where the registry is, and by which key it is asked?"""
+
+from typing import Final
+
+URL_VARIABLE: Final = "AGENT_HEALTH_REGISTRY"
+KEY_VARIABLE: Final = "AGENT_HEALTH_KEY"

@@ -1,0 +1,54 @@
+"""Is a file with a key read whole, or refused, and is one that others may read complained of?"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from agent_health.client.secret_file import MAX_SECRET_BYTES, find_secret, read_secret
+from agent_health.errors import InvalidSetting
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    return []
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o604])
+def test_one_that_others_may_read_is_used_and_complained_of(
+    mode: int, complaints: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "a token"
+    file.write_text("\n  abc \n")
+    file.chmod(mode)
+    assert read_secret(file, "--token-file", "token", complaints.append) == "abc"
+    told = f"the token in {file} is open to others (mode {mode:04o}): chmod 600 '{file}'"
+    assert complaints == ([told] if mode & 0o077 else [])
+
+
+def test_a_pipe_is_nobody_elses(complaints: list[str]) -> None:
+    read, write = os.pipe()
+    os.write(write, b"abc")
+    os.close(write)
+    assert read_secret(Path(f"/dev/fd/{read}"), "--key-file", "key", complaints.append) == "abc"
+    os.close(read)
+    assert complaints == []
+
+
+def test_one_that_cannot_be_a_secret_is_refused(complaints: list[str], tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(b"x" * (MAX_SECRET_BYTES + 1))
+    expected = f"--key-file: expected a file of at most {MAX_SECRET_BYTES} bytes"
+    with pytest.raises(InvalidSetting, match=expected):
+        read_secret(large, "--key-file", "key", complaints.append)
+    with pytest.raises(InvalidSetting, match=r"--key-file: expected a readable file \(Is a directory\)"):
+        read_secret(tmp_path, "--key-file", "key", complaints.append)
+
+
+def test_one_that_is_not_there_may_be_found_missing_and_not_read(
+    complaints: list[str], tmp_path: Path
+) -> None:
+    assert find_secret(tmp_path / "absent", "key_file", "key", complaints.append) is None
+    with pytest.raises(InvalidSetting, match=r"expected a readable file \(No such file or directory\)"):
+        read_secret(tmp_path / "absent", "key_file", "key", complaints.append)
+    assert complaints == []
