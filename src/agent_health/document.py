@@ -26,6 +26,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from agent_health.utc_time import utc_text
+
 SCHEMA_VERSION = "0.1.0"
 """The version of the format that this package writes."""
 MIN_WINDOW_SECONDS = 300
@@ -123,7 +125,7 @@ def _take_time(value: object) -> datetime:
 
 
 def _write_time(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return utc_text(moment, "milliseconds")
 
 
 def _take_version(value: str) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from agent_health.task_record import TaskGrant
+from agent_health.utc_time import utc_text
 
 OURS: Final = "AGENT_HEALTH_"
 """How the names of our variables begin: settings, databases, keys. None of them is handed down."""
@@ -32,7 +33,7 @@ def lease_record(grant: TaskGrant, workspace: Path) -> dict[str, object]:
     return {
         "taskId": grant.task.task_id,
         "runId": grant.run_id,
-        "leaseExpiresAt": grant.lease.expires_at.isoformat().replace("+00:00", "Z"),
+        "leaseExpiresAt": utc_text(grant.lease.expires_at),
         "fencingToken": grant.lease.fencing_token,
         "budgetEnvelope": {"tokens": envelope.tokens, "usd": envelope.usd},
         "workspacePath": str(workspace),

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from agent_health.cli.terminal import Colour, Line, listed
+from agent_health.utc_time import utc_text
 
 if TYPE_CHECKING:
     from agent_health.agent_record import AgentRecord, AgentSummary, PendingCommand, Seen
@@ -99,4 +100,4 @@ def load_text(agent: "AgentSummary") -> str:
 
 def time_text(at: datetime) -> str:
     """Return a time in UTC, to the second."""
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return utc_text(at, "seconds")

@@ -11,6 +11,7 @@ import typer
 
 from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
+from agent_health.utc_time import utc_text
 
 if TYPE_CHECKING:
     from agent_health.client import HealthCheck
@@ -161,7 +162,7 @@ def _details(document: "HealthDocument") -> Iterator[Line]:
     if health.uptime_seconds is not None:
         yield Line("uptime", duration_text(health.uptime_seconds))
     if health.last_healthy_at is not None:
-        yield Line("healthy at", health.last_healthy_at.isoformat(timespec="seconds"))
+        yield Line("healthy at", utc_text(health.last_healthy_at, "seconds"))
 
 
 def _card(checked: "HealthCheck") -> Iterator[Line]:

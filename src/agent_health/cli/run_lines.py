@@ -11,6 +11,7 @@ from typing import Final
 
 from agent_health.adapter.telling import Tell, Told, What
 from agent_health.cli.terminal import printable
+from agent_health.utc_time import utc_text
 
 _OF_TOOLS: Final = ("agent_health.adapter.tools", "agent_health.mcp", "mcp", "uvicorn", "httpx2")
 """The loggers of what offers tools to an agent."""
@@ -24,7 +25,7 @@ def teller(*, as_json: bool) -> Tell:
     line_of: Callable[[str, Told], str] = _json_line if as_json else _line
 
     def tell(told: Told) -> None:
-        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        at = utc_text(datetime.now(UTC), "milliseconds")
         # Whoever reads may have left; runs go on.
         with suppress(OSError, ValueError):
             stream.write(line_of(at, told))

@@ -14,6 +14,7 @@ import typer
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, PlainHttp, RegistryUrl
 from agent_health.cli.terminal import printable
 from agent_health.client.variables import KEY_VARIABLE
+from agent_health.utc_time import utc_text
 
 if TYPE_CHECKING:
     from agent_health.activity.telling import Told
@@ -121,7 +122,7 @@ def _teller(*, as_json: bool) -> Callable[["Told"], None]:
     from datetime import UTC, datetime  # noqa: PLC0415 - not needed for `--help`
 
     def tell(told: "Told") -> None:
-        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        at = utc_text(datetime.now(UTC), "milliseconds")
         sys.stdout.write(_json_line(at, told) if as_json else _line(at, told))
         # Whoever reads through a pipe wants it now.
         sys.stdout.flush()

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from agent_health import agent_record
 from agent_health.dashboard import words
 from agent_health.dashboard.assets import asset_path
+from agent_health.utc_time import utc_text
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -81,4 +82,4 @@ def _json_text(value: object) -> str:
 
 def _machine(at: datetime) -> str:
     """Return a time as programs read it."""
-    return at.isoformat()
+    return utc_text(at)

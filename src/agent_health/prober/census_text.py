@@ -8,6 +8,7 @@ from typing import Final
 
 from agent_health.prober.census import Census, Groups
 from agent_health.prober.census_tables import Table, headline, of_groups, tables
+from agent_health.utc_time import utc_text
 
 CSV_HEADS: Final = ("part", "name", "what", "value")
 _MARKDOWN: Final = re.compile(r"([\\`*\[\]<>|~])")
@@ -95,7 +96,7 @@ _Fact = tuple[str, str, str, int | float | str | None]
 
 def _facts(census: Census) -> Iterator[_Fact]:
     for what, at in (("made_at", census.made_at), ("since", census.since), ("until", census.until)):
-        yield "period", "", what, None if at is None else at.isoformat()
+        yield "period", "", what, None if at is None else utc_text(at)
     yield from _of_groups("targets", "", census.groups, census.alive_ratio)
     yield from _of_results(census)
     for part, groups in (("platforms", census.platforms), ("directories", census.directories)):
@@ -115,9 +116,9 @@ def _facts(census: Census) -> Iterator[_Fact]:
             yield part, count.name, "count", count.count
             yield part, count.name, "share", count.share
     for run in census.runs:
-        yield from _of_groups("runs", run.began_at.isoformat(), run.groups, run.alive_ratio)
+        yield from _of_groups("runs", utc_text(run.began_at), run.groups, run.alive_ratio)
         if run.other_list_of is not None:
-            yield "runs", run.began_at.isoformat(), "other_list_of", run.other_list_of
+            yield "runs", utc_text(run.began_at), "other_list_of", run.other_list_of
 
 
 def _of_results(census: Census) -> Iterator[_Fact]:

@@ -16,6 +16,7 @@ from structlog.typing import EventDict
 
 from agent_health.access import KEY_PREFIX
 from agent_health.target_address import without_passwords
+from agent_health.utc_time import utc_text
 
 MAX_LINE_CHARACTERS = 8_000
 """Of one record, its traceback included; the middle is left out."""
@@ -46,9 +47,8 @@ class LogLine(ProcessorFormatter):
 def _complete(_logger: object, _method: str, members: EventDict) -> EventDict:
     """Put in front what every line has, and leave out what is for others."""
     record: logging.LogRecord = members["_record"]
-    at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
     first = {
-        "time": at.replace("+00:00", "Z"),
+        "time": utc_text(datetime.fromtimestamp(record.created, UTC), "milliseconds"),
         "level": record.levelname,
         "logger": record.name,
         "event": members["event"],
