@@ -13,7 +13,7 @@ import typer
 import yaml
 from tests.support.servers import REPOSITORY
 
-from agent_health.cli import application
+from agent_health.cli import EXIT_USAGE, application
 from agent_health.cli.config_file import settings_of
 from agent_health.prober.definition_file import read_definition_file
 
@@ -87,6 +87,9 @@ def test_a_unit_runs_a_command_of_ours(unit: Path) -> None:
     check_command(words)
     # It raises its own limit of open files, for which it must not be killed.
     assert "@resources" not in unit.read_text()
+    # A wrong setting is not tried again, whatever else fails is, however often.
+    assert f"\nRestartPreventExitStatus={EXIT_USAGE}\n" in unit.read_text()
+    assert "\nStartLimitIntervalSec=0\n" in unit.read_text()
 
 
 @pytest.mark.skipif(

@@ -1,4 +1,5 @@
 import asyncio
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -227,6 +228,27 @@ async def test_a_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     async with opened("sqlite", tmp_path) as database:
         await database.write(_add_row(1))
         assert {mode & 0o077 for mode in _modes(tmp_path)} == {0}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
+async def test_what_root_sets_up_in_the_directory_of_a_service_is_the_service_s(tmp_path: Path) -> None:
+    directory = tmp_path / "service"
+    directory.mkdir()
+    os.chown(directory, 64_477, 64_478)
+    for _ in range(2):
+        database = open_database(f"sqlite:///{directory}/registry.db")
+        await database.write(lambda transaction: transaction.connection.execute(text("CREATE TABLE a (b)")))
+        # The log beside it too, which SQLite sees to.
+        owners = {(file.stat().st_uid, file.stat().st_gid) for file in directory.iterdir()}
+        assert owners == {(64_477, 64_478)}
+        assert len([*directory.iterdir()]) == 3
+        await database.write(lambda transaction: transaction.connection.execute(text("DROP TABLE a")))
+        await database.close()
+        assert [file.name for file in directory.iterdir()] == ["registry.db"]
+    (directory / "theirs").touch()
+    (directory / "link.db").symlink_to(directory / "theirs")
+    await open_database(f"sqlite:///{directory}/link.db").close()
+    assert (directory / "theirs").stat().st_uid == 0
 
 
 @pytest.mark.parametrize("url", ["mysql://root:secret@h/d", "nonsense", "", "sqlite+aiosqlite:///x"])

@@ -514,7 +514,8 @@ def _make_private(file: Path) -> None:
     One that is there keeps its mode, which its owner may have meant; the log says so.
     """
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        _create(file)
+        descriptor = os.open(file, os.O_RDWR)
         try:
             mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         finally:
@@ -524,3 +525,21 @@ def _make_private(file: Path) -> None:
         raise InvalidSetting("database", str(file), expected) from None
     if mode & 0o077:
         _log.warning("others may read %s (mode %o), which holds secrets: chmod 600 it", file, mode)
+
+
+def _create(file: Path) -> None:
+    """Create the file if it is not there; what root creates in another user's directory is that user's.
+
+    Else a server that runs as that user could not open what `migrate` or `restore` has set up for it.
+    """
+    try:
+        # Nor through a link: only what did not exist is given away.
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    try:
+        if os.geteuid() == 0:
+            place = file.parent.stat()
+            os.fchown(descriptor, place.st_uid, place.st_gid)
+    finally:
+        os.close(descriptor)
