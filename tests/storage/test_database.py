@@ -50,6 +50,17 @@ async def test_a_deed_that_raises_leaves_nothing_and_its_neighbours_stay(databas
     assert await database.read(_rows) == [1, 2]
 
 
+async def test_a_deed_that_raises_alone_leaves_nothing(database: Database) -> None:
+    def fail_late(transaction: Transaction) -> None:
+        _add_row(7)(transaction)
+        raise LookupError("on purpose")
+
+    with pytest.raises(LookupError):
+        await database.write(fail_late)
+    assert await database.read(_rows) == []
+    assert await database.write(_add_row(7)) == 7
+
+
 async def test_a_caller_who_leaves_undoes_nothing(database: Database) -> None:
     waiting = asyncio.create_task(database.write(_add_row(1)))
     await asyncio.sleep(0)

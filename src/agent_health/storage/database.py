@@ -287,7 +287,9 @@ class SqliteDatabase:
             with _translated(), self._write_engine.begin() as connection:
                 driver: Any = connection.connection.dbapi_connection
                 changes = driver.total_changes
-                outcomes = [self._run_in_savepoint(connection, deed) for deed in deeds]
+                # Who is alone fails with all of it: for a savepoint SQLite keeps a copy of each page.
+                run = self._run_in_savepoint if len(deeds) > 1 else self._run_plainly
+                outcomes = [run(connection, deed) for deed in deeds]
                 has_changed = driver.total_changes > changes
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait
             return [_Outcome(error=error)] * len(deeds), False
@@ -306,6 +308,10 @@ class SqliteDatabase:
         except OSError as error:
             # Anything else tells nothing about the disk.
             return error.errno not in _NO_ROOM
+
+    def _run_plainly(self, connection: Connection, deed: Callable[[Transaction], Any]) -> _Outcome:
+        transaction = Transaction(connection, self._clock)
+        return _Outcome(deed(transaction), appended=transaction.appended)
 
     def _run_in_savepoint(self, connection: Connection, deed: Callable[[Transaction], Any]) -> _Outcome:
         savepoint = connection.begin_nested()
