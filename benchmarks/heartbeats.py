@@ -22,6 +22,7 @@ from benchmarks.interleaved import Measured, in_rounds, is_quick, print_table, v
 from benchmarks.over_http import Question, serve, server
 
 from agent_health.registry.app import Registry, create_app
+from agent_health.registry.connection_bounds import BoundedProtocol
 from agent_health.registry.settings import RegistrySettings
 
 FLEET = 10_000
@@ -112,7 +113,7 @@ def show(*, seconds: int, rounds: int) -> None:
 def serve_registry(url: str) -> None:
     """Serve a registry over this database, with no limit on how often a key may ask."""
     settings = RegistrySettings.read(database=url, requests_per_second=1_000_000, request_burst=1_000_000)
-    serve(create_app(Registry(settings)), lifespan="on")
+    serve(create_app(Registry(settings)), lifespan="on", protocol=BoundedProtocol)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ One uvicorn worker for each contestant, all up at the same time and idle but for
 them in turns. With two cores, the servers have one and wrk the other.
 """
 
+import asyncio
 import os
 import re
 import shutil
@@ -125,12 +126,14 @@ APPS = {
 }
 
 
-def serve(app: App, *, lifespan: Literal["on", "off"] = "off") -> None:
+def serve(
+    app: App, *, lifespan: Literal["on", "off"] = "off", protocol: type[asyncio.Protocol] | str = "httptools"
+) -> None:
     """Serve an app on a free port, which is printed, until stdin is closed."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=protocol,
         loop="uvloop" if find_spec("uvloop") else "asyncio",
         lifespan=lifespan,
         log_level="warning",

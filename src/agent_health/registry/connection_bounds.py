@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from agent_health.registry.error_responses import RETRY_SECONDS, problem
+from agent_health.registry.whole_answers import WholeAnswers
 
 HEAD_SECONDS = 10.0
 """From the beginning of a connection, or its first byte after an answer, to the end of a request's head."""
@@ -68,6 +69,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, unless there are too many."""
         super().connection_made(transport)
+        self.transport = WholeAnswers(transport, self.loop)
         watch = _watch_of(self.server_state)
         watch.begin(self.loop)
         if len(self.connections) > watch.most_connections + MAX_REFUSED:
