@@ -3,12 +3,13 @@
 Its tools do what their names say; `run` answers as it should.
 """
 
+import gzip
 import json
 import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -69,6 +70,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        match (asked.get("params") or {}).get("name"):
+            case "endless":
+                self._write_on(b"application/json", b'{"jsonrpc":"2.0","result":{"content":"')
+                return
+            case "endless_event":
+                self._write_on(b"text/event-stream", b"data: ")
+                return
+            case "packed":
+                self._write_packed(tool_answer(asked["id"], "long", {"bytes": LEVELS}))
+                return
         said = any_answer(asked)
         if said is None and "id" in asked:
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -79,6 +90,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(said or b"")))
         self.end_headers()
         self.wfile.write(said or b"")
+
+    def _write_on(self, media_type: bytes, beginning: bytes) -> None:
+        """Write without an end, until nobody listens any more."""
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n%b" % (media_type, beginning))
+        self.close_connection = True
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"x" * 65_536)
+
+    def _write_packed(self, body: bytes) -> None:
+        packed = gzip.compress(body)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Encoding", "gzip")
+        self.send_header("Content-Length", str(len(packed)))
+        self.end_headers()
+        self.wfile.write(packed)
 
     def do_GET(self) -> None:
         self.send_response(405)

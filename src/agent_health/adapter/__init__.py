@@ -18,6 +18,7 @@
     upstream_server.py  how is one upstream MCP server kept alive, and asked?
     server_pipes.py    how is a server spoken with over its pipes, whatever it writes?
     server_line.py     what does one line of a server say?
+    server_body.py     how much is read of what a server at a URL answers?
     server_words.py    what becomes of what it writes beside its answers?
     upstreams.py       what may a tools file say?
     upstreams_file.py  how is it read, and what is wrong with it, on which line?

@@ -20,6 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
 from pydantic import ValidationError
 
+from agent_health.adapter.server_body import BoundedBodies
 from agent_health.adapter.server_line import TOO_LONG, UNREADABLE
 from agent_health.adapter.server_pipes import ServerEnd, ServerProgram, server_pipes
 from agent_health.adapter.upstreams import MAX_TOOLS, Limits, Upstream
@@ -40,10 +41,10 @@ MAX_WORDS_CHARS: Final = 500
 
 MAX_NAMED: Final = 20
 """Of a server's tools in a line or an error."""
-MIN_LINE_BYTES: Final = 4 * 1_048_576
-"""What a server may write on one line at least: all its tools stand on one."""
-LINE_PER_ANSWER: Final = 4
-"""How much longer than an answer its line may be: a letter of two bytes may be written with six."""
+MIN_WRITTEN_BYTES: Final = 4 * 1_048_576
+"""What a server may write on one line, or as one body, at least: all its tools stand on one."""
+WRITTEN_PER_ANSWER: Final = 4
+"""How much longer than an answer that may be: a letter of two bytes may be written with six."""
 
 AWAY: Final = "upstream_unavailable"
 TIMED_OUT: Final = "upstream_timeout"
@@ -141,7 +142,8 @@ class UpstreamServer:
 
     def _refusal(self, client: Client, end: ServerEnd, error: MCPError) -> ToolFailed:
         """Return what whoever called is told, and have the server started again if it is gone."""
-        too_long = f"{self.name} wrote more than {self._line_bytes()} bytes on one line: ask for less"
+        of_one = "on one line" if self._upstream.url is None else "in one answer"
+        too_long = f"{self.name} wrote more than {self._max_bytes()} bytes {of_one}: ask for less"
         if error.code == TOO_LONG:
             return ToolFailed(too_long, code=TOO_LARGE)
         # The SDK's own word for what comes from a URL; over pipes it would be the server's.
@@ -233,21 +235,24 @@ class UpstreamServer:
                 command=said.command,
                 environment=variables,
                 directory=said.directory,
-                max_line_bytes=self._line_bytes(),
+                max_line_bytes=self._max_bytes(),
             )
             yield Client(server_pipes(program, self._end), cache=None)
             return
         self._end.why = "the connection was closed"
         headers = {name: secret_of(one, self._environment) for name, one in said.headers.items()}
         # What a proxy of the environment would see is nobody's but the server's.
-        async with httpx2.AsyncClient(headers=headers, timeout=None, trust_env=False) as http:
+        bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), self._max_bytes())
+        async with httpx2.AsyncClient(
+            headers=headers, timeout=None, trust_env=False, transport=bodies
+        ) as http:
             transport = streamable_http_client(
                 said.url or "", http_client=http, max_sse_event_size=self._limits.answer_bytes
             )
             yield Client(transport, cache=None)
 
-    def _line_bytes(self) -> int:
-        return max(MIN_LINE_BYTES, LINE_PER_ANSWER * self._limits.answer_bytes)
+    def _max_bytes(self) -> int:
+        return max(MIN_WRITTEN_BYTES, WRITTEN_PER_ANSWER * self._limits.answer_bytes)
 
 
 async def _tools_of(client: Client) -> Mapping[str, Tool]:
