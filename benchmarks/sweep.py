@@ -33,6 +33,10 @@ SILENT = 1_000
 DUE = 2_400
 BEATS = 500
 """Heartbeats in one group, one after the other while the sweep runs."""
+AT_REST_S = 7_200.0
+"""How long no agent of the fleet is missed: longer than it takes to make all of them."""
+LONG_AGO_S = 100_000.0
+"""When the silent were last heard: they are dead at once."""
 COLUMNS = ["database", "a thousand die, s", "while others beat, s", "2,400 are put off, s"]
 
 
@@ -41,7 +45,7 @@ async def make_silent(database: Database, first: int) -> None:
 
     def change(transaction: Transaction) -> None:
         now_s, last = transaction.now_s, first + SILENT
-        whom = {"first": first, "last": last, "at_s": now_s - 10_000, "now_s": now_s}
+        whom = {"first": first, "last": last, "at_s": now_s - LONG_AGO_S, "now_s": now_s}
         connection = transaction.connection
         connection.execute(
             text("UPDATE beats SET last_heartbeat_at_s = :at_s WHERE agent > :first AND agent <= :last"), whom
@@ -121,7 +125,7 @@ def show(*, agents: int, rounds: int) -> None:
         with ExitStack() as stack:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-"))
             url = new_url(kind, Path(directory))
-            fill(url, Fleet(agents), with_keys=False)
+            fill(url, Fleet(agents, interval_s=AT_REST_S / 3, unhealthy_after_s=AT_REST_S), with_keys=False)
             figures = asyncio.run(measured(url, agents, rounds))
             rows.append([kind, *(f"{seconds:.3f}" for seconds in figures)])
     print_table(f"a sweep over {agents} agents, median of {rounds}", COLUMNS, rows)
