@@ -104,14 +104,28 @@ def test_only_printable_ascii_without_quotes_makes_a_name(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [".", "..", "a/..", "../a", "a/./b", "a/../b", "intent:./s", "intent:../s", "intent:i/.", "intent:i/..",
-     "intent:i/a/../b", "task:.", "task:..", "task:a/.."],
+     "intent:i/a/../b", "task:.", "task:..", "task:a/..", "%2e", "a/%2E%2e/b", "intent:x/%2e%2e",
+     "intent:%2e/s", "task:.%2E"],
 )  # fmt: skip
 def test_a_part_that_is_resolved_away_on_the_way_is_refused(text: str) -> None:
     with pytest.raises(InvalidResource, match="between slashes"):
         read_resource(text)
 
 
-@pytest.mark.parametrize("text", ["...", "a.b/..c/d..", ".well-known/x", "intent:.i/.s", "v1:../x", "a:."])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "...",
+        "a.b/..c/d..",
+        ".well-known/x",
+        "intent:.i/.s",
+        "v1:../x",
+        "a:.",
+        "%2e.x",
+        "a/%252e%252e",
+        "a/..%2fb",
+    ],
+)
 def test_dots_beside_anything_else_are_no_such_part(text: str) -> None:
     assert is_resource(text)
 

@@ -57,7 +57,10 @@ _FORMS: Mapping[ResourceKind, re.Pattern[str]] = MappingProxyType({
 
 _KINDS = MappingProxyType({f"{kind}:": kind for kind in _FORMS})
 _RESOLVED_AWAY = frozenset({".", ".."})
-"""As a part of a path: clients and proxies take a/../b for b before they ask (RFC 3986 5.2.4)."""
+"""As a part of a path: clients and proxies take a/../b for b before they ask (RFC 3986 5.2.4).
+
+Percent-encoded too (URL Standard 4.3), which a name has literally if it was encoded once too often.
+"""
 
 # Printable ASCII without space and without the three quotes.
 _CHARACTERS = re.compile(rf"[!#-&(-_a-~]{{1,{MAX_RESOURCE_CHARACTERS}}}")
@@ -160,7 +163,7 @@ def read_resource(text: str) -> ResourceKind:
 
     InvalidResource unless it is 1 to 512 printable ASCII characters without space, quote and
     backquote, of its kind's form if it begins like `intent:`, `task:` or `shard:`, in any case, and no
-    part between slashes is `.` or `..`.
+    part between slashes is `.` or `..`, with `%2e` for a dot too.
     """
     if not _CHARACTERS.fullmatch(text):
         expected = f"1 to {MAX_RESOURCE_CHARACTERS} printable ASCII characters without spaces and quotes"
@@ -170,8 +173,9 @@ def read_resource(text: str) -> ResourceKind:
     if kind in _FORMS and not _FORMS[kind].fullmatch(text):
         raise InvalidResource(text, "intent:{id}/{scope}, task:{id} or shard:{n}, in lower case")
     named = text if kind is ResourceKind.OTHER else text.partition(":")[2]
-    if not _RESOLVED_AWAY.isdisjoint(named.split("/")):
-        raise InvalidResource(text, "no part . or .. between slashes: clients and proxies resolve them away")
+    if not _RESOLVED_AWAY.isdisjoint(named.casefold().replace("%2e", ".").split("/")):
+        expected = "no part . or .. between slashes, nor one spelled %2e: clients and proxies resolve it away"
+        raise InvalidResource(text, expected)
     return kind
 
 

@@ -139,12 +139,12 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
 _ALWAYS_REQUIRED = frozenset({"X-Fencing-Token"})
 
 # lease.read_resource refuses it.
-_DOT_PART = r"(^|/)\.\.?(/|$)"
+_DOT_PART = r"(^|/)(\.|%2[eE]){1,2}(/|$)"
 _PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "agent_id":   {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
-    "intent_id":  {"type": "string", "pattern": r"^[!#-&(-.0-_a-~]{1,128}$", "not": {"enum": [".", ".."]}},
+    "intent_id":  {"type": "string", "pattern": r"^[!#-&(-.0-_a-~]{1,128}$", "not": {"pattern": _DOT_PART}},
     "scope":      {"type": "string", "pattern": r"^[!#-&(-_a-~]{1,256}$", "not": {"pattern": _DOT_PART},
-                   "description": "May hold slashes; no part between them is `.` or `..`."},
+                   "description": "May hold slashes; no part is `.` or `..`, nor with `%2e` for `.`."},
     "lease_id":   {"type": "string", "minLength": 1, "maxLength": 128},
     "key_id":     {"type": "string", "minLength": 1, "maxLength": 64},
     "command_id": {"type": "string", "minLength": 1, "maxLength": 64},
