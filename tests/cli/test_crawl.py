@@ -66,6 +66,11 @@ async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
         assert "or why it does not: agent-health targets list --database sqlite:///mixed.db" in told
         assert set(servers["healthy"].paths) >= {CARD_PATH, HEALTH_PATH}
         urls = {kind: server.url for kind, server in servers.items()}
+        # Once more, for programs.
+        assert await crawl("mixed.yml", "--once", "--log-format", "json") == 0
+        said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        assert said[0]["event"] == "mixed: database sqlite:///mixed.db"
+        assert {(line["level"], line["logger"]) for line in said} == {("INFO", "agent_health.crawl")}
         # The same database again, and who was seen is seen anew.
         options = ("--database", "sqlite:///mixed.db", "--report", "report")
         assert await crawl("mixed.yml", "--once", *options) == 0

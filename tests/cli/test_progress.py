@@ -1,15 +1,20 @@
 """How far is a crawl, and how is that shown while it goes on?"""
 
 import io
+import json
+import logging
 
 import pytest
 
+from agent_health.cli.crawl_process import LogTo
+from agent_health.cli.log_output import LogFormat, logging_to
 from agent_health.cli.progress import (
     LINE_EVERY_SECONDS,
     RATE_WINDOW_SECONDS,
     CrawlState,
     DrawnProgress,
     ImportStep,
+    LoggedProgress,
     PlainProgress,
     Rate,
     counts_text,
@@ -94,6 +99,26 @@ def test_a_log_gets_a_line_now_and_then_and_one_at_the_end() -> None:
     assert [line.split(" ")[0] for line in lines] == ["10", "20", "a", "22"]
 
 
+def test_for_programs_every_line_is_a_record_of_the_log() -> None:
+    stream = io.StringIO()
+    with (
+        progress_on("census", stream, LogFormat.JSON) as progress,
+        logging_to(LogTo(progress.log, LogFormat.JSON)),
+    ):
+        progress.say("a%s directory\n\x1b changed")
+        progress.show(CrawlState(probed=22, total=100))
+        logging.getLogger("agent_health.prober").warning("x" * 3000, extra={"worker": "worker-1"})
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["level"], line["logger"]) for line in told] == [
+        ("INFO", "agent_health.crawl"),
+        ("WARNING", "agent_health.prober"),
+        ("INFO", "agent_health.crawl"),
+    ]
+    assert told[0]["event"] == "a%s directory\n\x1b changed"
+    assert (told[1]["event"], told[1]["worker"]) == ("x" * 3000, "worker-1")
+    assert told[2]["event"].startswith("22 of 100 probed in 0 s")
+
+
 def test_a_long_list_is_told_of_before_anybody_is_probed() -> None:
     clock, stream = Clock(), io.StringIO()
     with PlainProgress(stream, clock) as progress:
@@ -162,6 +187,7 @@ def test_what_is_shown_suits_the_stream(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(progress_on("a", io.StringIO()), PlainProgress)
     assert isinstance(progress_on("a", Terminal()), DrawnProgress)
+    assert isinstance(progress_on("a", Terminal(), LogFormat.JSON), LoggedProgress)
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(progress_on("a", Terminal()), PlainProgress)
 

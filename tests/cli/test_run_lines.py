@@ -5,11 +5,12 @@ import logging
 
 import pytest
 
-from agent_health.cli.run_lines import logging_to, teller
+from agent_health.cli.log_output import logging_to
+from agent_health.cli.run_lines import LogTeller, teller
 
 
 def test_what_a_server_of_tools_wrote_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    with logging_to(teller(as_json=False)):
+    with logging_to(LogTeller(teller(as_json=False))):
         logging.getLogger("agent_health.adapter.tools").warning("acme wrote: %s", "\x1b[2J\u202ehello")
     told = capsys.readouterr().err
     assert told.endswith("  tools       acme wrote: \ufffd[2J\ufffdhello\n")
@@ -29,7 +30,7 @@ def test_what_a_server_of_tools_wrote_moves_no_cursor(capsys: pytest.CaptureFixt
 def test_what_is_logged_is_told_as_what_it_is_of(
     logger: str, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with logging_to(teller(as_json=True)):
+    with logging_to(LogTeller(teller(as_json=True))):
         logging.getLogger(logger).error("it failed", exc_info=ValueError("bad\nworse"))
     told = json.loads(capsys.readouterr().out)
     assert told["what"] == what

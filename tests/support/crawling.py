@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from agent_health.cli.log_output import LogFormat
 from agent_health.cli.progress import CrawlState, ImportStep
 
 PATIENCE_SECONDS = 20.0
@@ -12,6 +13,8 @@ PATIENCE_SECONDS = 20.0
 
 class Shown:
     """A progress that keeps what it is to show."""
+
+    log_format = LogFormat.CONSOLE
 
     def __init__(self) -> None:
         self.state = CrawlState(probed=0, total=None)
@@ -34,6 +37,9 @@ class Shown:
     def show_import(self, step: ImportStep) -> None:
         self.steps.append(step)
         self._news.set()
+
+    def log(self, line: str) -> None:
+        self.say(line)
 
     def say(self, text: str) -> None:
         self.lines.append(text)

@@ -8,6 +8,7 @@ import typer
 
 from agent_health.cli.config_file import show_config as print_config
 from agent_health.cli.config_file import take_prober_config
+from agent_health.cli.log_output import LogFormat, logging_to
 from agent_health.cli.registry_access import PlainHttp, read_key
 from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import InvalidSetting
@@ -118,6 +119,14 @@ def crawl(
     allow_plain_http: PlainHttp = False,
     moved: Moved = False,
     metrics: Metrics = None,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            "--log-format",
+            envvar="AGENT_HEALTH_PROBER_LOG_FORMAT",
+            help="What is said on standard error: for people, or for programs.",
+        ),
+    ] = LogFormat.CONSOLE,
 ) -> int:
     """Probe all that a definition names: for ever, each at its own time, or once.
 
@@ -157,7 +166,14 @@ def crawl(
 
         check_directory(report, "--report")
     crawled = run_crawl(
-        read, place, is_once=once, processes=workers, report=report, has_moved=moved, metrics=metrics
+        read,
+        place,
+        is_once=once,
+        processes=workers,
+        report=report,
+        has_moved=moved,
+        metrics=metrics,
+        log_format=log_format,
     )
     return ended(crawled, is_once=once)
 
@@ -191,6 +207,7 @@ def run_crawl(
     report: Path | None = None,
     has_moved: bool = False,
     metrics: str | None = None,
+    log_format: LogFormat = LogFormat.CONSOLE,
 ) -> "Crawled":
     """Crawl, and show on standard error how far it is; `place` is the URL of a database, or a registry.
 
@@ -204,7 +221,7 @@ def run_crawl(
     from agent_health.cli.crawl_families import crawl_families  # noqa: PLC0415
     from agent_health.cli.crawl_home import open_local_home, open_registry_home  # noqa: PLC0415
     from agent_health.cli.crawl_metrics import serving_metrics  # noqa: PLC0415
-    from agent_health.cli.crawl_process import logging_to, run_loop  # noqa: PLC0415
+    from agent_health.cli.crawl_process import LogTo, run_loop  # noqa: PLC0415
     from agent_health.cli.crawl_run import Crawl, stopped_by_signals  # noqa: PLC0415
     from agent_health.cli.directory_import import refuse_other_lists  # noqa: PLC0415
     from agent_health.cli.progress import progress_on  # noqa: PLC0415
@@ -227,7 +244,10 @@ def run_crawl(
                         return await crawl.once(processes=processes)
                     return await crawl.watch(processes=processes)
 
-    with progress_on(definition.name, sys.stderr) as progress, logging_to(progress.say):
+    with (
+        progress_on(definition.name, sys.stderr, log_format) as progress,
+        logging_to(LogTo(progress.log, log_format)),
+    ):
         return run_loop(ran(progress))
 
 

@@ -9,8 +9,8 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
@@ -19,6 +19,7 @@ from yarl import URL
 from agent_health.agent_card import MAX_CARD_BYTES
 from agent_health.cli.crawl_share import EXIT_UNFINISHED, RegistryPlace, Said, Share
 from agent_health.cli.local_ledger import LocalLedger
+from agent_health.cli.log_output import LogFormat, logging_to
 from agent_health.cli.prober_assembly import OpenProber, open_prober
 from agent_health.client import RegistryClient
 from agent_health.errors import AgentHealthError
@@ -32,7 +33,6 @@ from agent_health.registry.log_lines import LogLine
 from agent_health.storage.database import open_database
 
 TELL_SECONDS: Final = 0.5
-MAX_LOG_CHARS: Final = 2000
 GARBAGE_THRESHOLDS: Final = (50_000, 20, 50)
 """As `gc.set_threshold` takes them.
 
@@ -139,29 +139,15 @@ async def _reaches(opened: OpenProber, url: str) -> bool:
 class LogTo(logging.Handler):
     """Hands every line of the log to whoever shows it."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], log_format: LogFormat) -> None:
         super().__init__()
         self._tell = tell
-        self.setFormatter(LogLine())
+        self.setFormatter(LogLine(log_format.value))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hand over one line; what cannot be is left."""
         with suppress(OSError, ValueError):
-            self._tell(self.format(record)[:MAX_LOG_CHARS])
-
-
-@contextmanager
-def logging_to(tell: Callable[[str], None]) -> Iterator[None]:
-    """Let all that is logged in this process go to `tell`, and nowhere else, until the end of the block."""
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    root.handlers = [LogTo(tell)]
-    root.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        root.handlers = handlers
-        root.setLevel(level)
+            self._tell(self.format(record))
 
 
 def run_share(share: Share, pipe: Connection) -> None:
@@ -171,7 +157,7 @@ def run_share(share: Share, pipe: Connection) -> None:
     line in the log if it cannot go on. SIGTERM asks it to end. Ctrl-C is for whoever started it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with logging_to(lambda line: pipe.send(Said(line=line))):
+    with logging_to(LogTo(lambda line: pipe.send(Said(logged=line)), share.log_format)):
         try:
             is_done = run_loop(_be_told(share, pipe))
         except AgentHealthError as error:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -147,8 +147,13 @@ class Crawl:
                 standings.note(worker, said.progress)
             if said.line is not None:
                 self._progress.say(said.line)
+            if said.logged is not None:
+                self._progress.log(said.logged)
 
-        shares = self._home.shares(self._definition, processes, since_s)
+        shares = [
+            replace(share, log_format=self._progress.log_format)
+            for share in self._home.shares(self._definition, processes, since_s)
+        ]
         return await probe_all(shares, self._stop, tell, standings.let_go)
 
     async def _show(self, standings: Standings) -> None:

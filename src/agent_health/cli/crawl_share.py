@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Final
 
+from agent_health.cli.log_output import LogFormat
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.progress import Progress
 
@@ -36,14 +37,17 @@ class Share:
     registry: RegistryPlace | None = None
     companions: int = 0
     """How many other processes begin at the same time, and will want their share of the work."""
+    log_format: LogFormat = LogFormat.CONSOLE
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a process tells whoever started it: how far it is, a line of its log, or both."""
+    """What a process tells whoever started it: how far it is, some words, or a line of its log."""
 
     progress: Progress | None = None
     line: str | None = None
+    logged: str | None = None
+    """In the form that the log of the crawl has."""
 
 
 def worker_name(number: int, *, is_alone: bool) -> str:

@@ -4,6 +4,7 @@ On a terminal as a bar that is drawn anew; anywhere else as a line now and then,
 go to standard error: what a command finds out goes to standard output.
 """
 
+import logging
 import math
 import os
 import time
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
+from agent_health.cli.log_output import LogFormat
 from agent_health.cli.terminal import printable
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY_SECONDS: Final = 10.0
 """Between two lines where nothing can be drawn anew."""
+_LOGGER: Final = "agent_health.crawl"
 RATE_WINDOW_SECONDS: Final = 10.0
 """The rate is that of so long: a crawl begins with what is quick."""
 
@@ -166,9 +169,18 @@ class Progress(Protocol):
     def say(self, text: str) -> None:
         """Say something that stays."""
 
+    def log(self, line: str) -> None:
+        """Show a line of the log, which is in the form `log_format`."""
+
+    @property
+    def log_format(self) -> LogFormat:
+        """For whom it is shown."""
+
 
 class PlainProgress:
     """One line every LINE_EVERY_SECONDS, and at the end."""
+
+    log_format = LogFormat.CONSOLE
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -203,14 +215,45 @@ class PlainProgress:
             self.say(step_text(step))
 
     def say(self, text: str) -> None:
-        """Write a line; a crawl goes on though nobody reads what it says."""
+        """Write a line."""
+        self._write(printable(text))
+
+    def log(self, line: str) -> None:
+        """Write a line of the log."""
+        self.say(line)
+
+    def _write(self, line: str) -> None:
+        """Write it; a crawl goes on though nobody reads what it says."""
         with suppress(OSError):
-            self._stream.write(printable(text) + "\n")
+            self._stream.write(f"{line}\n")
             self._stream.flush()
+
+
+class LoggedProgress(PlainProgress):
+    """The same for programs: every line is JSON, and begins like one of the log."""
+
+    log_format = LogFormat.JSON
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        from agent_health.registry.log_lines import LogLine  # noqa: PLC0415 - takes 60 ms
+
+        super().__init__(stream, clock)
+        self._line = LogLine("json")
+
+    def say(self, text: str) -> None:
+        """Write a record of it."""
+        record = logging.LogRecord(_LOGGER, logging.INFO, "", 0, text, None, None)
+        self.log(self._line.format(record))
+
+    def log(self, line: str) -> None:
+        """Write a line of the log: JSON is printable and bounded as it is."""
+        self._write(line)
 
 
 class DrawnProgress:
     """A bar, drawn by rich, and below it how the probes ended."""
+
+    log_format = LogFormat.CONSOLE
 
     def __init__(self, name: str, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         from rich.console import Console  # noqa: PLC0415 - takes 200 ms
@@ -253,6 +296,10 @@ class DrawnProgress:
         """Write a line above the bar."""
         self._console.print(printable(text), soft_wrap=True)
 
+    def log(self, line: str) -> None:
+        """Write a line of the log above the bar."""
+        self.say(line)
+
     def _draw(self, lines: Iterable[str], done: int, total: int | None) -> None:
         from rich.console import Group  # noqa: PLC0415 - loaded by now
         from rich.text import Text  # noqa: PLC0415
@@ -267,8 +314,10 @@ def printable_lines(lines: Iterable[str]) -> str:
     return "\n".join(printable(line) for line in lines if line)
 
 
-def progress_on(name: str, stream: TextIO) -> Progress:
-    """Return what suits a stream: drawn on a terminal that can, else in lines."""
+def progress_on(name: str, stream: TextIO, log_format: LogFormat = LogFormat.CONSOLE) -> Progress:
+    """Return what suits a stream: JSON if that is wanted, drawn on a terminal that can, else in lines."""
+    if log_format == LogFormat.JSON:
+        return LoggedProgress(stream)
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         return DrawnProgress(name, stream)
     return PlainProgress(stream)

@@ -169,7 +169,8 @@ def run(
     from agent_health.agent.own_key import AgentKeys  # noqa: PLC0415
     from agent_health.agent.place import Place  # noqa: PLC0415
     from agent_health.agent.profile import AgentProfile  # noqa: PLC0415
-    from agent_health.cli.run_lines import logging_to, teller  # noqa: PLC0415
+    from agent_health.cli.log_output import logging_to  # noqa: PLC0415
+    from agent_health.cli.run_lines import LogTeller, teller  # noqa: PLC0415
     from agent_health.client import RegistryClient  # noqa: PLC0415
     from agent_health.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
 
@@ -188,7 +189,7 @@ def run(
     tell = teller(as_json=as_json)
     warden.hide_memory()
     with ExitStack() as stack:
-        stack.enter_context(logging_to(tell))
+        stack.enter_context(logging_to(LogTeller(tell)))
         open_tools, hidden = _tools(tools)
         places = stack.enter_context(Workspaces(workspaces or _usual_workspaces(os.environ)))
         own_key = own_key_file(places.root, profile.agent_id)

@@ -4,8 +4,8 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -34,19 +34,7 @@ def teller(*, as_json: bool) -> Tell:
     return tell
 
 
-@contextmanager
-def logging_to(tell: Tell) -> Iterator[None]:
-    """Let what is logged in this process be told too, until the end of the block."""
-    root = logging.getLogger()
-    handlers = root.handlers
-    root.handlers = [_Telling(tell)]
-    try:
-        yield
-    finally:
-        root.handlers = handlers
-
-
-class _Telling(logging.Handler):
+class LogTeller(logging.Handler):
     """Tells what is logged."""
 
     def __init__(self, tell: Tell) -> None:

@@ -1,7 +1,6 @@
 """How is the server started?"""
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +8,7 @@ import typer
 
 from agent_health.cli.config_file import show_config as print_config
 from agent_health.cli.config_file import take_server_config
+from agent_health.cli.log_output import LogFormat
 from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
 from agent_health.cli.terminal import printable
 
@@ -36,13 +36,6 @@ ServerConfig = Annotated[
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
 ]
-
-
-class LogFormat(StrEnum):
-    """How lines of the log look."""
-
-    CONSOLE = "console"
-    JSON = "json"
 
 
 def serve(  # noqa: PLR0913 - each setting is an option

@@ -1,0 +1,27 @@
+"""Where do the lines of the log go while a command runs, and in which form?"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+
+class LogFormat(StrEnum):
+    """How lines of the log look."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+@contextmanager
+def logging_to(handler: logging.Handler) -> Iterator[None]:
+    """Let warnings and worse of this process go to a handler alone, until the end of the block."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+        root.setLevel(level)
