@@ -68,10 +68,12 @@ def test_a_run_of_life_begins_with_its_first_sign_and_ends_with_a_failure() -> N
     assert add_up(*broken, seen(120, **LIFE)).life_run_began_at_s == NOW_S + 120
 
 
-def test_what_was_not_measured_changes_nothing_but_the_time() -> None:
+def test_what_was_not_measured_changes_nothing_but_the_time_and_its_half_hour() -> None:
     known = add_up(seen(0, **LIFE), seen(300, **FAILURE))
     after = fold(known, seen(600, **NOTHING), NOW_S + 600)
-    assert after == known.model_copy(update={"last_observed_at_s": NOW_S + 600})
+    assert after.slot is not None
+    assert (after.slot.alive, after.slot.failed, after.slot.inconclusive) == (1, 1, 1)
+    assert after == known.model_copy(update={"last_observed_at_s": NOW_S + 600, "slot": after.slot})
 
 
 def test_each_layer_keeps_its_last_result_with_its_evidence() -> None:
@@ -286,6 +288,8 @@ def test_what_lies_ahead_of_a_clock_that_was_set_back_is_brought_back_once() -> 
     known = add_up(read(0, "healthy"))
     back = moved_back(known, -3600, NOW_S - 3600)
     assert back.last_observed_at_s == back.last_sign_of_life_at_s == NOW_S - 3600
+    assert known.slot is not None
+    assert back.slot == known.slot.model_copy(update={"number": known.slot.number - 2})
     assert health_of(back, NOW_S - 3600)[0] is HealthStatus.HEALTHY
     assert health_of(back, NOW_S - 2699)[0] is HealthStatus.UNKNOWN
     assert moved_back(back, -3600, NOW_S - 3600) == back

@@ -304,6 +304,8 @@ class DocumentShown(BaseModel):
     is_stale: bool
     response_ratio: float | None = None
     sample_count: int | None = None
+    error_ratio: float | None = None
+    latency_p50_ms: float | None = None
     latency_p99_ms: float | None = None
 
 

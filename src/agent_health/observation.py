@@ -169,6 +169,10 @@ class DocumentSeen(_Wire):
     """Share of interactions that got a valid answer, as the agent says, 0 to 1."""
     sample_count: Count | None = None
     """How many interactions that is."""
+    error_ratio: Ratio | None = None
+    """Share of interactions that failed, as the agent says, 0 to 1."""
+    latency_p50_ms: Quantity | None = None
+    """As the agent says."""
     latency_p99_ms: Quantity | None = None
     """As the agent says."""
 

@@ -1,14 +1,15 @@
 """What do many probes of one agent add up to?
 
 A small value that is stored beside the agent's record and grows with every observation: it
-holds what `verdict` judges by and what a view shows, and no history. Times are seconds since
-the epoch.
+holds what `verdict` judges by and what a view shows, and of its history the half hour that is
+running (`agent_history`). Times are seconds since the epoch.
 """
 
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agent_health.agent_history import OpenSlot, gathered, half_hour_of
 from agent_health.decision import MAX_AHEAD_SECONDS, stale_after_seconds
 from agent_health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
 from agent_health.observation import DocumentSeen, LayerResult, Observation
@@ -54,6 +55,8 @@ class LastDocument(_Stored):
     """Whether it already was when it was seen."""
     response_ratio: Ratio | None
     sample_count: Count | None
+    error_ratio: Ratio | None = None
+    latency_p50_ms: Quantity | None = None
     latency_p99_ms: Quantity | None
 
 
@@ -83,6 +86,8 @@ class Observed(_Stored):
     """The `timestamp` of the last one counted; None if the row is empty."""
     reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS)] | None = None
     """What the agent called itself last."""
+    slot: OpenSlot | None = None
+    """The half hour of the last observation."""
 
     def to_json(self) -> str:
         """Return compact JSON without what is not known."""
@@ -116,6 +121,7 @@ def fold(observed: Observed | None, observation: Observation, received_at_s: flo
     return observed.model_copy(
         update={
             "last_observed_at_s": claimed_s,
+            "slot": gathered(observed.slot, observation, at_s),
             **_layers(observation, at_s),
             **life,
             **_interaction(observed, observation, failures_in_row),
@@ -151,6 +157,9 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
             "fresh_until_s": document.fresh_until_s + by_s,
         }
         update["document"] = document.model_copy(update=times_s)
+    if observed.slot is not None:
+        number = min(observed.slot.number, half_hour_of(now_s))
+        update["slot"] = observed.slot.model_copy(update={"number": number})
     return observed.model_copy(update=update)
 
 
@@ -229,5 +238,7 @@ def _last_document(document: DocumentSeen, observation: Observation, at_s: float
         is_stale=document.is_stale,
         response_ratio=document.response_ratio,
         sample_count=document.sample_count,
+        error_ratio=document.error_ratio,
+        latency_p50_ms=document.latency_p50_ms,
         latency_p99_ms=document.latency_p99_ms,
     )

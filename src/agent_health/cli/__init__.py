@@ -12,6 +12,7 @@
     known_as.py         who is meant by this id or URL?
     agents.py           which agents are there, and what becomes of them?
     agent_page.py       how is an agent's record shown to people?
+    history.py          how did an agent do over the last day and month?
     maintenance.py      when may nothing take an agent down?
     erase.py            how is an agent forgotten?
     tasks.py            what is to be done, and how does it go on?

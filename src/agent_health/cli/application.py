@@ -18,6 +18,7 @@ from agent_health.cli.directories import directories
 from agent_health.cli.doctor import doctor
 from agent_health.cli.erase import erase
 from agent_health.cli.events import events
+from agent_health.cli.history import history
 from agent_health.cli.keys import keys
 from agent_health.cli.maintenance import maintenance
 from agent_health.cli.mcp import mcp
@@ -126,6 +127,7 @@ _application.command(context_settings=_CONTEXT)(census)
 _application.command(context_settings=_CONTEXT)(recheck)
 _application.add_typer(targets, context_settings=_CONTEXT)
 _application.add_typer(directories, context_settings=_CONTEXT)
+agents.command()(history)
 agents.command()(maintenance)
 agents.command()(erase)
 _application.add_typer(agents, context_settings=_CONTEXT)

@@ -36,6 +36,7 @@ from agent_health.client.registry_connection import (
 from agent_health.client.registry_errors import Conflict, InvalidAnswer
 from agent_health.document import HealthStatus, Time
 from agent_health.errors import InvalidSetting
+from agent_health.history_record import AgentHistory
 from agent_health.lifecycle import Status
 from agent_health.verdict import Monitoring
 
@@ -174,6 +175,11 @@ class RegistryAgents:
         """Return all that is known of an agent; its `etag` is what `if_match` takes."""
         question = Question(method="GET", path=path_of("agents", agent_id), may_repeat=True)
         return await self._connection.ask_for(AgentRecord, question)
+
+    async def history(self, agent_id: str) -> AgentHistory:
+        """Return how an agent answered, and what it said of itself, over the last day and month."""
+        question = Question(method="GET", path=path_of("agents", agent_id, "history"), may_repeat=True)
+        return await self._connection.ask_for(AgentHistory, question)
 
     async def list(
         self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[AgentFilter]

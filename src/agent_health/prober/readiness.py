@@ -91,6 +91,8 @@ def _seen(visit: Visit, document: HealthDocument, fetched: Fetched) -> DocumentS
         max_age_s=fetched.max_age_seconds,
         response_ratio=None if calibration is None else calibration.response_ratio,
         sample_count=None if calibration is None else calibration.sample_count,
+        error_ratio=None if calibration is None else calibration.error_ratio,
+        latency_p50_ms=None if calibration is None else calibration.latency_p50_ms,
         latency_p99_ms=None if calibration is None else calibration.latency_p99_ms,
     )
 

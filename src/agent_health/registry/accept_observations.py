@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agent_health.access import Action
+from agent_health.agent_history import OpenSlot, ended_slot
 from agent_health.agent_record import Registration
 from agent_health.errors import AgentHealthError
 from agent_health.event import EventDraft
@@ -35,6 +36,7 @@ from agent_health.registry.judge_agents import (
     judge_one,
     leases_of_draining,
 )
+from agent_health.registry.keep_history import keep_half_hours
 from agent_health.registry.lease_records import refused
 from agent_health.registry.monitor_row import circumstances
 from agent_health.registry.operations import Call, Operation, Reply
@@ -226,6 +228,7 @@ def _fold_in(
     held = leases_of_draining(transaction, known.agents.values())
     around = circumstances(transaction) if known.agents else Circumstances()
     facts: dict[int, str] = {}
+    over: dict[int, list[OpenSlot]] = {}
     changes: list[Change] = []
     for agent_id, where in places.items():
         agent = known.agents.get(agent_id)
@@ -236,11 +239,14 @@ def _fold_in(
         for place in where:
             before, seen = seen, fold(seen, taken[place][1], transaction.now_s)
             outcomes[place] = ReportOutcome.IGNORED if seen is before else ReportOutcome.ACCEPTED
+            if ended := ended_slot(before.slot, seen.slot):
+                over.setdefault(agent.id, []).append(ended)
         if seen is not stored:
             facts[agent.id] = seen.to_json()
             verdict = judge_one(agent, held.get(agent_id, 0), transaction.now_s, around, seen)
             changes.append(change_of(agent, verdict))
     agents.set_observed(transaction, facts)
+    keep_half_hours(transaction, over)
     put_off = {change.agent.id: change.judge_at_s for change in changes if not change.is_visible}
     agents.set_judge_at(transaction, put_off)
     if len(put_off) < len(changes):

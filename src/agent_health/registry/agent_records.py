@@ -105,6 +105,8 @@ def _document(last: LastDocument | None) -> DocumentShown | None:
         is_stale=last.is_stale,
         response_ratio=last.response_ratio,
         sample_count=last.sample_count,
+        error_ratio=last.error_ratio,
+        latency_p50_ms=last.latency_p50_ms,
         latency_p99_ms=last.latency_p99_ms,
     )
 

@@ -42,6 +42,7 @@ from agent_health.registry import (
     run_task,
     send_command,
     show_census,
+    show_history,
     steer_task,
     tend_monitor,
     update_agent,
@@ -82,6 +83,7 @@ MAX_KEYS_COUNTED = 10_000
 OPERATIONS: tuple[Operation, ...] = (
     register_agent.REGISTER_AGENT,
     *find_agents.OPERATIONS,
+    *show_history.OPERATIONS,
     *update_agent.OPERATIONS,
     *drain_agent.OPERATIONS,
     *send_command.OPERATIONS,

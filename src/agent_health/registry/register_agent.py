@@ -23,10 +23,12 @@ from agent_health.document import HealthStatus
 from agent_health.errors import AlreadyRegistered
 from agent_health.event import EventDraft, EventType, KeyChanged
 from agent_health.lifecycle import ALIVE, Reason, Signal, Status
+from agent_health.observed import Observed
 from agent_health.registry import probed_agents
 from agent_health.registry.agent_records import etag, record
 from agent_health.registry.change_status import change_status, lifecycle_event
 from agent_health.registry.judge_agents import Change, Circumstances, judge_one
+from agent_health.registry.keep_history import keep_half_hours
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.storage import agents, event_log, keys
 from agent_health.storage.agents import StoredAgent
@@ -116,6 +118,8 @@ def begin_new_life(
             raise AlreadyRegistered(existing.agent_id, existing.status)
         existing = _step(transaction, existing, Signal.SUPERSEDED, "superseded by a new life", actor)
     now_s = transaction.now_s
+    if existing.observed is not None and (slot := Observed.from_json(existing.observed).slot) is not None:
+        keep_half_hours(transaction, {existing.id: [slot]})
     agents.start_anew(transaction, existing.id, _declared(body), now_s)
     agent = agents.find(transaction, existing.agent_id)
     assert agent is not None  # noqa: S101 - it is locked

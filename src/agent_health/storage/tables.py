@@ -103,6 +103,15 @@ observed = Table(
     Column("facts", Text, nullable=False, comment="observed.Observed as JSON"),
 )
 
+# Written once in half an hour: the running one stands in `observed`.
+agent_history = Table(
+    "agent_history",
+    metadata,
+    Column("agent", RowNumber, ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    Column("half_hours", Text, nullable=False, comment="as agent_history.packed writes them"),
+    Column("days", Text, nullable=False, comment="likewise; those that are over"),
+)
+
 commands = Table(
     "commands",
     metadata,

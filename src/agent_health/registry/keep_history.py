@@ -1,0 +1,35 @@
+"""What is kept of an agent's numbers when a half hour is over?
+
+Once in half an hour and agent: what probes add up to until then stands with what the last one saw.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from agent_health.agent_history import History, OpenSlot, added, closed, packed, unpacked
+from agent_health.storage import agent_histories
+from agent_health.storage.agent_histories import StoredHistory
+from agent_health.storage.database import Transaction
+
+
+def keep_half_hours(transaction: Transaction, over: Mapping[int, Sequence[OpenSlot]]) -> None:
+    """Add half hours that are over to the histories of agents, whom others do not change meanwhile.
+
+    By our numbers of the agents; each one's in their order.
+    """
+    if not over:
+        return
+    known = agent_histories.find(transaction, sorted(over))
+    kept = []
+    for number, slots in over.items():
+        history = history_of(known.get(number))
+        for slot in slots:
+            history = added(history, closed(slot))
+        kept.append(StoredHistory(number, packed(history.half_hours), packed(history.days)))
+    agent_histories.store(transaction, kept)
+
+
+def history_of(stored: StoredHistory | None) -> History:
+    """Return what is stored of an agent's past; None: nothing."""
+    if stored is None:
+        return History()
+    return History(unpacked(stored.half_hours), unpacked(stored.days))

@@ -1,0 +1,46 @@
+"""What is kept of agents' numbers over time? One row of each, packed; `agent_history` reads it."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from pydantic_core import to_json
+from sqlalchemy import select, text
+
+from agent_health.storage.database import Transaction
+from agent_health.storage.tables import agent_history
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHistory:
+    """One agent's, by our number of it; the members are the columns."""
+
+    agent: int
+    half_hours: str
+    days: str
+
+
+_STORE_TAIL = "ON CONFLICT (agent) DO UPDATE SET half_hours = excluded.half_hours, days = excluded.days"
+_STORE_SQLITE = text(f"""
+    INSERT INTO agent_history (agent, half_hours, days)
+    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows) WHERE true
+    {_STORE_TAIL}
+""")  # noqa: S608 - constants only
+_STORE_POSTGRESQL = text(f"""
+    INSERT INTO agent_history (agent, half_hours, days)
+    SELECT CAST(said ->> 0 AS bigint), said ->> 1, said ->> 2
+    FROM json_array_elements(CAST(:rows AS json)) AS said
+    {_STORE_TAIL}
+""")  # noqa: S608 - constants only
+
+
+def find(transaction: Transaction, numbers: Sequence[int]) -> dict[int, StoredHistory]:
+    """Return what is kept of these agents; of whom nothing is kept is left out."""
+    wanted = select(agent_history).where(agent_history.c.agent.in_(numbers))
+    return {row.agent: StoredHistory(*row) for row in transaction.connection.execute(wanted)}
+
+
+def store(transaction: Transaction, kept: Sequence[StoredHistory]) -> None:
+    """Store what is kept of these agents, each once."""
+    rows = [astuple(one) for one in sorted(kept, key=lambda one: one.agent)]
+    statement = _STORE_POSTGRESQL if transaction.is_postgresql else _STORE_SQLITE
+    transaction.connection.execute(statement, {"rows": to_json(rows).decode()})

@@ -1,0 +1,84 @@
+"""How did an agent do over the last day and month? Asked on the command line."""
+
+import json
+import time
+import urllib.request
+from typing import Any
+
+import pytest
+from tests.support.registry_server import KEYS, RegistryServer
+
+from agent_health.access import Role
+from agent_health.agent_record import moment
+from agent_health.cli import main
+from agent_health.history_record import NOT_PROBED
+
+CARD = "https://agent.example/.well-known/agent-card.json"
+Captured = pytest.CaptureFixture[str]
+
+
+def observation(at_s: float, answer_ms: float, **said: float) -> dict[str, Any]:
+    at = moment(at_s).isoformat()
+    return {
+        "agent_id": "billing-1",
+        "observed_at": at,
+        "transport": {"result": "ok", "latency_ms": answer_ms},
+        "readiness": {"result": "ok"},
+        "document": {"status": "healthy", "timestamp": at, **said},
+    }
+
+
+@pytest.fixture
+def probed(registry: RegistryServer, capsys: Captured) -> str:
+    """The id of an agent that was probed twice just now, and once two hours ago."""
+    assert main(["agents", "register", "billing-1", "--card-url", CARD, "--monitoring", "probe"]) == 0
+    now_s = time.time()
+    seen = [
+        observation(now_s - 7_200, 12_345, response_ratio=1.0),
+        observation(now_s - 1, 100, response_ratio=0.75, error_ratio=0.25, latency_p99_ms=900),
+        observation(now_s, 200, response_ratio=0.75, error_ratio=0.25, latency_p99_ms=900),
+    ]
+    body = json.dumps({"observations": seen}).encode()
+    headers = {"content-type": "application/json", "x-api-key": KEYS[Role.PROBER]}
+    request = urllib.request.Request(f"{registry.url}/api/v1/observations", body, headers)  # noqa: S310 - loopback
+    with urllib.request.urlopen(request) as answer:  # noqa: S310 - loopback
+        assert json.load(answer)["counts"] == {"accepted": 3}
+    capsys.readouterr()
+    return "billing-1"
+
+
+def test_each_half_hour_with_a_probe_has_a_line(probed: str, capsys: Captured) -> None:
+    assert main(["agents", "history", probed]) == 0
+    head, first, *_, last = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "FROM (UTC)"
+    *_, alive, failed, unknown, answer_ms, ratio = first.split()
+    assert (alive, failed, unknown, ratio) == ("1", "0", "0", "1")
+    assert int(answer_ms) == pytest.approx(12_345, rel=0.004)
+    assert "0.75" in last
+    assert "0.25" in last
+    assert "900" in last
+
+
+def test_days_are_told_apart_and_a_url_is_known(probed: str, capsys: Captured) -> None:
+    assert main(["agents", "history", CARD, "--days"]) == 0
+    head, *days = capsys.readouterr().out.splitlines()
+    assert head.startswith("DAY (UTC)")
+    assert sum(int(day.split()[1]) for day in days) == 3
+
+
+def test_programs_get_what_the_registry_tells(probed: str, capsys: Captured) -> None:
+    assert main(["agents", "history", probed, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["agent_id"] == probed
+    assert told["notes"] == []
+    assert told["half_hours"][-1]["answer_ms"]["highest"] == 200
+    assert set(told) == {"agent_id", "half_hours", "days", "notes"}
+
+
+def test_who_only_beats_has_none_and_the_reason_is_told(registry: RegistryServer, capsys: Captured) -> None:
+    assert main(["agents", "register", "billing-2"]) == 0
+    capsys.readouterr()
+    assert main(["agents", "history", "billing-2"]) == 0
+    assert capsys.readouterr().out == f"{NOT_PROBED}\n"
+    assert main(["agents", "history", "billing-3"]) == 1
+    assert "agent_not_found" in capsys.readouterr().err
