@@ -19,6 +19,7 @@ from agent_health.probe_cadence import (
     Cadence,
     MissedTicks,
     after_probe,
+    backs_off,
     missed_ticks,
     next_probe_at_s,
     wants_card,
@@ -251,6 +252,23 @@ def test_a_target_that_never_answered_is_looked_at_half_as_often_with_each_failu
     assert intervals[9:] == [longest] * len(intervals[9:])
     assert len(intervals) > 25
     assert all(is_tick(due_s, SUBJECT, INTERVAL_S) for due_s, _ in done)
+
+
+@given(IDS, CADENCES, MEMORIES, TIMES)
+def test_who_is_backed_off_is_who_is_looked_at_less_often_than_in_every_interval(
+    subject_id: str, cadence: Cadence, memory: ProbeMemory, now_s: float
+) -> None:
+    memory = memory.model_copy(
+        update={"probed_at_s": now_s, "not_before_s": None, "confirm_at_s": None, "is_unwelcome": False}
+    )
+    if not backs_off(memory, cadence):
+        assert next_probe_at_s(subject_id, memory, cadence, now_s) - now_s <= 1.5 * cadence.interval_s * (
+            1 + 1e-6
+        )
+        return
+    # Not each wait is longer, but there are ticks that it is not asked at.
+    missed = missed_ticks(subject_id, memory, cadence, now_s, now_s + 100 * cadence.interval_s)
+    assert missed.count < 99
 
 
 def test_no_back_off_is_longer_than_it_may_be() -> None:

@@ -143,6 +143,11 @@ def after_probe(
     )
 
 
+def backs_off(memory: ProbeMemory, cadence: Cadence) -> bool:
+    """Whether a target is left out at some of its ticks, since it keeps failing or asked us to slow down."""
+    return _doublings(memory, cadence) > 0 or min(memory.slowdowns, cadence.max_doublings) > 0
+
+
 def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else: bool) -> bool:
     """Whether a probe asks for the card, conditionally where there is an ETag.
 

@@ -39,6 +39,25 @@ def test_a_target_is_given_out_at_its_tick_and_not_again_before_it_is_planned_an
     assert plan.left is None
 
 
+def test_it_is_counted_who_is_left_out_at_some_ticks_until_that_ends_or_they_leave() -> None:
+    plan = WatchPlan(CADENCE)
+    dead, limited, well = (slot_of(f"https://{name}.example/") for name in ("a", "b", "c"))
+    for _ in range(2):
+        plan.add(dead, ProbeMemory(failures_in_row=3), BASE_S)
+        plan.add(limited, ProbeMemory(slowdowns=1), BASE_S)
+        plan.add(well, NEVER, BASE_S)
+        assert plan.backed_off == 2
+    # Who is being asked is counted as before.
+    assert len(list(plan.take(BASE_S + 2 * CADENCE.max_backoff_s))) == 3
+    assert plan.backed_off == 2
+    plan.add(dead, NEVER, BASE_S)
+    assert plan.backed_off == 1
+    for slot in (limited, limited, well):
+        plan.remove(slot)
+    assert plan.backed_off == 0
+    assert CensusPlan(BASE_S).backed_off is None
+
+
 def test_a_recheck_overrules_the_tick() -> None:
     plan, slot = WatchPlan(CADENCE), slot_of()
     plan.add(slot, ProbeMemory(probed_at_s=BASE_S - 100), BASE_S)

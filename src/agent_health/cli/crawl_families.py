@@ -26,6 +26,11 @@ _GAUGES: tuple[tuple[str, str, Of], ...] = (
     ("in_flight", "Probes under way.", lambda now: now.in_flight),
     ("waiting", "Targets whose turn it is not yet: too many others are asked.", lambda now: now.waiting),
     (
+        "backed_off",
+        "Targets that are asked less often than is usual: they keep failing, or asked for it.",
+        lambda now: now.backed_off,
+    ),
+    (
         "start_delay_p99_seconds",
         "How late probes began, the 99th percentile since the start.",
         lambda now: None if now.start_error_p99_ms is None else now.start_error_p99_ms / 1000,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import Final, Protocol
 
-from agent_health.probe_cadence import Cadence, missed_ticks, next_probe_at_s
+from agent_health.probe_cadence import Cadence, backs_off, missed_ticks, next_probe_at_s
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.due_times import DueTimes
 from agent_health.prober.shards import Slot
@@ -31,6 +31,11 @@ class Plan(Protocol):
     @property
     def left(self) -> int | None:
         """How many are still to be given out; None if it never ends."""
+        ...
+
+    @property
+    def backed_off(self) -> int | None:
+        """How many are left out at some of their ticks, for they fail; None if there are no ticks."""
         ...
 
     def add(self, slot: Slot, memory: ProbeMemory, now_s: float, /) -> None:
@@ -63,15 +68,23 @@ class WatchPlan:
     def __init__(self, cadence: Cadence) -> None:
         self._cadence = cadence
         self._due: DueTimes[Slot] = DueTimes()
+        self._backed_off = 0
+
+    @property
+    def backed_off(self) -> int:
+        """Of all that were added and not removed, those that are being probed included."""
+        return self._backed_off
 
     def add(self, slot: Slot, memory: ProbeMemory, now_s: float, /) -> None:
         """Let a target wait for its next tick, or what else gives reason for a look."""
         at_s = next_probe_at_s(slot.subject_id, memory, self._cadence, now_s, slot.recheck_at_s)
         self._due.add(slot, at_s)
+        self._count(slot, is_backed_off=backs_off(memory, self._cadence))
 
     def remove(self, slot: Slot) -> None:
         """Let a target wait no more."""
         self._due.remove(slot)
+        self._count(slot, is_backed_off=False)
 
     def take(self, now_s: float) -> Iterator[tuple[float, Slot]]:
         """Give out what is due by now."""
@@ -85,11 +98,16 @@ class WatchPlan:
         """Its next tick comes anyway."""
         return False
 
+    def _count(self, slot: Slot, *, is_backed_off: bool) -> None:
+        self._backed_off += is_backed_off - slot.is_backed_off
+        slot.is_backed_off = is_backed_off
+
 
 class CensusPlan:
     """Every target once that was not probed since the census began."""
 
     keeps_ticks = False
+    backed_off = None
 
     def __init__(self, since_s: float) -> None:
         self.since_s = since_s

@@ -21,7 +21,17 @@ _NOTHING_KNOWN: Final = _NOTHING.to_json()
 class Slot:
     """One target of a shard of ours."""
 
-    __slots__ = ("due_at_s", "given_up", "is_busy", "memory", "recheck_at_s", "shard", "subject_id", "url")
+    __slots__ = (
+        "due_at_s",
+        "given_up",
+        "is_backed_off",
+        "is_busy",
+        "memory",
+        "recheck_at_s",
+        "shard",
+        "subject_id",
+        "url",
+    )
 
     def __init__(self, shard: "Shard", entry: TargetEntry) -> None:
         self.shard = shard
@@ -34,6 +44,8 @@ class Slot:
         """When it is probed next, since the epoch; None while it is busy, or must not be probed."""
         self.is_busy = False
         """Whether it is being probed, or waits for its turn."""
+        self.is_backed_off = False
+        """Whether it is counted among those that are left out at some of their ticks."""
         self.given_up = 0
         """How many results of it could not be reported, and are not told yet."""
         self.remember(entry.memory)

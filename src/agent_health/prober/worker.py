@@ -145,6 +145,7 @@ class Worker:
             given_up=self._outbox.given_up,
             is_ledger_away=self._reporter.is_away,
             doubt=None if self._check.doubt is None else self._check.doubt.why,
+            backed_off=self._dispatch.plan.backed_off,
             unanswered=self._network().lookup_faults,
             ended=dict(self._tally.ended),
             taken_back=self._tally.taken_back,
