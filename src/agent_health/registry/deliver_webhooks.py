@@ -63,7 +63,7 @@ class WebhookCourier:
 
     async def run(self) -> None:
         """Deliver until cancelled; what is on its way then is delivered again later."""
-        position = 0
+        position: int | None = 0
         try:
             while True:
                 try:
@@ -72,18 +72,19 @@ class WebhookCourier:
                     _log.debug("no webhooks while the database is away")
                 except Exception:  # noqa: BLE001 - it is logged
                     _log.exception("webhooks could not be looked for")
-                await asyncio.sleep(MIN_WAIT_SECONDS)
-                await self._feed.wait_beyond(position, POLL_SECONDS)
+                if position is None:
+                    await asyncio.sleep(POLL_SECONDS)
+                else:
+                    await asyncio.sleep(MIN_WAIT_SECONDS)
+                    await self._feed.wait_beyond(position, POLL_SECONDS)
         finally:
             for delivery in self._deliveries:
                 delivery.cancel()
             await asyncio.gather(*self._deliveries, return_exceptions=True)
 
-    async def _begin_deliveries(self) -> int:
-        """Claim webhooks and deliver to each; return how far the log went."""
-        is_due, position = await self._database.read(
-            lambda transaction: (webhooks.has_due(transaction), event_log.last_sequence(transaction))
-        )
+    async def _begin_deliveries(self) -> int | None:
+        """Claim webhooks and deliver to each; return how far the log went, None if nobody wants any of it."""
+        is_due, position = await self._database.read(_look)
         free = MAX_DELIVERIES - len(self._deliveries)
         if is_due and free > 0:
             for webhook in await self._database.write(
@@ -118,6 +119,13 @@ class WebhookCourier:
                 sent = await safe_post(webhook.url, body, headers, self._allowed)
                 self._counts.note(Work.DELIVERED if sent.error is None else Work.UNDELIVERED)
             webhook = await self._database.write(_settlement(webhook, position, sent))
+
+
+def _look(transaction: Transaction) -> tuple[bool, int | None]:
+    """Return whether a webhook is due, and how far the log goes; None instead if there is no webhook."""
+    if webhooks.slowest(transaction) is None:
+        return False, None
+    return webhooks.has_due(transaction), event_log.last_sequence(transaction)
 
 
 def _next_batch(webhook: StoredWebhook) -> Callable[[Transaction], tuple[list[Event], int, float]]:

@@ -8,10 +8,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from agent_health.errors import StoreUnavailable
 from agent_health.event import EventType
-from agent_health.event_chain import GENESIS, Event
+from agent_health.event_chain import GENESIS, Checkpoint, Event
 from agent_health.storage import event_log
 from agent_health.storage.database import Database
 from agent_health.storage.event_news import EventNews, event_news
@@ -60,10 +61,9 @@ class EventFeed:
         self._recent: list[tuple[Event, str | None]] = []
         self._begin = 0
         """Where `_recent` begins: the sequence before its first event."""
-        self._end: int | None = None
-        """Up to where the log was read; None before the first look."""
-        self._end_hash = ""
-        """Of the event there: another one means that another past was restored."""
+        self._end: Checkpoint | None = None
+        """Up to where the log was read, None before the first look; another hash there means that another
+        past was restored."""
         self.past = 0
         """How often the log was found to be another one; who began before it changed must begin anew."""
         self._changed = asyncio.Event()
@@ -104,12 +104,12 @@ class EventFeed:
                 for event, agent_id in self._recent[position - self._begin :]
                 if wanted.takes(event, agent_id)
             ][:MAX_PAGE]
-            end = self._end
+            end = self._end.sequence
         else:
-            seen, seen_hash = self._end or 0, self._end_hash if self._end else GENESIS.hash
+            seen = self._end or GENESIS
             is_same_past, found, end = await self._database.read(
                 lambda transaction: (
-                    event_log.leads_over(transaction, seen, seen_hash),
+                    event_log.leads_over(transaction, seen),
                     event_log.after(
                         transaction,
                         position,
@@ -122,7 +122,7 @@ class EventFeed:
                 )
             )
             if not is_same_past:
-                if seen == self._end and seen_hash == self._end_hash:
+                if seen == self._end:
                     self._begin_anew()
                 return Page((), position)
         is_full = len(found) == MAX_PAGE
@@ -137,7 +137,9 @@ class EventFeed:
             past = self.past
             async with asyncio.timeout(most_s):
                 while (
-                    not self.is_closed and self.past == past and (self._end is None or self._end <= position)
+                    not self.is_closed
+                    and self.past == past
+                    and (self._end is None or self._end.sequence <= position)
                 ):
                     await self._changed.wait()
         except TimeoutError:
@@ -146,27 +148,24 @@ class EventFeed:
     async def _look(self) -> None:
         """Take in what is new, and wake those who wait for it."""
         if self._end is None:
-            last = (await self._database.read(event_log.head)).last
-            self._begin = self._end = last.sequence
-            self._end_hash = last.hash
+            self._end = (await self._database.read(event_log.head)).last
+            self._begin = self._end.sequence
             self._wake()
         while True:
-            end = self._end
-            is_same_past, new = await self._new(end, self._end_hash)
-            if not is_same_past:
+            new = await self._database.read(partial(event_log.behind, place=self._end, limit=MAX_RECENT))
+            if new is None:
                 self._begin_anew()
                 return
             if not new:
                 return
             if any(event.type == EventType.AGENT_ERASED for event, _ in new):
                 # What was kept may hold what is erased now.
-                self._recent, self._begin = [], end
+                self._recent, self._begin = [], self._end.sequence
             self._recent += new
             surplus = max(0, len(self._recent) - MAX_RECENT)
             del self._recent[:surplus]
             self._begin += surplus
-            self._end = end + len(new)
-            self._end_hash = new[-1][0].hash
+            self._end = new[-1][0].checkpoint
             self._wake()
             if len(new) < MAX_RECENT:
                 return
@@ -177,15 +176,6 @@ class EventFeed:
         self._recent, self._end = [], None
         self.past += 1
         self._wake()
-
-    async def _new(self, end: int, end_hash: str) -> tuple[bool, list[tuple[Event, str | None]]]:
-        """Return whether the log still leads over the event at `end`, and what is behind it."""
-        return await self._database.read(
-            lambda transaction: (
-                event_log.leads_over(transaction, end, end_hash),
-                event_log.with_agents(transaction, end, limit=MAX_RECENT),
-            )
-        )
 
     def _wake(self) -> None:
         self._changed.set()

@@ -389,6 +389,8 @@ class PostgresqlDatabase:
             pool_size=POOL_CONNECTIONS,
             max_overflow=0,
             pool_timeout=POOL_WAIT_SECONDS,
+            # The connection that was used last knows our statements: ten in turns would learn each ten times.
+            pool_use_lifo=True,
             hide_parameters=True,
             connect_args={
                 "timeout": POOL_WAIT_SECONDS,

@@ -136,16 +136,23 @@ def archived_sequence(transaction: Transaction) -> int:
     return transaction.connection.scalar(wanted) or 0
 
 
-def leads_over(transaction: Transaction, sequence: int, event_hash: str) -> bool:
-    """Whether the event at `sequence` has this hash; of what was archived since, it is believed."""
-    at_place = transaction.connection.scalar(select(events.c.hash).where(events.c.sequence == sequence))
-    if at_place is not None:
-        return bool(at_place == event_hash)
-    # Without the states of what was archived, which may be long.
-    wanted = select(event_log.c.archived_sequence, event_log.c.archived_hash).where(event_log.c.id == 1)
-    row = transaction.connection.execute(wanted).one_or_none()
-    archived = GENESIS if row is None else Checkpoint(*row)
-    return archived.sequence > sequence or archived == Checkpoint(sequence, event_hash)
+def leads_over(transaction: Transaction, place: Checkpoint) -> bool:
+    """Whether the log has the event of this place; of what was archived since, it is believed."""
+    at_place = transaction.connection.scalar(select(events.c.hash).where(events.c.sequence == place.sequence))
+    return _has_archived(transaction, place) if at_place is None else bool(at_place == place.hash)
+
+
+def behind(
+    transaction: Transaction, place: Checkpoint, *, limit: int
+) -> list[tuple[Event, str | None]] | None:
+    """Return the next events behind this place, each with the id of the agent whose it is.
+
+    None if the log does not lead over it, as `leads_over` says.
+    """
+    found = with_agents(transaction, place.sequence - 1, limit=limit + 1)
+    if found and found[0][0].sequence == place.sequence:
+        return found[1:] if found[0][0].hash == place.hash else None
+    return found[:limit] if _has_archived(transaction, place) else None
 
 
 def after(
@@ -252,6 +259,15 @@ def erase_of(transaction: Transaction, agent_id: str) -> int:
             transaction.connection.execute(_ERASE_SQLITE, {"said": said_json})
         erased += len(rows)
     return erased
+
+
+def _has_archived(transaction: Transaction, place: Checkpoint) -> bool:
+    """Whether the log, which has no event at this place, is archived beyond it, or just up to it."""
+    # Without the states of what was archived, which may be long.
+    wanted = select(event_log.c.archived_sequence, event_log.c.archived_hash).where(event_log.c.id == 1)
+    row = transaction.connection.execute(wanted).one_or_none()
+    archived = GENESIS if row is None else Checkpoint(*row)
+    return archived.sequence > place.sequence or archived == place
 
 
 def _filtered(

@@ -19,8 +19,8 @@ POLL_SECONDS = 1.0
 """On PostgreSQL, should it be silent or away."""
 POLL_SQLITE_SECONDS = 0.1
 CONNECT_SECONDS = 5.0
-MIN_WAIT_SECONDS = 0.02
-"""At most 50 looks a second, however busy the log is."""
+MIN_WAIT_SECONDS = 0.05
+"""At most 20 looks a second, however busy the log is."""
 
 _log = logging.getLogger("agent_health.registry")
 
