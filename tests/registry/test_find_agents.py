@@ -59,6 +59,23 @@ async def test_the_least_loaded_come_first_if_asked_for(api: RegistryApi) -> Non
     assert await _ids(api, "sort=least_loaded") == ["b", "d", "c", "a"]
 
 
+async def test_all_that_is_asked_for_together_is_met(api: RegistryApi) -> None:
+    await _some(api)
+    await api.register("e", capabilities=["billing"], role_id="clerk", capacity={"max_concurrent_tasks": 3})
+    for agent_id, load in (("a", 4), ("b", 1), ("c", 2), ("e", 0)):
+        await api.beat(agent_id, await api.add_agent_key(agent_id), current_load=load)
+    both = "capabilities=billing,invoicing"
+    assert await _ids(api, f"{both}&min_available_capacity=1") == ["a", "b", "e"]
+    assert await _ids(api, f"{both}&min_available_capacity=1&sort=least_loaded") == ["e", "b", "a"]
+    assert await _ids(api, f"{both}&sort=least_loaded") == ["e", "b", "a"]
+    assert await _ids(api, f"{both}&min_available_capacity=2") == ["e"]
+    assert await _ids(api, "capabilities=billing&min_available_capacity=2&sort=least_loaded") == ["e"]
+    assert await _ids(api, f"{both}&role_id=clerk&min_available_capacity=1") == ["e"]
+    assert await _ids(api, f"{both}&role_id=clerk") == ["e"]
+    assert await _ids(api, f"{both}&health=healthy&min_available_capacity=1") == []
+    assert await _ids(api, "capabilities=translation&min_available_capacity=0") == []
+
+
 async def test_a_listing_says_where_each_agent_is_called(api: RegistryApi) -> None:
     card_url = "https://a.example/.well-known/agent-card.json"
     await api.register("a", endpoint="https://a.example/a2a", card_url=card_url)
