@@ -18,10 +18,11 @@ from pydantic import (
     StringConstraints,
     model_validator,
 )
-from pydantic_core import PydanticCustomError, to_json
+from pydantic_core import PydanticCustomError
 
 from agent_health.actor import OwnActor, is_reserved
 from agent_health.document import HealthStatus, Time
+from agent_health.free_json import take_small
 from agent_health.lifecycle import Reason, Status
 from agent_health.observation import ResultClass
 from agent_health.verdict import Monitoring
@@ -44,28 +45,7 @@ _OURS = {"ours": ", ".join(OwnActor)}
 
 
 def _take_metadata(value: dict[str, Any]) -> dict[str, Any]:
-    if _depth(value) > MAX_METADATA_DEPTH:
-        raise PydanticCustomError(
-            "too_deep", "expected at most {most} levels of nesting", {"most": MAX_METADATA_DEPTH}
-        )
-    if len(to_json(value)) > MAX_METADATA_BYTES:
-        raise PydanticCustomError("too_large", "expected at most {most} bytes", {"most": MAX_METADATA_BYTES})
-    return value
-
-
-def _depth(value: object) -> int:
-    """How deep a value is nested, counted up to one more than is allowed."""
-    level, depth = [value], 0
-    while level and depth <= MAX_METADATA_DEPTH:
-        depth += 1
-        level = [
-            inner
-            for outer in level
-            for inner in (
-                outer.values() if isinstance(outer, dict) else outer if isinstance(outer, list) else ()
-            )
-        ]
-    return depth
+    return take_small(value, MAX_METADATA_DEPTH, MAX_METADATA_BYTES)
 
 
 def _take_no_name_of_ours(value: str) -> str:

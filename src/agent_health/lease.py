@@ -174,7 +174,7 @@ def read_resource(text: str) -> ResourceKind:
         raise InvalidResource(text, "intent:{id}/{scope}, task:{id} or shard:{n}, in lower case")
     named = text if kind is ResourceKind.OTHER else text.partition(":")[2]
     if not _RESOLVED_AWAY.isdisjoint(named.casefold().replace("%2e", ".").split("/")):
-        expected = "no part . or .. between slashes, nor one spelled %2e: clients and proxies resolve it away"
+        expected = "no part . or .. between slashes, nor %2e: clients and proxies resolve them away"
         raise InvalidResource(text, expected)
     return kind
 

@@ -3,15 +3,14 @@
 The bodies that the registry takes and the records that it gives.
 """
 
-from math import isfinite
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
-from pydantic_core import PydanticCustomError, to_json
 
 from agent_health.agent_record import NAME_PATTERN, AgentId, Body, Capability, Name, RoleId
 from agent_health.budget import AmountRecord, BudgetRecord, Spend
 from agent_health.document import MAX_DEPTH, Time
+from agent_health.free_json import take_small
 from agent_health.lease import TTL_SECONDS
 from agent_health.lease_record import LeaseRecord, Token, TtlSeconds
 from agent_health.progress_report import ProgressReport
@@ -39,23 +38,7 @@ CALL_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 
 def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        inside = [inner for outer in level for inner in _inside(outer)]
-        if not all(isfinite(inner) for inner in inside if isinstance(inner, float)):
-            raise PydanticCustomError("not_finite", "expected finite numbers: JSON has no other")
-        level = [inner for inner in inside if isinstance(inner, dict | list)]
-        if not level:
-            break
-    else:
-        raise PydanticCustomError("too_deep", "nested deeper than {most} levels", {"most": MAX_DEPTH})
-    if len(to_json(value)) > MAX_OBJECT_BYTES:
-        raise PydanticCustomError("too_large", "expected at most {most} bytes", {"most": MAX_OBJECT_BYTES})
-    return value
-
-
-def _inside(value: Any) -> list[Any]:
-    return [*value.values()] if isinstance(value, dict) else [*value]
+    return take_small(value, MAX_DEPTH, MAX_OBJECT_BYTES)
 
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_take_small_object)]

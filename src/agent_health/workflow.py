@@ -3,14 +3,13 @@
 Only the section `agents` is read; whatever else the file holds is somebody else's.
 """
 
-import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from agent_health.agent_record import (
@@ -29,22 +28,6 @@ from agent_health.yaml_document import YamlDocument
 
 MAX_AGENTS = 1_000
 MAX_INSTANCES = 1_000_000
-
-
-def _refuse_what_json_lacks(value: object) -> object:
-    """Metadata travels as JSON; keys are text already, and times are left as they are written."""
-    match value:
-        case dict():
-            for inner in value.values():
-                _refuse_what_json_lacks(inner)
-        case list():
-            for inner in value:
-                _refuse_what_json_lacks(inner)
-        case float() if not math.isfinite(value):
-            raise PydanticCustomError("not_json", "expected what JSON can say: no .inf, no .nan")
-        case _:
-            pass
-    return value
 
 
 class DeclaredCapacity(Body):
@@ -79,7 +62,7 @@ class AgentDeclaration(Body):
     """None: the registry's defaults. Of those that are not written, RFC-0016's defaults."""
     drain_timeout_seconds: Seconds | None = None
     pool: PoolSize | None = None
-    metadata: Annotated[Metadata, BeforeValidator(_refuse_what_json_lacks)] | None = None
+    metadata: Metadata | None = None
     endpoint: Url | None = None
     card_url: Url | None = None
 

@@ -1,10 +1,13 @@
 """What only a database could stumble over: the same requests on both of them."""
 
+import json
 import logging
 import re
+from collections.abc import Iterator
 
 import pytest
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.servers import REPOSITORY
 
 from agent_health.registry.app import OPERATIONS
 from agent_health.registry.openapi import EXAMPLES
@@ -75,3 +78,38 @@ async def test_a_number_that_would_be_stored_as_another_is_refused(api: Registry
     raw = b'{"metadata": {"a": [{"b": %s}]}}' % number.encode()
     answer = await api.ask("POST", AGENTS, raw=raw)
     assert (answer.status, answer.json()["error"]["code"]) == (400, "not_json")
+
+
+def with_each_leaf(value: object, leaf: str) -> Iterator[object]:
+    """The same value again and again, each time with another one of its leaves replaced."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from ({**value, name: other} for other in with_each_leaf(inner, leaf))
+        yield {**value, "": leaf}
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from ([*value[:index], other, *value[index + 1 :]] for other in with_each_leaf(inner, leaf))
+    else:
+        yield leaf
+
+
+DOCUMENTED = json.loads((REPOSITORY / "schemas" / "openapi.json").read_text())["paths"]
+TAKING = sorted(
+    (path, method)
+    for path, methods in DOCUMENTED.items()
+    for method, told in methods.items()
+    if isinstance(told, dict) and "requestBody" in told
+)
+
+
+@pytest.mark.parametrize(("path", "method"), TAKING)
+async def test_what_is_no_number_of_json_is_taken_nowhere(api: RegistryApi, path: str, method: str) -> None:
+    example = DOCUMENTED[path][method]["requestBody"]["content"]["application/json"]["example"]
+    asked = path.replace("{agent_id}", "poet")
+    await api.register("poet")
+    for body in with_each_leaf(example, "@"):
+        for number in (b"NaN", b"-Infinity", b"1e999"):
+            raw = json.dumps(body).encode().replace(b'"@"', number)
+            headers = {"If-Match": "*", "X-Fencing-Token": "1"}
+            answer = await api.ask(method.upper(), asked, raw=raw, headers=headers)
+            assert answer.status in {400, 422}, (raw, answer.status, answer.body)

@@ -1,10 +1,8 @@
 """May this write still be made? A small state that only the holder of its lease may write (protocol 6.4)."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, RootModel
-from pydantic_core import PydanticCustomError
 
 from agent_health.access import Action, may, require
 from agent_health.agent_record import moment
@@ -19,6 +17,7 @@ from agent_health.errors import (
 )
 from agent_health.event import EventDraft, EventType, StateWritten
 from agent_health.finding import Finding
+from agent_health.free_json import take_shallow
 from agent_health.lease import intent_scope_resource, is_unexpired, judge_write
 from agent_health.lease_record import StateRecord
 from agent_health.registry.hold_lease import holder_of
@@ -37,20 +36,11 @@ MAX_STATE_DEPTH = 32
 PATH = "/api/v1/intents/{intent_id}/state/{scope:path}"
 
 
-def _take_shallow(state: dict[str, Any]) -> dict[str, Any]:
-    level: list[Any] = [state]
-    for _ in range(MAX_STATE_DEPTH):
-        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
-        if not level:
-            return state
-    raise PydanticCustomError("too_deep", "nested deeper than {most} levels", {"most": MAX_STATE_DEPTH})
+def _take_state(state: dict[str, Any]) -> dict[str, Any]:
+    return take_shallow(state, MAX_STATE_DEPTH)
 
 
-def _inside(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
-
-
-class State(RootModel[Annotated[dict[str, Any], AfterValidator(_take_shallow)]]):
+class State(RootModel[Annotated[dict[str, Any], AfterValidator(_take_state)]]):
     """The body of `PUT …/state/{scope}`: any JSON object."""
 
 

@@ -1,0 +1,37 @@
+"""How deep and how large may a JSON object be whose members the sender chooses?
+
+For pydantic's validators: what is refused is a PydanticCustomError, which shows nothing of the value.
+"""
+
+from math import isfinite
+from typing import Any
+
+from pydantic_core import PydanticCustomError, to_json
+
+
+def take_shallow(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
+    """Return an object as it is, unless it is nested deeper than that, or holds NaN or an infinity.
+
+    JSON has no such numbers, but Python's readers make them of `NaN` and `1e999`, and YAML has them.
+    """
+    level: list[Any] = [value]
+    for _ in range(most_levels):
+        inside = [inner for outer in level for inner in _inside(outer)]
+        if not all(isfinite(inner) for inner in inside if isinstance(inner, float)):
+            raise PydanticCustomError("not_finite", "expected finite numbers: JSON has no other")
+        level = [inner for inner in inside if isinstance(inner, dict | list)]
+        if not level:
+            return value
+    raise PydanticCustomError("too_deep", "expected at most {most} levels of nesting", {"most": most_levels})
+
+
+def take_small(value: dict[str, Any], most_levels: int, most_bytes: int) -> dict[str, Any]:
+    """Return an object as it is, unless `take_shallow` refuses it or it is larger than that as JSON."""
+    take_shallow(value, most_levels)
+    if len(to_json(value)) > most_bytes:
+        raise PydanticCustomError("too_large", "expected at most {most} bytes", {"most": most_bytes})
+    return value
+
+
+def _inside(value: dict[str, Any] | list[Any]) -> list[Any]:
+    return [*value.values()] if isinstance(value, dict) else value

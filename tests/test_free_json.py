@@ -1,0 +1,46 @@
+"""How deep and how large may a JSON object be whose members the sender chooses?"""
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import PydanticCustomError, to_json
+
+from agent_health.free_json import take_shallow, take_small
+
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+)
+OBJECTS = st.dictionaries(
+    st.text(max_size=3),
+    st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner)),
+    max_size=4,
+)
+
+
+def levels_of(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(levels_of, value.values() if isinstance(value, dict) else value), default=0)
+
+
+@given(OBJECTS)
+def test_it_is_taken_up_to_its_depth_and_its_size_and_not_beyond(value: dict[str, Any]) -> None:
+    levels, size = levels_of(value), len(to_json(value))
+    assert take_small(value, levels, size) is value
+    with pytest.raises(PydanticCustomError, match="levels of nesting"):
+        take_shallow(value, levels - 1)
+    with pytest.raises(PydanticCustomError, match=f"at most {size - 1} bytes"):
+        take_small(value, levels, size - 1)
+
+
+@pytest.mark.parametrize("number", [nan, inf, -inf])
+@pytest.mark.parametrize("levels", [1, 2, 32])
+def test_what_json_has_no_word_for_is_refused_wherever_it_stands(number: float, levels: int) -> None:
+    value: Any = number
+    for level in range(levels):
+        value = {"a": value} if (levels - level) % 2 else [0, value]
+    with pytest.raises(PydanticCustomError, match="finite"):
+        take_shallow({"x": 1, **(value if isinstance(value, dict) else {"a": value})}, levels + 1)
