@@ -31,6 +31,23 @@ def test_history_is_told_to_who_does_not_see_it(sample: Sample) -> None:
     assert re.fullmatch(r"Status: active \d+\.\d %, unhealthy \d+\.\d % of the time shown", status)
 
 
+def test_numbers_over_time_are_drawn_told_and_in_a_table(sample: Sample) -> None:
+    page = sample.visitor(Role.READER).get(AGENT)
+    for title in ("Probes: ", "Share of what was answered: ", "Share of errors: ", "How long answers took: "):
+        assert len(re.findall(rf'role="img"[^>]+aria-label="{title}', page.html)) == 2
+    assert len(re.findall(r'<path class="line said second"', page.html)) == 4
+    assert "Last 30 days" in page.text
+    assert page.text.count("The same in numbers") == 2
+    assert re.search(r"The same in numbers .* answered 2\d\d ms \(", page.text)
+    assert "NaN" not in page.html
+
+
+def test_who_only_beats_has_no_such_numbers_and_the_page_says_why(sample: Sample) -> None:
+    page = sample.visitor(Role.READER).get("/agents/librarian")
+    assert "no prober asks it or reads its health document" in page.text
+    assert "The same in numbers" not in page.text
+
+
 def test_links_of_agents_lead_out_without_a_trace_and_over_http_only(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get(AGENT).html
     (link,) = re.findall(r'<a href="https://agents.example.com[^>]+>', html)

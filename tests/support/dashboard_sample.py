@@ -3,6 +3,7 @@
 One of every kind, made by the API itself over a clock that is wound by hand: what is shown has happened.
 """
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,20 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.task_api import REPORT, create, steer, worker
 
 from agent_health.access import Role, key_of
+from agent_health.agent_history import (
+    HALF_HOURS_PER_DAY,
+    History,
+    Measure,
+    Slot,
+    Spread,
+    added,
+    half_hour_of,
+    packed,
+)
 from agent_health.agent_record import moment
-from agent_health.storage import schema
-from agent_health.storage.database import open_database
+from agent_health.storage import agent_histories, agents, schema
+from agent_health.storage.agent_histories import StoredHistory
+from agent_health.storage.database import Transaction, open_database
 
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(2)> \u202etxt'
 """What no page may take for markup."""
@@ -78,11 +90,44 @@ async def _probed(api: RegistryApi, clock: WoundClock) -> None:
                 "interval_seconds": 120, "unhealthy_after_seconds": 600, "dead_after_seconds": 7200,
             },
         )  # fmt: skip
+    await _remember(api, clock, "translator")
     for minute in range(0, 60, 3):
         clock.advance(180)
         await report(api, clock, *(_look(clock, name, minute) for name in ("translator", "summariser")))
         await report(api, clock, _look(clock, "planner", minute), _gated(clock))
         await api.sweep()
+
+
+async def _remember(api: RegistryApi, clock: WoundClock, agent_id: str) -> None:
+    """Have a month behind an agent: it was down for a while, and at times nobody looked."""
+    running = half_hour_of(clock.at_s)
+    history = History()
+    for number in range(running - 29 * HALF_HOURS_PER_DAY, running):
+        ago = running - number
+        if 16 <= ago < 20 or 200 <= ago < 330:
+            continue
+        if 30 <= ago < 34 or ago in {700, 701}:
+            history = added(history, Slot(number, failed=6))
+            continue
+        swing = math.sin(number * math.tau / HALF_HOURS_PER_DAY)
+        errors = 0.004 + 0.003 * swing + (0.06 if ago in {29, 35, 36} else 0.0)
+        numbers = {
+            Measure.ANSWER_MS: (180.0, 260.0 + 80 * swing, 420.0 + 200 * swing),
+            Measure.RESPONSE_RATIO: (1 - errors * 1.5, 1 - errors, 1 - errors / 2),
+            Measure.ERROR_RATIO: (errors / 2, errors, errors * 1.5),
+            Measure.LATENCY_P50_MS: (300.0, 340.0 + 60 * swing, 410.0 + 60 * swing),
+            Measure.LATENCY_P99_MS: (1_500.0 + 300 * swing, 1_900.0 + 600 * swing, 2_600.0 + 900 * swing),
+        }
+        spreads = {measure: Spread(*values) for measure, values in numbers.items()}
+        history = added(history, Slot(number, alive=6, failed=int(ago in {29, 35}), spreads=spreads))
+
+    def deed(transaction: Transaction) -> None:
+        agent = agents.find(transaction, agent_id)
+        assert agent is not None
+        kept = StoredHistory(agent.id, packed(history.half_hours), packed(history.days))
+        agent_histories.store(transaction, [kept])
+
+    await api.database.write(deed)
 
 
 def _look(clock: WoundClock, name: str, minute: int) -> dict[str, Any]:
@@ -103,6 +148,8 @@ def _look(clock: WoundClock, name: str, minute: int) -> dict[str, Any]:
             "max_age_s": 60,
             "response_ratio": 0.87 if status == "degraded" else 0.993,
             "sample_count": 412,
+            "error_ratio": 0.13 if status == "degraded" else 0.007,
+            "latency_p50_ms": 330.0 + minute % 11 * 9,
             "latency_p99_ms": 1_840.0,
         },
     }

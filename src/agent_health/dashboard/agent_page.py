@@ -7,7 +7,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from agent_health.access import Action
-from agent_health.dashboard import history
+from agent_health.dashboard import history, plots
 from agent_health.dashboard.desk import Look
 from agent_health.dashboard.event_lines import line_of
 from agent_health.dashboard.public_status import is_public
@@ -21,6 +21,7 @@ from agent_health.target_record import TargetRecord
 
 if TYPE_CHECKING:
     from agent_health.agent_record import AgentRecord
+    from agent_health.history_record import AgentHistory
 
 EVENTS_SHOWN = 25
 CHANGES_READ = 200
@@ -47,6 +48,7 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
     strips = [history.status_strip(agent, lifecycle, now_s), history.health_strip(agent, health, now_s)]
     if target is not None:
         strips.append(history.sight_strip(target, now_s))
+    numbers: AgentHistory = look.ask("GET", f"{_AGENT}/history", agent_id=agent_id)
     return {
         "agent": agent,
         "why": standing_of(agent),
@@ -57,6 +59,9 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
         "latencies": history.latencies(agent),
         "scale": history.scale(),
         "ratios": history.ratios(agent),
+        "spans": plots.spans(numbers, now_s),
+        "number_names": plots.NUMBERS,
+        "notes": numbers.notes,
         "recent": "" if agent.seen is None else agent.seen.recent_interactions,
         "events": [
             line_of(event) for event in event_log.latest(transaction, limit=EVENTS_SHOWN, agent_id=agent_id)

@@ -1,7 +1,7 @@
-"""What was an agent over the last day, as far as anything of it is kept?
+"""What was an agent over the last day, as changes tell it, and how does it stand now?
 
 Kept are the changes: of its status and of what it says, in the event log; of what probes came to, beside
-its target. A strip shows what held from one change to the next. Of latencies the last ones are kept.
+its target. A strip shows what held from one change to the next. Numbers over time are drawn by `plots`.
 """
 
 import math

@@ -69,7 +69,7 @@
         const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
         for (const part of document.querySelectorAll("[data-part]")) {
           const now = fresh.querySelector(`[data-part="${part.dataset.part}"]`);
-          if (now && !part.contains(document.activeElement)) part.replaceChildren(...now.childNodes);
+          if (now && !part.contains(document.activeElement) && !part.querySelector("details[open]")) part.replaceChildren(...now.childNodes);
         }
       } catch { /* The next event tries again. */ }
     }, RELOAD_MS * (0.5 + Math.random()));
