@@ -255,7 +255,8 @@ class TaskSummary(BaseModel):
     parent_id: str | None = None
     fix_of: str | None = None
     """The task whose review has rejected the work."""
-    created_by: str
+    created_by: str | None = None
+    """As in events. Absent once the agent that did is erased."""
     created_at: Time
 
 

@@ -8,6 +8,7 @@ from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.task_api import TASKS, create, steer, task, worker
 
 from agent_health.access import Role
 from agent_health.agent_record import moment
@@ -145,3 +146,33 @@ async def test_only_an_operator_erases(api: RegistryApi) -> None:
     assert (await api.ask("DELETE", RECORD, headers={"if-match": '"9"'})).status == 412
     assert (await api.ask("DELETE", f"{AGENTS}/nobody/record")).status == 404
     assert (await api.record("agent-1"))["status"] == "active"
+
+
+async def test_tasks_stay_without_the_name_of_who_had_or_created_them(api: RegistryApi) -> None:
+    one, other = await worker(api, "agent-1"), await worker(api, "agent-2")
+    made = await create(api, agent_id="agent-1")
+    waiting = await create(api, agent_id="agent-1")
+    grant = await one.granted(task_id=made["task_id"])
+    await one.report(grant)
+    child_id = (await one.write(grant, "delegate", task={"title": "child"})).json()["child_id"]
+    assert (await task(api, child_id))["created_by"] == "agent-1"
+    assert (await one.write(grant, "complete")).status == 200
+    assert (await steer(api, made["task_id"], "review", verdict="accept")).status == 200
+    new = {"role": "coordinator", "name": "plans", "agent_id": "agent-1"}
+    key = (await api.ask("POST", "/api/v1/keys", new)).json()["key"]
+    planned = await api.ask("POST", TASKS, {"title": "planned", "idempotency_key": "k"}, key=key)
+    assert planned.json()["created_by"] == "agent-1"
+    assert (await api.ask("DELETE", RECORD)).status == 200
+    assert "created_by" not in await task(api, child_id)
+    assert "created_by" not in await task(api, planned.json()["task_id"])
+    assert "agent_id" not in await task(api, made["task_id"])
+    # Nobody else gets what was for it alone.
+    assert (await task(api, waiting["task_id"]))["agent_id"] == "agent-1"
+    assert (await other.claim(task_id=waiting["task_id"])).status == 422
+    await steer(api, waiting["task_id"], "cancel")
+    # An agent of this name that came later is another one.
+    await api.register("agent-1")
+    assert (await api.ask("DELETE", RECORD)).status == 200
+    words = await api.database.read(_words)
+    assert {name for name, text in words.items() if "agent-1" in text} == {"events"}
+    assert (await report(api)).is_good

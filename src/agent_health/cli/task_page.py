@@ -47,7 +47,7 @@ def page(task: "TaskRecord") -> Iterator[Line]:
     yield from listed("parts", (f"{child.task_id}  {child.status}  {child.title}" for child in task.children))
     yield from listed("input", (f"{name}: {value}" for name, value in task.input.items()))
     yield from listed("output", (f"{name}: {value}" for name, value in (task.output or {}).items()))
-    yield Line("created", f"{time_text(task.created_at)} by {task.created_by}")
+    yield Line("created", f"{time_text(task.created_at)} by {task.created_by or 'erased'}")
 
 
 def _budget(budget: "BudgetRecord") -> Iterator[Line]:

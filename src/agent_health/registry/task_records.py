@@ -95,7 +95,7 @@ def _members(task: StoredTask, ids: dict[int, str], now_s: float) -> dict[str, A
         "no_progress_seconds": None if since_s is None else round(max(0.0, now_s - since_s), 3),
         "parent_id": None if task.parent is None else ids.get(task.parent),
         "fix_of": None if task.fix_of is None else ids.get(task.fix_of),
-        "created_by": task.created_by,
+        "created_by": task.created_by or None,
         "created_at": moment(task.created_at_s),
     }
 

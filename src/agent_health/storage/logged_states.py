@@ -8,10 +8,11 @@ from agent_health.document import HealthStatus
 from agent_health.lease import EndReason
 from agent_health.lifecycle import Reason, Status
 from agent_health.replay import AgentState, LeaseState, TaskState
-from agent_health.storage import task_comments, task_runs
+from agent_health.storage import task_comments, task_creations, task_runs
+from agent_health.storage import tasks as stored_tasks
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import agents, keys, leases, task_budgets, tasks
-from agent_health.task import TaskStatus
+from agent_health.task import FINISHED, TaskStatus
 
 PAGE = 1_000
 """Of rows that are in memory at once."""
@@ -119,9 +120,11 @@ def lock_leases_of(transaction: Transaction, holder: str) -> None:
 
 
 def forget_holder(transaction: Transaction, holder: str) -> None:
-    """Take somebody's name off all leases, runs and comments; which tokens were granted stays for ever."""
+    """Take somebody's name off leases, runs, comments and tasks; which tokens were granted stays for ever."""
     task_runs.forget_holder(transaction, holder)
     task_comments.forget_author(transaction, holder)
+    task_creations.forget_creator(transaction, holder)
+    stored_tasks.forget_agent(transaction, holder, FINISHED)
     transaction.connection.execute(
         update(leases)
         .where(leases.c.holder == holder)

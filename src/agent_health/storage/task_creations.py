@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import select, text, update
+from sqlalchemy import delete, select, text, update
 
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import task_creations
@@ -33,6 +33,11 @@ def take(transaction: Transaction, wanted: StoredCreation) -> StoredCreation | N
         return None
     known = transaction.connection.execute(select(task_creations).filter_by(**named)).mappings().one()
     return StoredCreation(**{str(name): value for name, value in known.items()})
+
+
+def forget_creator(transaction: Transaction, creator: str) -> None:
+    """Forget all keys of somebody who asks no more."""
+    transaction.connection.execute(delete(task_creations).filter_by(creator=creator))
 
 
 def fill(transaction: Transaction, taken: StoredCreation, task: int) -> None:

@@ -3,14 +3,17 @@
 A task's number is that of its lease's row. Whoever changes a task has locked that row (`leases.lock`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Select, bindparam, func, insert, select, update
 
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import leases, task_needs, task_runs, tasks
+
+ERASED: Final = ""
+"""In place of the name of who created a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,7 @@ class StoredTask:
     parent: int | None
     fix_of: int | None
     created_by: str
+    """As events name actors; empty once the agent that did is erased."""
     created_at_s: float
     holder: str | None = None
     """Of its lease that was granted last, whether it is over or not; read with the task, stored there."""
@@ -104,6 +108,18 @@ def store(transaction: Transaction, changed: Sequence[StoredTask]) -> None:
     ]
     if rows:
         transaction.connection.execute(_STORE, rows)
+
+
+def forget_agent(transaction: Transaction, agent_id: str, finished: Collection[str]) -> None:
+    """Take an agent's name off the tasks that it created, and off finished ones that were for it alone.
+
+    What is still to be done stays its own, or anybody might claim it.
+    """
+    transaction.connection.execute(
+        update(tasks).where(tasks.c.created_by == agent_id).values(created_by=ERASED)
+    )
+    was_for_it = (tasks.c.agent_id == agent_id) & tasks.c.status.in_(finished)
+    transaction.connection.execute(update(tasks).where(was_for_it).values(agent_id=None))
 
 
 def number_of(transaction: Transaction, task_id: str) -> int | None:
