@@ -1,15 +1,18 @@
 """What does an adapter cost while its agent works?
 
-`agent-health run` over a real registry, with an agent that waits, and with one that has called a tool (which
-loads the MCP server into the adapter). Resident memory, and its share of one core; the warden's beside it.
+`agent-health run` over a real registry, with an agent that waits, with one that has called a tool of its task
+(which loads an HTTP server into the adapter), and with one that has called a tool of a server that the tools
+file names (which loads the MCP SDK). Resident memory, and its share of one core; the warden's beside it.
 """
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
@@ -20,10 +23,11 @@ from agent_health.access import Role
 from agent_health.client import RegistryClient
 
 MIB_TARGET = 70.0
+FREE = {"usd_per_call": 0}
 CORE_TARGET = 0.005
 WAITS = "print('ready', flush=True); import time; time.sleep(1000)"
 CALLS = """
-import asyncio, os, httpx2
+import asyncio, json, os, sys, httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -32,12 +36,13 @@ async def main():
     async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
         url = os.environ["AGENT_HEALTH_PROXY_URL"]
         async with Client(streamable_http_client(url, http_client=http)) as tools:
-            await tools.call_tool("report_progress", {"summary": "begun"})
-            print("ready", flush=True)
+            called = await tools.call_tool(sys.argv[1], json.loads(sys.argv[2]))
+            print("failed" if called.is_error else "ready", flush=True)
             await asyncio.sleep(1000)
 
 asyncio.run(main())
 """
+SERVER = Path(__file__).parents[1] / "tests" / "support" / "upstream_tools.py"
 
 
 def mib_of(pid: int) -> float:
@@ -54,7 +59,9 @@ async def queue(url: str) -> None:
         await client.tasks.create("bench", role_id="bench")
 
 
-def measure(server: RegistryServer, directory: str, code: str, seconds: float) -> tuple[float, float, float]:
+def measure(
+    server: RegistryServer, directory: str, code: Sequence[str], tools: Sequence[str], seconds: float
+) -> tuple[float, float, float]:
     """Return the adapter's memory, its share of a core, and the warden's memory."""
     asyncio.run(queue(server.url))
     environment = {
@@ -63,14 +70,15 @@ def measure(server: RegistryServer, directory: str, code: str, seconds: float) -
         "AGENT_HEALTH_REGISTRY": server.url,
     }
     command = [str(Path(sys.executable).with_name("agent-health")), "run", "--pool", "bench", "--once"]
-    options = ["--workspaces", f"{directory}/runs", "--", sys.executable, "-c", code]
+    options = [*tools, "--workspaces", f"{directory}/runs", "--", sys.executable, "-c", *code]
     with subprocess.Popen(
         [*command, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as running:
-        if running.stdout is None or not running.stdout.readline():
-            raise SystemExit("the adapter's agent did not start")
+        if running.stdout is None or running.stdout.readline() != b"ready\n":
+            raise SystemExit("the adapter's agent did not start, or its call has failed")
         time.sleep(1)
-        (warden,) = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        # Started first of all; a server of tools is no part of an adapter.
+        warden, *_ = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         began_s, spent_s = time.monotonic(), seconds_of(running.pid)
         time.sleep(seconds)
         share = (seconds_of(running.pid) - spent_s) / (time.monotonic() - began_s)
@@ -88,8 +96,19 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory,
         registry_server(Path(directory)) as server,
     ):
-        for name, code in (("its agent waits", WAITS), ("its agent has called a tool", CALLS)):
-            mib, share, warden_mib = measure(server, directory, code, seconds)
+        file = Path(directory) / "tools.yml"
+        named = {"command": [sys.executable, str(SERVER), f"{directory}/record"], "tools": {"fetch": FREE}}
+        file.write_text(json.dumps({"upstreams": {"acme": named}}))
+        for name, code, tools in (
+            ("its agent waits", [WAITS], []),
+            (
+                "its agent has called a tool of its task",
+                [CALLS, "report_progress", '{"summary": "begun"}'],
+                [],
+            ),
+            ("its agent has called a tool of a server", [CALLS, "fetch", "{}"], ["--tools", str(file)]),
+        ):
+            mib, share, warden_mib = measure(server, directory, code, tools, seconds)
             rows.append(
                 [
                     name,

@@ -21,19 +21,25 @@ NOBODY = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_t
 
 SILENT = """
 import asyncio, sys
+import aiohttp
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.tool_proxy import open_tool_proxy
 from agent_health.client import RegistryClient
 from agent_health.client.registry_tasks import HeldRun
 
+HEAVY = {"mcp", "mcp_types", "uvicorn", "yaml", "sqlalchemy", "cryptography", "structlog", "rich"}
+
 async def main():
     run = HeldRun(task_id="task_1", run_id="run_1", fencing_token=1)
     async with RegistryClient("http://127.0.0.1:9") as client:
         held = HeldWork(registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print)
-        async with open_tool_proxy(held, None):
+        async with open_tool_proxy(held, None) as opened, aiohttp.ClientSession() as session:
             await asyncio.sleep(0)
-    heavy = {"mcp", "mcp_types", "uvicorn", "yaml", "sqlalchemy"} & set(sys.modules)
-    print(sorted(heavy))
+            print(sorted(HEAVY & set(sys.modules)))
+            headers = {"Authorization": "Bearer " + opened.run_token, "Accept": "application/json"}
+            asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+            async with session.post(opened.url, json=asked, headers=headers) as answer:
+                print(answer.status, sorted(HEAVY & set(sys.modules)))
 
 asyncio.run(main())
 """
@@ -98,8 +104,8 @@ async def test_what_is_under_way_ends_with_the_block(registry: RegistryServer, t
     assert str(tmp_path) not in ps.stdout
 
 
-def test_until_somebody_connects_there_is_a_socket_and_nothing_else() -> None:
+def test_until_somebody_connects_there_is_a_socket_and_then_not_the_sdk() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=60, check=True
     )
-    assert ended.stdout == "[]\n"
+    assert ended.stdout == "[]\n200 ['mcp_types', 'uvicorn']\n"

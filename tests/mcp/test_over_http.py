@@ -16,7 +16,7 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from agent_health.client import RegistryClient
 from agent_health.errors import InvalidSetting
 from agent_health.mcp.guard import MAX_BODY_BYTES
-from agent_health.mcp.over_http import Place
+from agent_health.mcp.place import Place
 
 LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
 

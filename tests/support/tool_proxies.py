@@ -77,12 +77,14 @@ async def proxied(
 
 
 @asynccontextmanager
-async def connected(opened: OpenProxy, token: str | None = None) -> AsyncIterator[Client]:
+async def connected(
+    opened: OpenProxy, token: str | None = None, *, mode: str = "auto"
+) -> AsyncIterator[Client]:
     """Speak to a proxy with its token, in the way of the SDK."""
     headers = {"Authorization": f"Bearer {token or opened.run_token}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http,
-        Client(streamable_http_client(opened.url, http_client=http)) as client,
+        Client(streamable_http_client(opened.url, http_client=http), mode=mode) as client,
     ):
         yield client
 

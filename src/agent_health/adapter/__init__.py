@@ -13,6 +13,8 @@
     held_work.py       what does the tool proxy know of the run that it speaks for?
     tool_proxy.py      where does an agent under a lease get its tools, and who else may ask there?
     proxy_server.py    how is the tool proxy served, once an agent has connected?
+    proxy_app.py       how does a message reach it over HTTP, and its answer go back?
+    proxy_answers.py   what is answered to one message of the agent's MCP client?
     proxied_calls.py   which tools does the agent see, and what becomes of each call?
     metered_call.py    how is a call paid for?
     upstream_server.py  how is one upstream MCP server kept alive, and asked?

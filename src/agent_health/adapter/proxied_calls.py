@@ -8,26 +8,20 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from mcp.server import ServerRequestContext
-from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    Tool,
-)
+from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Tool
 
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.metered_call import CLOSE_SECONDS, Meter, lease_lost
-from agent_health.adapter.upstream_server import UpstreamServer
+from agent_health.adapter.proxy_answers import NoSuchTool
 from agent_health.adapter.upstreams import Price, Upstreams
-from agent_health.mcp.server import MAX_NAME_CHARS, answer, failure, listed
+from agent_health.mcp.answer import MAX_NAME_CHARS, answer, failure, listed
 from agent_health.mcp.task_tools import ENDING, TASK_TOOLS
 from agent_health.mcp.tool import Reach, ToolFailed
+
+if TYPE_CHECKING:
+    from agent_health.adapter.upstream_server import UpstreamServer
 
 RUN_ENDED: Final = "run_ended"
 """The code of calls after the one by which the agent has ended its run."""
@@ -40,7 +34,7 @@ _TASK_TOOLS: Final = {tool.name: tool for tool in TASK_TOOLS}
 class _Offered:
     """A tool of a server, as it is offered here."""
 
-    server: UpstreamServer
+    server: "UpstreamServer"
     tool: str
     price: Price
 
@@ -48,7 +42,7 @@ class _Offered:
 class ProxiedCalls:
     """Answers one run's calls, a bounded number at once."""
 
-    def __init__(self, held: HeldWork, upstreams: Upstreams, servers: Mapping[str, UpstreamServer]) -> None:
+    def __init__(self, held: HeldWork, upstreams: Upstreams, servers: Mapping[str, "UpstreamServer"]) -> None:
         self._held = held
         self._upstreams = upstreams
         self._servers = servers
@@ -60,9 +54,7 @@ class ProxiedCalls:
         for upstream, tool in upstreams.named():
             self._offer(upstream, tool)
 
-    async def list(
-        self, _context: ServerRequestContext[dict[str, Any]], _asked: PaginatedRequestParams | None
-    ) -> ListToolsResult:
+    async def list(self) -> ListToolsResult:
         """Return the tools of the task, and those of servers that have started."""
         await self._learn()
         tools = [listed(tool) for tool in TASK_TOOLS]
@@ -72,9 +64,7 @@ class ProxiedCalls:
                 tools.append(_shown(known, name, offered.price))
         return ListToolsResult(tools=tools)
 
-    async def call(
-        self, _context: ServerRequestContext[dict[str, Any]], asked: CallToolRequestParams
-    ) -> CallToolResult:
+    async def call(self, asked: CallToolRequestParams) -> CallToolResult:
         """Carry a call out, to its end though whoever asked be gone."""
         most = self._upstreams.limits.calls_at_once
         if len(self._under_way) >= most:
@@ -125,7 +115,7 @@ class ProxiedCalls:
         offered = self._offered.get(name)
         if offered is None:
             names = ", ".join([*_TASK_TOOLS, *self._offered])
-            raise MCPError(INVALID_PARAMS, f"no tool is called {name[:MAX_NAME_CHARS]!r}; there are: {names}")
+            raise NoSuchTool(f"no tool is called {name[:MAX_NAME_CHARS]!r}; there are: {names}")
         return offered
 
     async def _learn(self) -> None:

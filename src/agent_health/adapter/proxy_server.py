@@ -1,6 +1,7 @@
 """How is the tool proxy served, once an agent has connected?
 
-Loaded when that happens: the SDK and what serves it take as much memory as all the rest of an adapter.
+Loaded when that happens: uvicorn and the models of MCP take some MiB. The SDK is loaded where the tools file
+names servers, and takes as much memory as half of all the rest.
 """
 
 import asyncio
@@ -8,16 +9,22 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import uvicorn
-from mcp.server import Server
+from mcp_types import Implementation
 
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.proxied_calls import ProxiedCalls
-from agent_health.adapter.upstream_server import UpstreamServer
+from agent_health.adapter.proxy_answers import ProxyAnswers
+from agent_health.adapter.proxy_app import ProxyApp
 from agent_health.adapter.upstreams import Upstreams
-from agent_health.mcp.over_http import Place, app_of, config_of
+from agent_health.mcp.guard import Guard
+from agent_health.mcp.http_server import config_of
+from agent_health.mcp.place import LOOPBACK_NAMES
+
+if TYPE_CHECKING:
+    from agent_health.adapter.upstream_server import UpstreamServer
 
 ASIDE_SECONDS: Final = 30.0
 """Of a call, beside what the server may take: for the registry, before and after."""
@@ -36,21 +43,15 @@ class ProxyServer:
 
     def __init__(self, held: HeldWork, upstreams: Upstreams, token: str) -> None:
         limits = upstreams.limits
-        self._servers = {
-            name: UpstreamServer(name, upstream, limits) for name, upstream in upstreams.upstreams.items()
-        }
+        self._servers = _servers_of(upstreams)
         self._calls = ProxiedCalls(held, upstreams, self._servers)
-        server: Server[dict[str, Any]] = Server(
-            "agent-health-tools",
-            version=metadata.version("agent-health"),
-            title="The tools of a task",
-            instructions=INSTRUCTIONS,
-            on_list_tools=self._calls.list,
-            on_call_tool=self._calls.call,
+        about = Implementation(
+            name="agent-health-tools", version=metadata.version("agent-health"), title="The tools of a task"
         )
+        app = ProxyApp(ProxyAnswers(self._calls, about, INSTRUCTIONS), LOOPBACK_NAMES)
         call_seconds = limits.start_seconds + limits.call_seconds + ASIDE_SECONDS
-        app = app_of(server, Place(port=0), token, call_seconds=call_seconds)
-        self._uvicorn = _Server(config_of(app, grace_seconds=GRACE_SECONDS))
+        guarded = Guard(app, token, call_seconds=call_seconds)
+        self._uvicorn = _Server(config_of(guarded, grace_seconds=GRACE_SECONDS, lifespan="off"))
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until `end`."""
@@ -63,6 +64,15 @@ class ProxyServer:
     def end(self) -> None:
         """Take no call any more, and end."""
         self._uvicorn.should_exit = True
+
+
+def _servers_of(upstreams: Upstreams) -> dict[str, "UpstreamServer"]:
+    if not upstreams.upstreams:
+        return {}
+    from agent_health.adapter.upstream_server import UpstreamServer  # noqa: PLC0415 - it brings the SDK
+
+    limits = upstreams.limits
+    return {name: UpstreamServer(name, upstream, limits) for name, upstream in upstreams.upstreams.items()}
 
 
 class _Server(uvicorn.Server):

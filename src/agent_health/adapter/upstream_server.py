@@ -26,7 +26,7 @@ from agent_health.adapter.server_pipes import ServerEnd, ServerProgram, server_p
 from agent_health.adapter.upstreams import MAX_TOOLS, Limits, Upstream
 from agent_health.adapter.upstreams_file import secret_of
 from agent_health.errors import InvalidSetting
-from agent_health.mcp.server import MAX_NAME_CHARS
+from agent_health.mcp.answer import MAX_NAME_CHARS
 from agent_health.mcp.tool import ToolFailed
 
 FIRST_WAIT_SECONDS: Final = 0.5

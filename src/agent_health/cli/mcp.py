@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcp.server import Server
 
     from agent_health.client.registry_tasks import HeldRun
-    from agent_health.mcp.over_http import Place
+    from agent_health.mcp.place import Place
     from agent_health.mcp.tool import Reach
     from agent_health.target_address import Network
 
@@ -183,7 +183,7 @@ async def _serve(
 def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None) -> _Front:
     """Return where it is served; InvalidSetting for a place or a token that cannot be right."""
     from agent_health.mcp.guard import check_token, new_token  # noqa: PLC0415 - see mcp
-    from agent_health.mcp.over_http import Place  # noqa: PLC0415
+    from agent_health.mcp.place import Place  # noqa: PLC0415
 
     place = Place(host=host, port=port, names=tuple(names))
     place.known_as()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from agent_health.adapter.held_work import HeldWork
     from agent_health.adapter.task_run import OpenTools, RunOutcome
     from agent_health.adapter.tool_proxy import OpenProxy
+    from agent_health.adapter.upstreams import Upstreams
     from agent_health.client.registry_errors import RegistryError
 
 EXIT_NO_RESULT: Final = 4
@@ -246,14 +247,20 @@ def _tools(file: Path | None) -> "tuple[OpenTools | None, set[str]]":
             raise InvalidSetting("--tools", str(file), "the extra mcp to be installed")
         return None, set()
     from agent_health.adapter.tool_proxy import open_tool_proxy  # noqa: PLC0415 - see `run`
-    from agent_health.adapter.upstreams_file import read_upstreams  # noqa: PLC0415
 
-    upstreams = None if file is None else read_upstreams(file)
+    upstreams = None if file is None else _upstreams_in(file)
 
     def open_tools(held: "HeldWork") -> "AbstractAsyncContextManager[OpenProxy]":
         return open_tool_proxy(held, upstreams)
 
     return open_tools, set() if upstreams is None else upstreams.variables()
+
+
+def _upstreams_in(file: Path) -> "Upstreams":
+    # Without a file there is no YAML to be read, and so nothing that can.
+    from agent_health.adapter.upstreams_file import read_upstreams  # noqa: PLC0415
+
+    return read_upstreams(file)
 
 
 def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -> int:

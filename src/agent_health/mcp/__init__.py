@@ -12,9 +12,12 @@
     delegate_subtask.py   the tool of one that gives a part away
     task_tools.py         which tools has whoever holds a task?
     judged_get.py         which addresses may a model have asked?
-    server.py             how does a call become an answer, whatever goes wrong?
+    answer.py             how does a call become an answer, whatever goes wrong?
+    server.py             how is the SDK's server told which tools there are?
     over_stdio.py         how is it served to the program that started it?
     over_http.py          how is it served on a socket?
+    place.py              where is it served, and under which names may it be asked?
+    http_server.py        how does uvicorn serve it: bounded in connections, heads and time, and silent?
     guard.py              who may speak to that socket, how much, and for how long?
 
 A further tool is a file of its own and one line in tools.py. Needs the extra `mcp`: the official SDK, which

@@ -56,11 +56,11 @@ from agent_health.registry.check_opt_outs import OptOutChecker
 from agent_health.registry.claim_endpoint import CLAIM_PATH, ClaimEndpoint
 from agent_health.registry.collect_garbage import rarely_collected
 from agent_health.registry.deliver_webhooks import WebhookCourier
-from agent_health.registry.error_responses import OURS, error_response, problem
+from agent_health.registry.error_responses import OURS, REFUSAL_MEMBER, error_response, problem
 from agent_health.registry.event_feed import EventFeed
 from agent_health.registry.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
 from agent_health.registry.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_PATH, LeaseEndpoint
-from agent_health.registry.log_decisions import REFUSAL_MEMBER, DecisionLog
+from agent_health.registry.log_decisions import DecisionLog
 from agent_health.registry.openapi import JSON_TYPE, ROOT_PATH, SIGNPOST
 from agent_health.registry.openintent_dialect import dialect_routes
 from agent_health.registry.operations import Operation

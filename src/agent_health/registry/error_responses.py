@@ -12,8 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from agent_health import errors
 from agent_health.errors import AgentHealthError
-from agent_health.registry.log_decisions import REFUSAL_MEMBER
 
+REFUSAL_MEMBER = "agent_health.refusal"
+"""Of an ASGI scope: why the request was refused, as a code of the API."""
 OURS = "an error of ours; it was logged"
 RETRY_SECONDS = 2
 """After which a caller may ask again when the database is away."""

@@ -22,8 +22,6 @@ LEFT_OUT: Final = frozenset({
     EventType.SHARDS_GRANTED, EventType.SHARDS_ENDED,
     EventType.STATE_WRITTEN, EventType.TASK_REPORTED,
 })  # fmt: skip
-REFUSAL_MEMBER: Final = "agent_health.refusal"
-"""Of an ASGI scope: why the request was refused, as a code of the API."""
 
 _log = logging.getLogger("agent_health.registry")
 

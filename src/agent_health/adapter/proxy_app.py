@@ -1,0 +1,83 @@
+"""How does a message reach the tool proxy over HTTP, and its answer go back? (MCP, streamable HTTP)
+
+Behind the guard, which has asked for the token. A message comes in one POST, and its answer is one JSON
+object: there are no sessions, and no streams.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
+
+from agent_health.adapter.proxy_answers import ProxyAnswers, Reply
+from agent_health.mcp.guard import MAX_BODY_BYTES
+
+JSON: Final = "application/json"
+_TAKES_JSON: Final = frozenset({JSON, "application/*", "*/*"})
+
+
+class ProxyApp:
+    """An ASGI app; `hosts` are those that requests may name, and pages may come from."""
+
+    def __init__(self, answers: ProxyAnswers, hosts: Collection[str]) -> None:
+        self._answers = answers
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        headers = _headers_of(scope)
+        reply = self._refusal(headers)
+        if reply is None:
+            body = await _body_of(receive)
+            reply = body if isinstance(body, Reply) else await self._answers.reply(body, headers)
+        fields = [(b"content-length", b"%d" % len(reply.body))]
+        if reply.body:
+            fields.append((b"content-type", JSON.encode()))
+        await send({"type": "http.response.start", "status": reply.status, "headers": fields})
+        await send({"type": "http.response.body", "body": reply.body})
+
+    def _refusal(self, headers: Mapping[str, str]) -> Reply | None:
+        """Return what is answered to a request that is not meant for us, or not for a program."""
+        if not headers.get("content-type", "").lower().startswith(JSON):
+            return _refused(400, f"expected Content-Type: {JSON}")
+        if not self._is_ours(headers.get("host", "")):
+            return _refused(421, "expected this machine in Host")
+        # A page that a browser was led to here by its own name says so in Host, and by whom in Origin.
+        scheme, _, host = headers.get("origin", "http://localhost").partition("://")
+        if scheme not in {"http", "https"} or not self._is_ours(host):
+            return _refused(403, "expected no Origin, or this machine's")
+        accepted = {one.partition(";")[0].strip().lower() for one in headers.get("accept", "").split(",")}
+        if not accepted & _TAKES_JSON:
+            return _refused(406, f"expected Accept: {JSON}")
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        name, _, port = host.rpartition(":")
+        return host in self._hosts or (name in self._hosts and port.isdecimal())
+
+
+def _headers_of(scope: Scope) -> dict[str, str]:
+    """Return all headers; one that stands there twice says both, which nothing is equal to."""
+    found: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return {name: ", ".join(values) for name, values in found.items()}
+
+
+async def _body_of(receive: Receive) -> bytes | Reply:
+    """Return the whole body, or the refusal of one that is too long, or has no end."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return _refused(400, "the message has no end")
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            return _refused(413, f"a message has at most {MAX_BODY_BYTES} bytes")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _refused(status: int, text: str) -> Reply:
+    return Reply(status, to_json({"error": text}))

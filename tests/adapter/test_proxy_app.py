@@ -1,0 +1,118 @@
+"""How does a message reach the tool proxy over HTTP, and its answer go back? A real socket."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
+
+import httpx2
+import pytest
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, Implementation
+from starlette.types import Message
+from tests.adapter.test_proxy_answers import Echo
+from tests.support.tool_proxies import connected
+
+from agent_health.adapter.held_work import HeldWork
+from agent_health.adapter.proxy_answers import ProxyAnswers
+from agent_health.adapter.proxy_app import ProxyApp
+from agent_health.adapter.tool_proxy import OpenProxy, open_tool_proxy
+from agent_health.client import RegistryClient
+from agent_health.client.registry_tasks import HeldRun
+from agent_health.mcp.guard import MAX_BODY_BYTES
+
+LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+NOBODY = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_token=1)
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[OpenProxy]:
+    """The tools of a run whose registry nobody asks here."""
+    async with RegistryClient("http://127.0.0.1:9") as client:
+        held = HeldWork(
+            registry=client, run=NOBODY, is_held=lambda: True, ended=lambda _: None, budget_gone=lambda: None
+        )
+        async with open_tool_proxy(held, None) as opened:
+            yield opened
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])
+async def test_clients_of_both_ages_are_served(proxy: OpenProxy, mode: str) -> None:
+    async with connected(proxy, mode=mode) as client:
+        assert "report_progress" in {tool.name for tool in (await client.list_tools()).tools}
+        with pytest.raises(MCPError, match="no tool is called 'é'; there are: report_progress, ") as missing:
+            await client.call_tool("é", {})
+    assert missing.value.code == INVALID_PARAMS
+
+
+async def test_what_is_not_meant_for_us_is_refused(proxy: OpenProxy) -> None:
+    cases: list[tuple[Mapping[str, str], bytes, int]] = [
+        ({}, LIST, 200),
+        ({"Accept": "application/*;q=0.5"}, LIST, 200),
+        ({"Host": "localhost"}, LIST, 200),
+        ({"Origin": "http://localhost:3000"}, LIST, 200),
+        ({"Content-Type": "text/plain"}, LIST, 400),
+        ({"Accept": "text/event-stream"}, LIST, 406),
+        ({"Accept": ""}, LIST, 406),
+        ({"Host": "127.0.0.1.evil.example:80"}, LIST, 421),
+        ({"Host": "evil.example, localhost"}, LIST, 421),
+        ({"Origin": "null"}, LIST, 403),
+        ({"Origin": ""}, LIST, 403),
+        ({"Origin": "http://localhost.evil.example"}, LIST, 403),
+        ({"Origin": "http://localhost:1@evil.example"}, LIST, 403),
+        ({}, b" " * (MAX_BODY_BYTES + 1), 413),
+        ({}, b"{", 400),
+    ]
+    async with httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+        for headers, body, status in cases:
+            answer = await post(http, proxy, headers, body)
+            assert answer.status_code == status, (headers, answer.text)
+            assert answer.headers["content-type"] == "application/json"
+            assert "Traceback" not in answer.text
+
+
+async def test_a_header_that_says_two_things_says_neither(proxy: OpenProxy) -> None:
+    fields = [
+        ("Authorization", f"Bearer {proxy.run_token}"),
+        ("Content-Type", "application/json"),
+        ("Accept", "application/json"),
+        ("Origin", "http://localhost"),
+        ("Origin", "http://localhost"),
+    ]
+    async with httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+        assert (await http.post(proxy.url, content=LIST, headers=fields)).status_code == 403
+
+
+async def test_a_message_that_breaks_off_is_not_carried_out() -> None:
+    app = ProxyApp(ProxyAnswers(Echo(), Implementation(name="tools", version="1"), ""), ["localhost"])
+    coming: list[Message] = [
+        {"type": "http.request", "body": LIST, "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    said: list[Message] = []
+
+    async def receive() -> Message:
+        return coming.pop(0)
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    headers = {"host": "localhost", "content-type": "application/json", "accept": "*/*"}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await app({"type": "http", "headers": raw}, receive, send)
+    assert said[0]["status"] == 400
+    assert json.loads(said[1]["body"]) == {"error": "the message has no end"}
+
+
+async def post(
+    http: httpx2.AsyncClient,
+    proxy: OpenProxy,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    body: bytes = LIST,
+) -> httpx2.Response:
+    fields = {
+        "Authorization": f"Bearer {proxy.run_token}",
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        **headers,
+    }
+    return await http.post(proxy.url, content=body, headers=fields)
