@@ -13,6 +13,7 @@ from agent_health.decision import (
     Action,
     Decision,
     age_seconds,
+    age_text,
     decide,
     duration_text,
     is_stale,
@@ -157,6 +158,14 @@ def test_a_document_from_the_future_says_nothing() -> None:
 def test_age_is_measured_across_time_zones() -> None:
     computed_at = datetime.fromisoformat("2026-07-01T13:59:30+02:00")
     assert age_seconds(document_of("healthy", computed_at=computed_at), NOW) == 30
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s old"), (300, "5 min old"), (-0.9, "0 s old"), (-864_000, "10 d in the future")],
+)
+def test_what_comes_from_the_future_has_no_age(seconds: float, text: str) -> None:
+    assert age_text(seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,17 @@ def test_a_gate_before_the_card_is_neither_life_nor_failure() -> None:
 
 def test_a_stale_document_hides_no_failure() -> None:
     assert seen(readiness="stale_document", transport="refused").is_measured_failure
+    no_card = seen(discovery="not_an_agent", readiness="stale_document")
+    assert no_card.is_measured_failure
+    assert no_card.result is ResultClass.NOT_AN_AGENT
+
+
+def test_a_stale_document_alone_is_neither_life_nor_failure() -> None:
+    for card in (None, "blocked_address"):
+        observation = seen(discovery=card, readiness="stale_document")
+        assert not observation.is_sign_of_life
+        assert not observation.is_measured_failure
+        assert observation.result is ResultClass.STALE_DOCUMENT
 
 
 def test_other_paths_decide_nothing() -> None:

@@ -162,5 +162,11 @@ def duration_text(seconds: float) -> str:
     return _two(days, "d", hours % 24, "h")
 
 
+def age_text(seconds: float) -> str:
+    """Return the age of a document for people, such as `5 min old`; below zero is `10 d in the future`."""
+    # Clocks differ: what is less than a second ahead of us is new.
+    return f"{duration_text(-seconds)} in the future" if seconds <= -1 else f"{duration_text(seconds)} old"
+
+
 def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,22 @@ async def test_a_network_is_followed_into_if_it_is_allowed(capsys: pytest.Captur
     assert (refused, allowed) == (3, 0)
 
 
+async def test_a_document_from_the_future_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    ahead = (datetime.now(UTC) + timedelta(days=10, hours=1, minutes=30)).isoformat(timespec="milliseconds")
+    ended, _ = await run({HEALTH_PATH: as_json(document(timestamp=ahead))})
+    assert ended == 3
+    assert "age         10 d 1 h in the future\n" in capsys.readouterr().out
+
+
+async def test_whoever_named_no_scheme_is_told_which_was_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    hint = "https:// was assumed"
+    async with serving({HEALTH_PATH: as_json(document())}) as server:
+        await asyncio.to_thread(main, ["check", server.url.removeprefix("http://")])
+        assert hint in capsys.readouterr().out
+        await asyncio.to_thread(main, ["check", server.url.replace("http://", "https://")])
+        assert hint not in capsys.readouterr().out
+
+
 async def test_a_host_without_a_scheme_is_meant_as_https(capsys: pytest.CaptureFixture[str]) -> None:
     assert await asyncio.to_thread(main, ["check", "127.0.0.1:1", "--json"]) == EXIT_CODES["unknown"]
     assert json.loads(capsys.readouterr().out)["url"] == "https://127.0.0.1:1"
@@ -163,4 +180,18 @@ async def test_a_host_without_a_scheme_is_meant_as_https(capsys: pytest.CaptureF
 async def test_what_is_no_network_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     ended, server = await run({}, "--allow-network", "nearby")
     assert (ended, server.heads) == (3, [])
-    assert "10.1.0.0/16" in capsys.readouterr().err
+    expected = "agent-health: --allow-network: expected a network such as 10.1.0.0/16; got 'nearby'\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"), [(["http://a.example", "--timeout", "nan"], "--timeout"), (["ftp://a"], "URL")]
+)
+@pytest.mark.parametrize("command", ["check", "validate"])
+def test_what_is_wrong_is_called_by_its_option(
+    command: str, arguments: list[str], option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if command == "validate" and option == "URL":
+        arguments = ["http://user@a.example"]
+    assert main([command, *arguments]) == 3
+    assert capsys.readouterr().err.startswith(f"agent-health: {option}: expected ")

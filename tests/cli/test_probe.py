@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,12 @@ async def test_an_agent_is_shown_layer_by_layer(capsys: pytest.CaptureFixture[st
     assert rows["card"][1:3] == ["ok", "200"]
     assert rows["health"][1:3] == ["ok", "200"]
     assert rows["says"][1].startswith("degraded")
+
+
+async def test_a_document_from_the_future_is_not_called_old(capsys: pytest.CaptureFixture[str]) -> None:
+    ahead = (datetime.now(UTC) + timedelta(days=10, hours=1, minutes=30)).isoformat(timespec="milliseconds")
+    await run({HEALTH_PATH: as_json(document(timestamp=ahead))})
+    assert "10 d 1 h in the future, too far to count\n" in capsys.readouterr().out
 
 
 async def test_who_only_serves_a_card_is_said_to_do_no_more(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,8 +156,8 @@ async def test_a_definition_gives_what_the_command_line_does_not(
         (["ftp://agent.example"], "URL"),
         (["agent.example", "--timeout", "0"], "--timeout"),
         (["agent.example", "--timeout", "nan"], "--timeout"),
-        (["agent.example", "--allow-network", "everything"], "network"),
-        (["agent.example", "--message", ""], "message"),
+        (["agent.example", "--allow-network", "everything"], "agent-health: --allow-network: "),
+        (["agent.example", "--message", ""], "agent-health: --message: "),
         (["agent.example", "--definition", "/not/there.yml"], "/not/there.yml"),
     ],
 )

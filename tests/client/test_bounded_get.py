@@ -105,6 +105,19 @@ async def test_whatever_comes_instead_of_a_document_is_a_class_with_a_reason(
     assert checked.card_reason
 
 
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"SSH-2.0-x\r\n", "it begins with no status line: SSH-2.0-x"),
+        (b"HTTP/1.1 200 OK\r\nFoo\r\n\r\n", "its header is malformed: Foo"),
+        (b"it's \xff\r\n", "it begins with no status line: it's \\xff"),
+    ],
+)
+async def test_what_is_not_http_is_told_in_words_of_our_own(sent: bytes, told: str) -> None:
+    checked = await check({CARD_PATH: hostile.raw(sent), HEALTH_PATH: hostile.raw(sent)})
+    assert checked.card_reason == f"not an HTTP answer: {told}"
+
+
 async def test_an_endless_chunk_extension_ends() -> None:
     checked = await check({HEALTH_PATH: hostile.endless_chunk_extension}, timeout_seconds=SHORT_SECONDS)
     assert checked.document_result in {ResultClass.TIMEOUT, ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE}

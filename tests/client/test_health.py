@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import cast
 
 import aiohttp
 import pytest
@@ -163,6 +164,11 @@ async def test_what_the_guessed_places_answer_does_not_hide_the_first_answer() -
 async def test_only_absolute_http_urls_are_taken(url: str) -> None:
     with pytest.raises(InvalidSetting, match="url"):
         await fetch_health(url)
+
+
+async def test_what_is_no_text_is_no_url() -> None:
+    with pytest.raises(InvalidSetting, match=r"^url: expected an absolute http"):
+        await fetch_health(cast("str", None))
 
 
 @pytest.mark.parametrize("port", ["80", "99999"])

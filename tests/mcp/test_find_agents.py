@@ -14,7 +14,12 @@ from agent_health.mcp.tool import MAX_ANSWER_BYTES
 AGENTS: Mapping[str, Mapping[str, Any]] = {
     "bill-1": {"capabilities": ["billing"], "max_concurrent_tasks": 2},
     "bill-2": {"capabilities": ["billing", "mail"], "max_concurrent_tasks": 5},
-    "mail-1": {"capabilities": ["mail"], "endpoint": "https://mail.example"},
+    "mail-1": {
+        "name": "Letters",
+        "capabilities": ["mail"],
+        "endpoint": "https://mail.example",
+        "card_url": "https://mail.example/card.json",
+    },
 }
 
 
@@ -63,6 +68,9 @@ async def test_a_pool_is_told_with_its_totals_and_agents_in_lines(model: Model) 
         "bill-1: active, health unknown, 2 of 2 tasks",
         "bill-2: active, health unknown, 0 of 5 tasks",
     ]
+    one = text_of(await model.call("find_agents", capabilities=["mail"], role_id="mail"))
+    at = "https://mail.example, card at https://mail.example/card.json"
+    assert one.splitlines()[1] == f"mail-1 (Letters): active, health unknown, 0 of ? tasks, at {at}"
     none = await model.call("find_agents", role_id="nobody")
     assert text_of(none) == "no agent matches"
 

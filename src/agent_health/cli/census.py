@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from agent_health.cli.crawl import EXIT_FAILED, Moved, Workers, ended, place_of, run_crawl
+from agent_health.cli.option_names import options
 from agent_health.cli.registry_access import KeyFile, PlainHttp, read_key
 from agent_health.cli.server_database import run_deed, sqlite_file
 from agent_health.cli.terminal import printable
@@ -161,7 +162,8 @@ def _definition(source: str, contact: str | None, networks: list[str]) -> "Probe
     if "://" not in source and not Path(source).exists():
         shown = without_password(source)
         raise InvalidSetting("LIST", shown, "a file that is there, a URL, or a database")
-    return ProbeDefinition.for_directory(source, contact=contact, networks=networks)
+    with options(contact="--contact", network="--allow-network"):
+        return ProbeDefinition.for_directory(source, contact=contact, networks=networks)
 
 
 def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent_health.cli.option_names import options
 from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
 from agent_health.utc_time import utc_text
@@ -93,21 +94,24 @@ def check(
     from agent_health.target import with_scheme  # noqa: PLC0415
 
     token = _token(token_file)
-    checked = asyncio.run(
-        fetch_health(
-            with_scheme(url),
-            timeout_seconds=timeout_seconds,
-            detail_token=token,
-            allowed_networks=allow_network or (),
+    asked = with_scheme(url)
+    with options(url="URL", timeout_seconds="--timeout", allowed_networks="--allow-network"):
+        checked = asyncio.run(
+            fetch_health(
+                asked,
+                timeout_seconds=timeout_seconds,
+                detail_token=token,
+                allowed_networks=allow_network or (),
+            )
         )
-    )
     if as_json:
         from agent_health.client.check_report import check_report  # noqa: PLC0415 - loaded by now
 
         json.dump(check_report(checked), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        write_page(sys.stdout, page(checked), colours=has_colours(sys.stdout))
+        lines = page(checked, is_scheme_assumed=asked != url)
+        write_page(sys.stdout, lines, colours=has_colours(sys.stdout))
     return EXIT_CODES[checked.decision.status]
 
 
@@ -117,9 +121,9 @@ def _token(file: Path | None) -> str | None:
     return read_secret(file, "--token-file", "token")
 
 
-def page(checked: "HealthCheck") -> Iterator[Line]:
-    """Tell what was found out, for people."""
-    from agent_health.decision import duration_text  # noqa: PLC0415 - pydantic takes 60 ms
+def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator[Line]:
+    """Tell what was found out, for people; `is_scheme_assumed`: nobody said that it is https."""
+    from agent_health.decision import age_text, duration_text  # noqa: PLC0415 - pydantic takes 60 ms
 
     decision, document = checked.decision, checked.document
     card_name = checked.card.name if checked.card else None
@@ -133,9 +137,11 @@ def page(checked: "HealthCheck") -> Iterator[Line]:
     if document is not None:
         yield from _details(document)
     if checked.age_seconds is not None:
-        yield Line("age", duration_text(checked.age_seconds))
+        yield Line("age", age_text(checked.age_seconds).removesuffix(" old"))
     yield Line("document", _place(checked.health_url, checked.document_result, checked.latency_ms))
     yield from _card(checked)
+    if is_scheme_assumed and checked.card is None and document is None:
+        yield Line("hint", "https:// was assumed; if it speaks plain http, write http:// before it")
     yield from listed("finding", map(_told, checked.findings))
     if decision.status != "unknown":
         yield Line("", _FOOTER, Colour.FAINT)

@@ -87,7 +87,7 @@ def _facts(seen: "Observation | TargetSeen", now: datetime) -> list[Line]:
 
 
 def _document(document: "DocumentSeen", now: datetime) -> str:
-    from agent_health.decision import duration_text, shown_ratio  # noqa: PLC0415 - pydantic takes 60 ms
+    from agent_health.decision import age_text, shown_ratio  # noqa: PLC0415 - pydantic takes 60 ms
 
     told = [document.status.value]
     if document.response_ratio is not None:
@@ -96,7 +96,8 @@ def _document(document: "DocumentSeen", now: datetime) -> str:
     if document.latency_p99_ms is not None:
         told.append(f"p99 {document.latency_p99_ms:.6g} ms")
     age_s = document.age_s if document.age_s is not None else (now - document.timestamp).total_seconds()
-    told.append(f"{duration_text(age_s)} old" + (", too old to count" if document.is_stale else ""))
+    too_much = f", too {'far' if age_s < 0 else 'old'} to count" if document.is_stale else ""
+    told.append(age_text(age_s) + too_much)
     return ", ".join(told)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent_health.cli.option_names import options
 from agent_health.cli.registry_access import AsJson
 from agent_health.errors import InvalidSetting
 
@@ -119,7 +120,10 @@ def _definition(
     """Return what is asked of whom; what the command line says stands above what the file says."""
     from agent_health.prober.definition import ProbeDefinition  # noqa: PLC0415 - see probe
 
-    given = ProbeDefinition.for_urls(urls, networks=networks, message=message, total_seconds=timeout_seconds)
+    with options(**{"network": "--allow-network", "ask.message.text": "--message"}):
+        given = ProbeDefinition.for_urls(
+            urls, networks=networks, message=message, total_seconds=timeout_seconds
+        )
     if file is None:
         return given
     from agent_health.prober.definition_file import read_definition_file  # noqa: PLC0415

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent_health.cli.option_names import options
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def validate(
     if source.lower().startswith(("http://", "https://")):
         import asyncio  # noqa: PLC0415 - takes 20 ms, which a file need not pay
 
-        verdict = asyncio.run(_judge_url(source, timeout_seconds))
+        with options(url="URL", timeout_seconds="--timeout"):
+            verdict = asyncio.run(_judge_url(source, timeout_seconds))
     else:
         verdict = _judge_file(source)
     if as_json:

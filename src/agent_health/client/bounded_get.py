@@ -6,6 +6,7 @@ all. Whatever a peer can do wrong is a `ResultClass` with a reason, never an exc
 
 import asyncio
 import os
+import re
 import ssl
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -39,6 +40,8 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # resolver accepts (UnicodeError) and headers that are no text reach us as they are.
 FAILURES = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError)
 # aiohttp has no class of its own for these.
+_NO_STATUS_LINE = "Bad status line"
+_QUOTED_BYTES = re.compile(r"""^\s*b(?P<quote>['"])(?P<bytes>.*)(?P=quote)\s*$""", re.MULTILINE)
 _HEADER_TOO_LARGE = ("Got more than", "Too many headers")
 
 
@@ -265,10 +268,18 @@ def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
         case aiohttp.ClientPayloadError():
             found = ResultClass.HTTP_ERROR, f"the body is damaged or ends early: {told(error)}"
         case aiohttp.ClientResponseError() | HttpProcessingError():
-            found = ResultClass.HTTP_ERROR, f"not an HTTP answer: {told(error)}"
+            found = ResultClass.HTTP_ERROR, f"not an HTTP answer: {_breach(error.message)}"
         case _:
             found = ResultClass.HTTP_ERROR, f"the connection broke: {told(error)}"
     return found
+
+
+def _breach(message: str) -> str:
+    """Tell in our words which rule of HTTP an answer broke, and by which line; aiohttp draws a picture."""
+    is_start = message.startswith(_NO_STATUS_LINE)
+    what = "it begins with no status line" if is_start else "its header is malformed"
+    quoted = _QUOTED_BYTES.search(message)
+    return what if quoted is None else f"{what}: {_in_ascii(quoted['bytes'])}"
 
 
 def told(error: BaseException) -> str:
@@ -278,5 +289,8 @@ def told(error: BaseException) -> str:
         told = os.strerror(error.errno)
     else:
         told = str(error)
-    text = " ".join(told.split()) or type(error).__name__
-    return text[: 2 * MAX_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()
+    return _in_ascii(told) or type(error).__name__
+
+
+def _in_ascii(text: str) -> str:
+    return " ".join(text.split())[: 2 * MAX_SHOWN_CHARS].encode("ascii", "backslashreplace").decode()

@@ -95,7 +95,9 @@ def read_place(url: str) -> GivenPlace:
     return GivenPlace(given, path.rstrip("/"), is_card=False, is_health=False)
 
 
-def _parse(url: str) -> URL:
+def _parse(url: object) -> URL:
+    if not isinstance(url, str):
+        raise InvalidSetting("url", url, _EXPECTED)
     # Whatever may be a password must not reach a log.
     shown = url if "@" not in url else "..." + url[url.rindex("@") :]
     try:

@@ -269,16 +269,19 @@ class RegistryConnection:
 
 def read_answer(model: type[M], reply: Reply) -> M:
     """Return an answer's body as the model; InvalidAnswer says where it is not one."""
+    nobody = f"HTTP {reply.status}: this is no agent-health registry"
     if reply.content_type != "application/json":
         what = f"expected application/json; got {reply.content_type[:80]!a}"
-        raise InvalidAnswer(f"HTTP {reply.status}: {what}", status=reply.status)
+        raise InvalidAnswer(f"{nobody}: {what}", status=reply.status)
     try:
         # A newer registry may tell more.
         return model.model_validate_json(reply.body, extra="ignore")
     except ValidationError as error:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        what = f"{json_pointer(*fault['loc'])[:80]}: {fault['msg'][:200]}"
-    raise InvalidAnswer(f"HTTP {reply.status}: no {model.__name__}: {what}", status=reply.status)
+    if fault["type"] == "json_invalid" or not fault["loc"]:
+        raise InvalidAnswer(f"{nobody}: expected a JSON object", status=reply.status)
+    what = f"{json_pointer(*fault['loc'])[:80]}: {fault['msg'][:200]}"
+    raise InvalidAnswer(f"{nobody}, or one of another version: {what}", status=reply.status)
 
 
 def _may_have_been_done(error: RegistryError) -> bool:

@@ -73,9 +73,14 @@ async def find_agents(asked: AgentSearch, reach: Reach) -> Told:
     while True:
         found = await agents.list(limit=limit, cursor=asked.cursor, **wanted)
         # Asked for anew, since the cursor stands behind the last one that is shown.
-        if limit == 1 or len(found.model_dump_json(exclude_none=True)) <= MAX_ANSWER_BYTES:
-            return Told(content=found, text=_text(found))
+        told = Told(content=found, text=_text(found))
+        if limit == 1 or _size(told) <= MAX_ANSWER_BYTES:
+            return told
         limit //= 2
+
+
+def _size(told: Told) -> int:
+    return max(len(told.content.model_dump_json(exclude_none=True)), len(told.text.encode()))
 
 
 def _text(found: AgentList) -> str:
@@ -90,8 +95,10 @@ def _text(found: AgentList) -> str:
 def _line(agent: AgentSummary) -> str:
     most = agent.capacity.max_concurrent_tasks
     load = f"{agent.capacity.current_load} of {'?' if most is None else most} tasks"
+    name = f" ({agent.name})" if agent.name else ""
     where = f", at {agent.endpoint}" if agent.endpoint else ""
-    return f"{agent.agent_id}: {agent.status}, health {agent.health}, {load}{where}"
+    where += f", card at {agent.card_url}" if agent.card_url else ""
+    return f"{agent.agent_id}{name}: {agent.status}, health {agent.health}, {load}{where}"
 
 
 FIND_AGENTS: Final = Tool(
