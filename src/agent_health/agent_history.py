@@ -28,9 +28,15 @@ DAYS_KEPT: Final = 30
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
 _VALUES: Final = MappingProxyType({digit: value for value, digit in enumerate(_DIGITS)})
 _NUMBER_DIGITS: Final = 4
+_HEAD: Final = _NUMBER_DIGITS + 3 * 2 + 1
+"""Characters of a slot's number, of its three counts, and of which measures it has."""
+_SPREAD: Final = 3 * 2
+"""Characters of one measure."""
 _MAX_NUMBER: Final = 64**_NUMBER_DIGITS - 1
 """A half hour in the year 2926."""
 _MAX_CODE: Final = 64**2 - 1
+_RATIO_STEPS: Final = 4_000
+"""So many that thousandths come back as they were."""
 _SHORTEST_MS: Final = 0.01
 _DECADES: Final = 11
 """From 0.01 ms to eleven days; what lies outside is kept as the end that it lies beyond."""
@@ -102,10 +108,18 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is kept of one agent, each the oldest first, each slot once."""
+    """What is shown of one agent, each the oldest first, each slot once."""
 
     half_hours: Sequence[Slot] = ()
     days: Sequence[Slot] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHistory:
+    """The same as it is kept, packed: half hours that were closed, and days that are over."""
+
+    half_hours: str = ""
+    days: str = ""
 
 
 def half_hour_of(at_s: float) -> int:
@@ -144,38 +158,41 @@ def closed(slot: OpenSlot) -> Slot:
     return Slot(slot.number, slot.alive, slot.failed, slot.inconclusive, spreads)
 
 
-def added(history: History, slot: Slot) -> History:
+def added(history: KeptHistory, slot: Slot) -> KeptHistory:
     """Return the history with one more half hour, and without what is too old beside it.
 
     Half hours of days that are over are summed up before they go. The same half hour twice is one. What
     lies ahead of it goes: a clock that has been set back since was ahead.
     """
-    same = [kept for kept in history.half_hours if kept.number == slot.number]
-    earlier = [kept for kept in history.half_hours if kept.number < slot.number]
-    half_hours = [*earlier, summed(slot.number, [*same, slot])]
+    # Slots stay packed where they stay as they are: to read all of them takes fifty times as long.
+    half_hours = _split(history.half_hours)
+    if same := half_hours.get(slot.number):
+        slot = summed(slot.number, [*unpacked(same), slot])
+    earlier = {number: text for number, text in half_hours.items() if number < slot.number}
     today = slot.number // HALF_HOURS_PER_DAY
-    days = {day.number: day for day in history.days if day.number < today}
-    over = {half_hour.number // HALF_HOURS_PER_DAY for half_hour in earlier} - {today}
-    for number in over - days.keys():
-        days[number] = day_of(number, earlier)
-    return History(
-        [kept for kept in half_hours if kept.number > slot.number - HALF_HOURS_KEPT],
-        [days[number] for number in sorted(days) if number > today - DAYS_KEPT],
+    days = {number: text for number, text in _split(history.days).items() if number < today}
+    over = {number // HALF_HOURS_PER_DAY for number in earlier} - days.keys() - {today}
+    if over:
+        all_earlier = unpacked("".join(earlier.values()))
+        days |= {number: packed([day_of(number, all_earlier)]) for number in over}
+    kept = [text for number, text in earlier.items() if number > slot.number - HALF_HOURS_KEPT]
+    return KeptHistory(
+        "".join([*kept, packed([slot])]),
+        "".join(days[number] for number in sorted(days) if number > today - DAYS_KEPT),
     )
 
 
-def shown(history: History, slot: OpenSlot | None, now_s: float) -> History:
+def shown(history: KeptHistory, slot: OpenSlot | None, now_s: float) -> History:
     """Return the half hours of the last day and the days of the last month, those that run now too."""
     if slot is not None:
         history = added(history, closed(slot))
+    half_hours, days = unpacked(history.half_hours), list(unpacked(history.days))
+    if half_hours:
+        days.append(day_of(half_hours[-1].number // HALF_HOURS_PER_DAY, half_hours))
     now = half_hour_of(now_s)
     today = now // HALF_HOURS_PER_DAY
-    days = list(history.days)
-    if history.half_hours:
-        last = history.half_hours[-1].number // HALF_HOURS_PER_DAY
-        days.append(day_of(last, history.half_hours))
     return History(
-        [kept for kept in history.half_hours if now - HALF_HOURS_KEPT < kept.number <= now],
+        [kept for kept in half_hours if now - HALF_HOURS_KEPT < kept.number <= now],
         [day for day in days if today - DAYS_KEPT < day.number <= today],
     )
 
@@ -205,7 +222,7 @@ def summed(number: int, slots: Sequence[Slot]) -> Slot:
 def packed(slots: Iterable[Slot]) -> str:
     """Return slots as text of 11 characters each, and 6 more for each measure: at most 41.
 
-    Counts end at 4095. A ratio is kept to 1/4095, and only nothing and all as nothing and all; a latency to
+    Counts end at 4095. A ratio is kept to 1/4000, and only nothing and all as nothing and all; a latency to
     0.4 %.
     """
     parts: list[str] = []
@@ -222,23 +239,7 @@ def packed(slots: Iterable[Slot]) -> str:
 
 def unpacked(text: str) -> tuple[Slot, ...]:
     """Read what `packed` wrote; ValueError if it is something else."""
-    reader = _Reader(text)
-    slots: list[Slot] = []
-    while not reader.is_at_end:
-        number = reader.take(_NUMBER_DIGITS)
-        if slots and number <= slots[-1].number:
-            raise ValueError(f"slot {number} stands behind slot {slots[-1].number}")
-        alive, failed, inconclusive, there = reader.take(2), reader.take(2), reader.take(2), reader.take(1)
-        if there >= 1 << len(_MEASURES):
-            raise ValueError("a slot has a measure that nobody knows")
-        spreads = {}
-        for place, measure in enumerate(_MEASURES):
-            if there & 1 << place:
-                decode = _ratio if measure in RATIOS else _latency_ms
-                low, mean, high = (decode(reader.take(2)) for _ in range(3))
-                spreads[measure] = Spread(low, mean, high)
-        slots.append(Slot(number, alive, failed, inconclusive, spreads))
-    return tuple(slots)
+    return tuple(_unpacked(one) for one in _split(text).values())
 
 
 def answer_layer(observation: Observation) -> LayerResult | None:
@@ -287,28 +288,47 @@ def _with(known: Gathered | None, value: float) -> Gathered:
     )
 
 
-class _Reader:
-    """Takes numbers off a packed text."""
+def _split(text: str) -> dict[int, str]:
+    """Return slots by their numbers, each still packed; ValueError if they are none."""
+    slots: dict[int, str] = {}
+    at, last = 0, -1
+    while at < len(text):
+        number, there = _number(text[at : at + _NUMBER_DIGITS]), _number(text[at + _HEAD - 1 : at + _HEAD])
+        if there >= 1 << len(_MEASURES):
+            raise ValueError("a slot has a measure that nobody knows")
+        end = at + _HEAD + there.bit_count() * _SPREAD
+        if end > len(text):
+            raise ValueError("the last slot is cut off")
+        if number <= last:
+            raise ValueError(f"slot {number} stands behind slot {last}")
+        slots[number] = text[at:end]
+        at, last = end, number
+    return slots
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
 
-    @property
-    def is_at_end(self) -> bool:
-        return self._at == len(self._text)
+def _unpacked(text: str) -> Slot:
+    number, there = _number(text[:_NUMBER_DIGITS]), _number(text[_HEAD - 1 : _HEAD])
+    alive, failed, inconclusive = (_number(text[at : at + 2]) for at in range(_NUMBER_DIGITS, _HEAD - 1, 2))
+    spreads, at = {}, _HEAD
+    for place, measure in enumerate(_MEASURES):
+        if there & 1 << place:
+            decode = _ratio if measure in RATIOS else _latency_ms
+            low, mean, high = (decode(_number(text[at + part : at + part + 2])) for part in (0, 2, 4))
+            spreads[measure] = Spread(low, mean, high)
+            at += _SPREAD
+    return Slot(number, alive, failed, inconclusive, spreads)
 
-    def take(self, digits: int) -> int:
-        taken = self._text[self._at : self._at + digits]
-        self._at += digits
-        if len(taken) < digits:
-            raise ValueError("it is cut off")
-        number = 0
-        for digit in taken:
-            if digit not in _VALUES:
-                raise ValueError(f"it holds {digit!r}, which is no digit")
-            number = number * 64 + _VALUES[digit]
-        return number
+
+def _number(digits: str) -> int:
+    if not digits:
+        raise ValueError("the last slot is cut off")
+    number = 0
+    for digit in digits:
+        value = _VALUES.get(digit)
+        if value is None:
+            raise ValueError(f"{digit!r} is no digit")
+        number = number * 64 + value
+    return number
 
 
 def _digits(number: int, count: int) -> str:
@@ -318,11 +338,11 @@ def _digits(number: int, count: int) -> str:
 def _ratio_code(ratio: float) -> int:
     if ratio <= 0:
         return 0
-    return _MAX_CODE if ratio >= 1 else min(max(round(ratio * _MAX_CODE), 1), _MAX_CODE - 1)
+    return _RATIO_STEPS if ratio >= 1 else min(max(round(ratio * _RATIO_STEPS), 1), _RATIO_STEPS - 1)
 
 
 def _ratio(code: int) -> float:
-    return code / _MAX_CODE
+    return min(code / _RATIO_STEPS, 1.0)
 
 
 def _latency_code(milliseconds: float) -> int:

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from agent_health.agent_history import (
     DAY_SECONDS,
     HALF_HOUR_SECONDS,
+    RATIOS,
     History,
     Measure,
     Slot,
@@ -111,4 +112,4 @@ def _spread(measure: Measure, spread: Spread) -> SpreadShown:
 
 
 def _rounded(measure: Measure, value: float) -> float:
-    return float(f"{value:.4g}") if measure.value.endswith("_ms") else round(value, 4)
+    return round(value, 5) if measure in RATIOS else float(f"{value:.3g}")

@@ -56,7 +56,7 @@ def test_each_half_hour_with_a_probe_has_a_line(probed: str, capsys: Captured) -
     assert int(answer_ms) == pytest.approx(12_345, rel=0.004)
     assert "0.75" in last
     assert "0.25" in last
-    assert "900" in last
+    assert int(last.split()[-1]) == pytest.approx(900, rel=0.005)
 
 
 def test_days_are_told_apart_and_a_url_is_known(probed: str, capsys: Captured) -> None:
@@ -71,7 +71,7 @@ def test_programs_get_what_the_registry_tells(probed: str, capsys: Captured) -> 
     told = json.loads(capsys.readouterr().out)
     assert told["agent_id"] == probed
     assert told["notes"] == []
-    assert told["half_hours"][-1]["answer_ms"]["highest"] == 200
+    assert told["half_hours"][-1]["answer_ms"]["highest"] == pytest.approx(200, rel=0.005)
     assert set(told) == {"agent_id", "half_hours", "days", "notes"}
 
 

@@ -12,7 +12,7 @@ from tests.support.directory_api import claim, put, upload
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.task_api import Worker, create, steer
 
-from agent_health.agent_history import Slot, packed
+from agent_health.agent_history import KeptHistory, Slot, packed
 from agent_health.agent_record import moment
 from agent_health.errors import BackupFailed, DatabaseNotEmpty, InvalidBackup, SchemaOutdated
 from agent_health.event import EventType
@@ -23,7 +23,6 @@ from agent_health.registry.erase_archives import erase_archives
 from agent_health.registry.verify_events import verify_log
 from agent_health.replay import Replay
 from agent_health.storage import agent_histories, all_rows, archive_erasures, event_log, schema, sessions
-from agent_health.storage.agent_histories import StoredHistory
 from agent_health.storage.archive_erasures import ArchiveErasure
 from agent_health.storage.database import Database, Transaction, open_database
 from agent_health.storage.event_archive import files_in, read_archive
@@ -127,8 +126,8 @@ async def test_all_comes_back_into_either_kind_of_database(
     await fill_with_tasks(full, await agent_key(full))
     erasure = ArchiveErasure(7, "agent-9", ((1, 6),))
     await full.database.write(lambda transaction: archive_erasures.add(transaction, erasure))
-    history = StoredHistory(1, packed([Slot(981_000, alive=2)]), packed([Slot(20_436, failed=1)]))
-    await full.database.write(lambda transaction: agent_histories.store(transaction, [history]))
+    history = KeptHistory(packed([Slot(981_000, alive=2)]), packed([Slot(20_436, failed=1)]))
+    await full.database.write(lambda transaction: agent_histories.store(transaction, {1: history}))
     session = StoredSession(digest="d" * 64, key_id="key_x", created_at_s=1.0, expires_at_s=2.0)
     await full.database.write(lambda transaction: sessions.add(transaction, session, 1))
     before = await everything(full.database)

@@ -68,14 +68,14 @@ async def test_what_was_seen_and_said_is_told_by_half_hours_and_days(
     last = told["half_hours"][-1]
     assert last["begins_at"].endswith("T00:30:00.000Z")
     assert (last["alive"], last["failed"], last["inconclusive"]) == (2, 1, 0)
-    assert last["answer_ms"] == {"lowest": 100.0, "mean": 200.0, "highest": 300.0}
+    assert last["answer_ms"] == pytest.approx({"lowest": 100.0, "mean": 200.0, "highest": 300.0}, rel=0.005)
     assert last["response_ratio"] == {"lowest": 0.75, "mean": 0.75, "highest": 0.75}
-    assert last["latency_p99_ms"]["highest"] == 40
+    assert last["latency_p99_ms"]["highest"] == pytest.approx(40, rel=0.005)
     first_day, today = told["days"]
     assert (first_day["alive"], first_day["failed"]) == (96, 48)
     assert (today["alive"], today["failed"]) == (4, 2)
-    assert first_day["answer_ms"]["mean"] == pytest.approx(200, rel=0.004)
-    assert first_day["error_ratio"]["mean"] == pytest.approx(0.25, abs=0.001)
+    assert first_day["answer_ms"]["mean"] == pytest.approx(200, rel=0.005)
+    assert first_day["error_ratio"]["mean"] == 0.25
     assert first_day["latency_p50_ms"]["lowest"] == today["latency_p50_ms"]["lowest"]
 
 

@@ -16,17 +16,15 @@ from tests.support.task_api import REPORT, create, steer, worker
 from agent_health.access import Role, key_of
 from agent_health.agent_history import (
     HALF_HOURS_PER_DAY,
-    History,
+    KeptHistory,
     Measure,
     Slot,
     Spread,
     added,
     half_hour_of,
-    packed,
 )
 from agent_health.agent_record import moment
 from agent_health.storage import agent_histories, agents, schema
-from agent_health.storage.agent_histories import StoredHistory
 from agent_health.storage.database import Transaction, open_database
 
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(2)> \u202etxt'
@@ -101,7 +99,7 @@ async def _probed(api: RegistryApi, clock: WoundClock) -> None:
 async def _remember(api: RegistryApi, clock: WoundClock, agent_id: str) -> None:
     """Have a month behind an agent: it was down for a while, and at times nobody looked."""
     running = half_hour_of(clock.at_s)
-    history = History()
+    history = KeptHistory()
     for number in range(running - 29 * HALF_HOURS_PER_DAY, running):
         ago = running - number
         if 16 <= ago < 20 or 200 <= ago < 330:
@@ -124,8 +122,7 @@ async def _remember(api: RegistryApi, clock: WoundClock, agent_id: str) -> None:
     def deed(transaction: Transaction) -> None:
         agent = agents.find(transaction, agent_id)
         assert agent is not None
-        kept = StoredHistory(agent.id, packed(history.half_hours), packed(history.days))
-        agent_histories.store(transaction, [kept])
+        agent_histories.store(transaction, {agent.id: history})
 
     await api.database.write(deed)
 

@@ -5,9 +5,8 @@ Once in half an hour and agent: what probes add up to until then stands with wha
 
 from collections.abc import Mapping, Sequence
 
-from agent_health.agent_history import History, OpenSlot, added, closed, packed, unpacked
+from agent_health.agent_history import KeptHistory, OpenSlot, added, closed
 from agent_health.storage import agent_histories
-from agent_health.storage.agent_histories import StoredHistory
 from agent_health.storage.database import Transaction
 
 
@@ -19,17 +18,10 @@ def keep_half_hours(transaction: Transaction, over: Mapping[int, Sequence[OpenSl
     if not over:
         return
     known = agent_histories.find(transaction, sorted(over))
-    kept = []
+    kept = {}
     for number, slots in over.items():
-        history = history_of(known.get(number))
+        history = known.get(number, KeptHistory())
         for slot in slots:
             history = added(history, closed(slot))
-        kept.append(StoredHistory(number, packed(history.half_hours), packed(history.days)))
+        kept[number] = history
     agent_histories.store(transaction, kept)
-
-
-def history_of(stored: StoredHistory | None) -> History:
-    """Return what is stored of an agent's past; None: nothing."""
-    if stored is None:
-        return History()
-    return History(unpacked(stored.half_hours), unpacked(stored.days))

@@ -1,23 +1,13 @@
 """What is kept of agents' numbers over time? One row of each, packed; `agent_history` reads it."""
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping, Sequence
 
 from pydantic_core import to_json
 from sqlalchemy import select, text
 
+from agent_health.agent_history import KeptHistory
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import agent_history
-
-
-@dataclass(frozen=True, slots=True)
-class StoredHistory:
-    """One agent's, by our number of it; the members are the columns."""
-
-    agent: int
-    half_hours: str
-    days: str
-
 
 _STORE_TAIL = "ON CONFLICT (agent) DO UPDATE SET half_hours = excluded.half_hours, days = excluded.days"
 _STORE_SQLITE = text(f"""
@@ -33,14 +23,16 @@ _STORE_POSTGRESQL = text(f"""
 """)  # noqa: S608 - constants only
 
 
-def find(transaction: Transaction, numbers: Sequence[int]) -> dict[int, StoredHistory]:
-    """Return what is kept of these agents; of whom nothing is kept is left out."""
+def find(transaction: Transaction, numbers: Sequence[int]) -> dict[int, KeptHistory]:
+    """Return what is kept of these agents, by our numbers; of whom nothing is kept is left out."""
     wanted = select(agent_history).where(agent_history.c.agent.in_(numbers))
-    return {row.agent: StoredHistory(*row) for row in transaction.connection.execute(wanted)}
+    return {
+        row.agent: KeptHistory(row.half_hours, row.days) for row in transaction.connection.execute(wanted)
+    }
 
 
-def store(transaction: Transaction, kept: Sequence[StoredHistory]) -> None:
-    """Store what is kept of these agents, each once."""
-    rows = [astuple(one) for one in sorted(kept, key=lambda one: one.agent)]
+def store(transaction: Transaction, kept: Mapping[int, KeptHistory]) -> None:
+    """Store what is kept of these agents, by our numbers."""
+    rows = [(number, history.half_hours, history.days) for number, history in sorted(kept.items())]
     statement = _STORE_POSTGRESQL if transaction.is_postgresql else _STORE_SQLITE
     transaction.connection.execute(statement, {"rows": to_json(rows).decode()})
