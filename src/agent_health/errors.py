@@ -436,11 +436,11 @@ class DatabaseNotEmpty(AgentHealthError):
 
 
 class DatabaseInUse(AgentHealthError):
-    """Somebody has the SQLite file open in which everything is to be replaced."""
+    """Somebody has the database open in which everything is to be replaced, or made anew."""
 
-    def __init__(self, file: str) -> None:
-        super().__init__(f"{file} is in use: stop the server, and whatever else has it open, first")
-        self.file = file
+    def __init__(self, place: str) -> None:
+        super().__init__(f"{place} is in use: stop the server, and whatever else has it open, first")
+        self.place = place
 
 
 class RowRefused(AgentHealthError):

@@ -2,13 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, run_deed, sqlite_file
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from agent_health.registry.back_up import Restored
+    from agent_health.storage.database import Transaction
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 
@@ -66,8 +70,8 @@ def restore(
     to another place.
 
     Stop all servers of this database first, and start them again afterwards: what they remember is of
-    another past. An SQLite file that anybody has open is not restored to. On PostgreSQL it cannot be known:
-    a server that runs all the same ends its event streams.
+    another past. A database that a server uses is not restored to, nor an SQLite file that anybody has
+    open. A server that is not seen, since it logs in to PostgreSQL as another user, ends its event streams.
 
     \b
     Examples:
@@ -78,17 +82,19 @@ def restore(
     Exit codes:
       0 it is restored   1 nothing was changed   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    from functools import partial  # noqa: PLC0415
-
     from agent_health.registry.back_up import restore as put_back  # noqa: PLC0415 - see backup
-    from agent_health.storage import backup_file, file_use  # noqa: PLC0415
+    from agent_health.storage import backup_file, event_news, file_use  # noqa: PLC0415
 
     # Before the database is opened, which would create an SQLite file.
     backup_file.check(file)
     place = sqlite_file(database)
     if place is not None and place.exists():
         file_use.check_unused(place)
-    deed = partial(put_back, file=file, is_forced=is_forced, actor=ACTOR)
+
+    def deed(transaction: "Transaction") -> "Restored":
+        event_news.check_unserved(transaction)
+        return put_back(transaction, file, is_forced=is_forced, actor=ACTOR)
+
     restored = run_deed(database, deed, must_exist=False)
     if as_json:
         write_json(sys.stdout, {"agents": restored.agents, "epoch": restored.epoch})

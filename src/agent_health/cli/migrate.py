@@ -1,13 +1,17 @@
 """Is the database of this version? Brings it up to date on the command line."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, run_deed
+from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, run_deed, sqlite_file
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from agent_health.storage.database import Transaction
+    from agent_health.storage.schema import Upgrade
 
 
 def migrate(
@@ -20,6 +24,9 @@ def migrate(
     All in one transaction: whatever fails leaves the database as it was. Make a backup first; there is
     no way back but restoring it.
 
+    Stop all servers first: a database that one of them uses is not changed under it, and one that is
+    started again afterwards without being of this version refuses the database.
+
     \b
     Examples:
       agent-health migrate
@@ -29,9 +36,7 @@ def migrate(
     Exit codes:
       0 it is of this version now   1 it cannot be   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    from agent_health.storage import schema  # noqa: PLC0415 - alembic takes 200 ms
-
-    upgrade = run_deed(database, schema.upgrade, must_exist=False)
+    upgrade = _upgrade(database)
     if as_json:
         write_json(sys.stdout, {"before": upgrade.before, "after": upgrade.after})
         return 0
@@ -43,3 +48,20 @@ def migrate(
         told = f"from revision {upgrade.before} to {upgrade.after}"
     sys.stdout.write(printable(told) + "\n")
     return 0
+
+
+def _upgrade(database: str) -> "Upgrade":
+    from agent_health.storage import event_news, file_use, schema  # noqa: PLC0415 - alembic takes 200 ms
+
+    file = sqlite_file(database)
+    if file is not None and file.exists() and run_deed(database, schema.is_behind, is_write=False):
+        file_use.check_unused(file)
+
+    def deed(transaction: "Transaction") -> "Upgrade":
+        # Whoever starts meanwhile waits for it, and finds it done.
+        schema.lock(transaction)
+        if schema.is_behind(transaction):
+            event_news.check_unserved(transaction)
+        return schema.upgrade(transaction)
+
+    return run_deed(database, deed, must_exist=False)

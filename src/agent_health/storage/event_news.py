@@ -8,11 +8,13 @@ import asyncio
 import logging
 from typing import Any, Protocol
 
+from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from agent_health.storage.database import Database, PostgresqlDatabase
+from agent_health.errors import DatabaseInUse
+from agent_health.storage.database import Database, PostgresqlDatabase, Transaction
 from agent_health.storage.event_log import CHANNEL
 
 POLL_SECONDS = 1.0
@@ -22,7 +24,15 @@ CONNECT_SECONDS = 5.0
 MIN_WAIT_SECONDS = 0.05
 """At most 20 looks a second, however busy the log is."""
 
+NAME_OF_LISTENERS = "agent-health-news"
+"""Of the connection that each server process has for as long as it runs."""
+
 _log = logging.getLogger("agent_health.registry")
+_ANYBODY = text("""
+    SELECT EXISTS (
+        SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name = :name
+    )
+""")
 
 
 class EventNews(Protocol):
@@ -33,6 +43,15 @@ class EventNews(Protocol):
 
     async def close(self) -> None:
         """Stop listening."""
+
+
+def check_unserved(transaction: Transaction) -> None:
+    """Return unless a server process listens to this PostgreSQL database; DatabaseInUse else.
+
+    Those that log in as another user are not seen. Of an SQLite file, file_use.py tells.
+    """
+    if transaction.is_postgresql and transaction.connection.scalar(_ANYBODY, {"name": NAME_OF_LISTENERS}):
+        raise DatabaseInUse("the database")
 
 
 def event_news(database: Database) -> EventNews:
@@ -57,7 +76,7 @@ class _Listening:
             poolclass=NullPool,
             connect_args={
                 "timeout": CONNECT_SECONDS,
-                "server_settings": {"application_name": "agent-health-news"},
+                "server_settings": {"application_name": NAME_OF_LISTENERS},
             },
         )
         self._connection: AsyncConnection | None = None

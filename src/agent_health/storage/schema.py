@@ -69,6 +69,11 @@ def check(transaction: Transaction) -> None:
     raise SchemaUnknown(found, newest_revision())
 
 
+def is_behind(transaction: Transaction) -> bool:
+    """Whether a database that is not empty is of an older revision, or of one that is not known."""
+    return revision(transaction) not in {None, newest_revision()}
+
+
 def upgrade(transaction: Transaction) -> Upgrade:
     """Bring a database up to date, an empty one too; whatever fails undoes all of it.
 
