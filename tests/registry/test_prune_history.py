@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, event, text
 from tests.registry.test_verify_events import report as log_report
 from tests.support.databases import WoundClock
 from tests.support.directory_api import DIRECTORIES, put, upload
@@ -234,3 +234,25 @@ async def test_work_that_was_rejected_stays_as_long_as_the_task_that_repairs_it(
 async def _task_ids(api: RegistryApi) -> set[str]:
     listed = await api.ask("GET", TASKS, key=Role.READER)
     return {task["task_id"] for task in listed.json()["tasks"]}
+
+
+async def test_what_is_old_is_found_without_reading_what_is_not(api: RegistryApi, database_kind: str) -> None:
+    if database_kind == "postgresql":
+        pytest.skip("PostgreSQL reads small tables whole, whatever indexes they have")
+    plans: list[str] = []
+
+    def explain(connection: Connection, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        if "tasks" in statement or "targets" in statement:
+            told = connection.connection.cursor()
+            told.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(row[3] for row in told.fetchall())
+
+    def forget(transaction: Transaction) -> None:
+        event.listen(transaction.connection, "before_cursor_execute", explain)
+        assert not prune_history._forget_tasks(transaction, keep_days=90)
+        assert not prune_history._forget_left(transaction)
+
+    await api.database.write(forget)
+    assert [plan for plan in plans if plan.startswith("SCAN")] == []
+    assert any("ix_tasks_status_status_since_s (status=? AND status_since_s<?)" in plan for plan in plans)
+    assert any("ix_targets_gone_at_s (gone_at_s<?)" in plan for plan in plans)

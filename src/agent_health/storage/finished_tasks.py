@@ -41,7 +41,7 @@ def forget(transaction: Transaction, statuses: Collection[str], before_s: float,
             .where(parents.c.number == tasks.c.parent, parents.c.status.not_in(statuses))
             .exists(),
         )
-        .order_by(tasks.c.number)
+        .order_by(tasks.c.status_since_s)
         .limit(limit)
     )
     numbers = list(transaction.connection.scalars(wanted))

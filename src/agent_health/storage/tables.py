@@ -270,6 +270,8 @@ targets = Table(
     Index(None, "shard", "version"),
     Index("ix_targets_left_shard_version", "left_shard", "version",
           sqlite_where=text("left_shard IS NOT NULL"), postgresql_where=text("left_shard IS NOT NULL")),
+    Index("ix_targets_gone_at_s", "gone_at_s",
+          sqlite_where=text("gone_at_s IS NOT NULL"), postgresql_where=text("gone_at_s IS NOT NULL")),
 )  # fmt: skip
 
 target_log = Table(
@@ -440,6 +442,7 @@ tasks = Table(
     Index(None, "status", "number"),
     Index(None, "parent", "number"),
     Index(None, "fix_of"),
+    Index(None, "status", "status_since_s"),
 )
 
 task_creations = Table(
