@@ -111,7 +111,8 @@ async def test_a_run_without_a_result_is_released_and_its_workspace_kept(
         ("""echo '{"a": NaN}' > $OUT""", "expected finite numbers"),
         ("""echo '{"a": [{"b": 1e400}]}' > $OUT""", "expected finite numbers"),
         ("head -c 300000 /dev/zero > $OUT", "output.json: expected at most"),
-        ("mkfifo $OUT", "output.json: expected a JSON object"),
+        ("mkfifo $OUT", "output.json: expected a file"),
+        ("mkdir $OUT", "output.json: expected a file"),
         ("ln -s /etc/hostname $OUT", "output.json: expected a readable file"),
     ],
 )

@@ -180,6 +180,15 @@ def test_what_the_agent_shut_against_its_owner_is_removed(places: Workspaces, cl
     assert not workspace.path.exists()
 
 
+def test_what_cannot_be_removed_ends_no_adapter(places: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = places.prepare(RUN)
+    # As where an agent has shut the directory of all workspaces; root is refused nothing there.
+    monkeypatch.setattr(places, "_remove", lambda _run_id: os.rmdir("/proc/1"))  # noqa: PTH106 - see above
+    places.finish(workspace, keep=False, exit_reason="completed")
+    assert note(places)["exit_reason"] == "completed"
+    assert workspace.path.is_dir()
+
+
 def test_what_lies_too_deep_stays_and_harms_nobody(places: Workspaces, clock: Clock) -> None:
     workspace = failed(places)
     failed(places, OTHER)

@@ -168,6 +168,22 @@ def test_an_output_that_cannot_be_written_is_no_judgement(arguments: str, redire
     assert "Traceback" not in ended.stderr
 
 
+def test_what_the_system_refuses_elsewhere_is_no_output_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def refused(_arguments: object) -> int:
+        return len((tmp_path / "absent").read_bytes())
+
+    monkeypatch.setattr("agent_health.cli.application.run", refused)
+    monkeypatch.setattr("agent_health.cli._write_nothing_more", lambda: None)
+    assert main(["check"]) == 3
+    err = capsys.readouterr().err
+    path = str(tmp_path / "absent")
+    assert (
+        err == f"agent-health: what it needs is refused by the system: {path!a} (No such file or directory)\n"
+    )
+
+
 def test_a_file_that_is_wrong_is_told_line_by_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

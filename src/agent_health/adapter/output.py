@@ -29,7 +29,6 @@ class _TailFile:
 
     def write(self, piece: bytes) -> None:
         if self._bytes + len(piece) > MAX_KEPT_BYTES // 2:
-            os.close(self._fd)
             with suppress(OSError):
                 os.replace(
                     self._name,
@@ -37,7 +36,9 @@ class _TailFile:
                     src_dir_fd=self._directory_fd,
                     dst_dir_fd=self._directory_fd,
                 )
-            self._fd, self._bytes = self._open(), 0
+            # The former one stays open until then: the agent may have put anything in its place.
+            former, self._fd, self._bytes = self._fd, self._open(), 0
+            os.close(former)
         _write_all(self._fd, piece)
         self._bytes += len(piece)
 
@@ -45,7 +46,8 @@ class _TailFile:
         os.close(self._fd)
 
     def _open(self) -> int:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        # A pipe would keep us waiting for whoever reads it.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.open(self._name, flags, 0o600, dir_fd=self._directory_fd)
 
 

@@ -7,7 +7,7 @@ lives as that agent keeps locked: two would take its place from each other, and 
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -51,9 +51,10 @@ def alone_as(agent_id: str, own_key: Path) -> Iterator[None]:
 
 
 def forget(own_key: Path) -> None:
-    """Remove what is kept of an agent as which nobody comes back."""
-    own_key.unlink(missing_ok=True)
-    _lock_of(own_key).unlink(missing_ok=True)
+    """Remove what is kept of an agent as which nobody comes back; what its runs have shut away stays."""
+    for file in (own_key, _lock_of(own_key)):
+        with suppress(OSError):
+            file.unlink()
 
 
 def _lock_of(own_key: Path) -> Path:

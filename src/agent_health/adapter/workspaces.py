@@ -68,17 +68,13 @@ class Workspace:
     def result(self) -> Result:
         """Read what the agent wants to hand in."""
         try:
-            fd = os.open(
-                OUTPUT_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd
-            )
+            text = self._output()
         except FileNotFoundError:
             return Result({})
         except OSError as error:
             return Result(None, f"{OUTPUT_FILE}: expected a readable file ({error.strerror})")
-        with os.fdopen(fd, "rb") as file:
-            # A pipe would keep us waiting for whoever writes to it.
-            is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-            text = file.read(MAX_FILE_BYTES + 1) if is_file else b""
+        if text is None:
+            return Result(None, f"{OUTPUT_FILE}: expected a file")
         if len(text) > MAX_FILE_BYTES:
             return Result(None, f"{OUTPUT_FILE}: expected at most {MAX_FILE_BYTES} bytes")
         try:
@@ -86,6 +82,19 @@ class Workspace:
         except ValidationError as error:
             fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
             return Result(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
+
+    def _output(self) -> bytes | None:
+        """Return what stands in `output.json`, and a byte more than it may; None if it is no file."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(OUTPUT_FILE, flags, dir_fd=self.fd)
+        try:
+            # A pipe would keep us waiting for whoever writes to it.
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            with os.fdopen(fd, "rb", closefd=False) as file:
+                return file.read(MAX_FILE_BYTES + 1)
+        finally:
+            os.close(fd)
 
     def note(self, **members: Any) -> None:
         """Add to what is said of the run beside its workspace."""
@@ -145,12 +154,16 @@ class Workspaces:
         return Workspace(self.root / run_id, fd, note_fd, note)
 
     def finish(self, workspace: Workspace, *, keep: bool, **members: Any) -> None:
-        """Note how a run ended, and remove its workspace unless it is to be looked into."""
+        """Note how a run ended, and remove its workspace unless it is to be looked into.
+
+        What the agent has made impossible is left: it may have shut the directory of all workspaces.
+        """
         try:
             with suppress(OSError):
                 workspace.note(**members, ended_at_s=self._wall_s())
             if not keep:
-                self._remove(workspace.path.name)
+                with suppress(OSError):
+                    self._remove(workspace.path.name)
         finally:
             workspace.close()
 

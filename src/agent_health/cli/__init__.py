@@ -60,6 +60,7 @@ Nothing is imported before it is needed: `--help` loads no HTTP client, and with
 that brings it there is an answer, not a traceback.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -79,6 +80,9 @@ _EXTRAS = {
     "mcp": "mcp", "mcp_types": "mcp",
 }  # fmt: skip
 """Which extra brings a module."""
+
+_OF_AN_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""What a write to one of our streams fails with: a full disk, say."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,11 +111,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write_nothing_more()
         return EXIT_USAGE
     except OSError as error:
-        # A full disk, say: whoever reads the exit code must not take it for a finding.
+        # Whoever reads the exit code must not take it for a finding.
         _write_nothing_more()
-        sys.stderr.write(f"agent-health: the output cannot be written ({error.strerror})\n")
+        sys.stderr.write(f"agent-health: {_what_failed(error)}\n")
         return EXIT_USAGE
     return exit_code
+
+
+def _what_failed(error: OSError) -> str:
+    """Say what the system refused; of streams it does not say that it was they."""
+    why = error.strerror or type(error).__name__
+    if error.filename is not None:
+        return f"what it needs is refused by the system: {error.filename!a} ({why})"
+    if error.errno in _OF_AN_OUTPUT:
+        return f"the output cannot be written ({why})"
+    return f"what it needs is refused by the system ({why})"
 
 
 def _write_nothing_more() -> None:

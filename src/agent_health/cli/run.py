@@ -144,7 +144,8 @@ def run(
     \b
     Exit codes:
       0 done, or drained   1 refused by the registry   2 no usable answer   3 wrong usage
-      4 the run (with --task or --once) ended without a result, or the command cannot be started
+      4 the run (with --task or --once) ended without a result, or the command cannot be started,
+        or no workspace can be made for it
       5 no task came within --wait
 
     \b
