@@ -47,7 +47,9 @@ class Echo:
         if asked.name != "echo":
             raise NoSuchTool("there is only echo")
         said = TextContent(type="text", text="said")
-        return CallToolResult(content=[said], structured_content={"said": asked.arguments, "none": None})
+        arguments = asked.arguments or {}
+        content = arguments.get("all", {"said": arguments, "none": None})
+        return CallToolResult(content=[said], structured_content=content)
 
 
 ANSWERS = ProxyAnswers(Echo(), Implementation(name="tools", version="1"), "Say it.")
@@ -113,6 +115,15 @@ def test_what_is_told_without_a_handshake_is_what_the_newest_version_asks_for() 
         assert (status, answer["id"]) == (200, "a")
         assert "io.modelcontextprotocol/serverInfo" in answer["result"]["_meta"]
         validate_server_result(method, MODERN, answer["result"])
+
+
+def test_content_that_is_no_object_is_told_to_those_who_know_of_such() -> None:
+    params = {"name": "echo", "arguments": {"all": [1, 2]}}
+    called = handshake("tools/call", params)["result"]
+    assert called["content"][0]["text"] == "said"
+    assert "structuredContent" not in called
+    validate_server_result("tools/call", LATEST_HANDSHAKE_VERSION, called)
+    assert modern("tools/call", params)[1]["result"]["structuredContent"] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -117,11 +117,7 @@ class ProxyAnswers:
         if isinstance(result, ErrorData):
             status = _STATUS.get(result.code, 200) if is_modern else 200
             return Reply(status, _written(request.id, error=result.model_dump(exclude_none=True)))
-        excluded = None if is_modern else _SINCE_ENVELOPES
-        told = result.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=excluded)
-        if is_modern:
-            stamp = {SERVER_INFO_META_KEY: self._server.model_dump(by_alias=True, exclude_none=True)}
-            told["_meta"] = {**stamp, **told.get("_meta", {})}
+        told = self._in_envelope(result) if is_modern else _after_handshake(result)
         return Reply(200, _written(request.id, result=told))
 
     async def _result(
@@ -166,6 +162,11 @@ class ProxyAnswers:
             case _:
                 return None
 
+    def _in_envelope(self, result: Result) -> dict[str, Any]:
+        told = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        stamp = {SERVER_INFO_META_KEY: self._server.model_dump(by_alias=True, exclude_none=True)}
+        return {**told, "_meta": {**stamp, **told.get("_meta", {})}}
+
     def _handshake(self, asked: InitializeRequestParams) -> InitializeResult:
         known = asked.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
         return InitializeResult(
@@ -174,6 +175,14 @@ class ProxyAnswers:
             server_info=self._server,
             instructions=self._instructions,
         )
+
+
+def _after_handshake(result: Result) -> dict[str, Any]:
+    told = result.model_dump(mode="json", by_alias=True, exclude_none=True, exclude=_SINCE_ENVELOPES)
+    if not isinstance(told.get("structuredContent", {}), dict):
+        # A server of the newest age may say any JSON; a client of the first refuses what is no object.
+        del told["structuredContent"]
+    return told
 
 
 def _request_in(body: bytes) -> JSONRPCRequest | Reply:
