@@ -2,6 +2,7 @@
 
 import http.client
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import unescape
@@ -47,6 +48,10 @@ class Visitor:
 
     url: str
     cookies: dict[str, str] = field(default_factory=dict)
+    trusts: ssl.SSLContext | None = None
+    """Whose certificates; None: what it visits has none."""
+    address: str = "127.0.0.1"
+    """Where it comes from."""
 
     def get(self, path: str, **headers: str) -> Page:
         """Load a page; redirects are not followed."""
@@ -70,11 +75,20 @@ class Visitor:
         """Send a form of a page that was loaded just now."""
         return self.post(path, {"token": self.get(page).form_token(), **fields})
 
+    def connection(self) -> http.client.HTTPConnection:
+        """Return a new connection to what it visits."""
+        place, source = urlsplit(self.url).netloc, (self.address, 0)
+        if self.trusts is None:
+            return http.client.HTTPConnection(place, timeout=TIMEOUT_SECONDS, source_address=source)
+        return http.client.HTTPSConnection(
+            place, timeout=TIMEOUT_SECONDS, source_address=source, context=self.trusts
+        )
+
     def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Page:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.cookies:
             sent["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=TIMEOUT_SECONDS)
+        connection = self.connection()
         try:
             connection.request(method, path, body, sent)
             answer = connection.getresponse()

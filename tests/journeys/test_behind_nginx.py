@@ -1,0 +1,158 @@
+"""Does a registry behind nginx, set up as docs/operating.md says, do all that it does by itself?
+
+A real nginx in front, with the certificate of an authority that callers trust.
+"""
+
+import json
+import os
+import re
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from tests.support.dashboard_visitor import Visitor
+from tests.support.registry_process import ADMIN_KEY, prepare, registry
+from tests.support.servers import REPOSITORY, Server, free_port, serving, until
+
+pytestmark = pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx: apt-get install nginx-light")
+PROXIED_BYTES = 16 * 1024 * 1024
+"""What the page lets nginx take; ours is asked for more than the 1 MiB that nginx takes by itself."""
+AROUND = """\
+daemon off;
+{user}
+pid {directory}/nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 256; }}
+http {{
+    access_log off;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+{told}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Proxied:
+    """A registry and who stands before it."""
+
+    registry: Server
+    visitor: Visitor
+
+    def log(self) -> str:
+        return self.registry.log.read_text()
+
+
+def config(directory: Path, *, registry_port: int, port: int) -> str:
+    """Return what the page shows, at other places and with what has to be around it."""
+    page = (REPOSITORY / "docs" / "operating.md").read_text()
+    (told,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+    for said, meant in {
+        "127.0.0.1:8440": f"127.0.0.1:{registry_port}",
+        "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
+        "server_name registry.example;": "server_name localhost;",
+        "/etc/ssl/registry.pem": f"{directory}/registry.pem",
+        "/etc/ssl/registry.key": f"{directory}/registry.key",
+    }.items():
+        assert told.count(said) == 1, said
+        told = told.replace(said, meant)
+    user = "user root;" if os.geteuid() == 0 else ""
+    return AROUND.format(user=user, directory=directory, told=told)
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+    directory = tmp_path_factory.mktemp("proxied")
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(directory / "registry.key")
+    for pem in issued.cert_chain_pems:
+        pem.write_to_path(directory / "registry.pem", append=True)
+    trusts = ssl.create_default_context()
+    authority.configure_trust(trusts)
+    url = f"sqlite:///{directory}/registry.db"
+    prepare(url, [])
+    port = free_port()
+    settings = {"AGENT_HEALTH_SERVER_TRUSTED_PROXIES": "127.0.0.1"}
+    with registry(url, directory, settings=settings) as behind:
+        file = directory / "nginx.conf"
+        file.write_text(config(directory, registry_port=behind.port, port=port))
+        command = ["nginx", "-p", str(directory), "-e", "stderr", "-c", str(file)]
+        checked = subprocess.run([*command, "-t"], capture_output=True, text=True, timeout=30, check=False)
+        assert checked.returncode == 0, checked.stderr
+        with serving(command, log=directory / "nginx.log", port=port):
+            yield Proxied(behind, Visitor(f"https://localhost:{port}", trusts=trusts))
+
+
+def asked(
+    proxied: Proxied, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, Any]:
+    sent = {"X-API-Key": ADMIN_KEY, "Content-Type": "application/json", **headers}
+    with closing(proxied.visitor.connection()) as connection:
+        connection.request(method, path, body, sent)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def test_programs_reach_the_api_over_tls(proxied: Proxied) -> None:
+    assert asked(proxied, "POST", "/api/v1/agents", b'{"agent_id": "a"}')[0] == 201
+    status, found = asked(proxied, "GET", "/api/v1/agents/a")
+    assert (status, found["status"]) == (200, "active")
+
+
+def test_people_log_in_and_their_session_is_for_tls_alone(proxied: Proxied) -> None:
+    visitor = Visitor(proxied.visitor.url, trusts=proxied.visitor.trusts)
+    entered = visitor.log_in(ADMIN_KEY)
+    assert (entered.status, entered.headers["location"]) == (303, "/")
+    assert all("; Secure" in cookie for cookie in entered.cookies)
+    assert visitor.get("/").status == 200
+
+
+@pytest.mark.parametrize("path", ["/api/v1/events/stream", "/live?after="])
+def test_what_happens_is_told_at_once_through_an_open_stream(proxied: Proxied, path: str) -> None:
+    visitor = Visitor(proxied.visitor.url, trusts=proxied.visitor.trusts)
+    visitor.log_in(ADMIN_KEY)
+    cookie = "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
+    name = f"seen-{len(path)}"
+    with closing(visitor.connection()) as connection:
+        connection.request("GET", path, headers={"X-API-Key": ADMIN_KEY, "Cookie": cookie})
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers.get_content_type()) == (200, "text/event-stream")
+        assert asked(proxied, "POST", "/api/v1/agents", b'{"agent_id": "%b"}' % name.encode())[0] == 201
+        # The stream does not end: a proxy that collects would keep it until this gives up.
+        while name.encode() not in answer.readline():
+            pass
+
+
+def test_a_body_that_is_too_large_is_refused_by_the_registry_itself(proxied: Proxied) -> None:
+    status, answer = asked(proxied, "POST", "/api/v1/agents", b" " * (PROXIED_BYTES // 4))
+    assert (status, answer["error"]["code"]) == (413, "body_too_large")
+
+
+def test_callers_are_told_apart_by_their_own_address_whatever_they_claim(proxied: Proxied) -> None:
+    """Attempts to log in are limited by it, and the log names it."""
+    forger = Visitor(proxied.visitor.url, trusts=proxied.visitor.trusts, address="127.0.0.7")
+
+    def attempt(number: int) -> int:
+        forged = {"x-forwarded-for": f"203.0.113.{number}", "forwarded": "for=203.0.113.1"}
+        return forger.post("/login", {"key": "ahk_wrong", "token": "0" * 64}, **forged).status
+
+    assert 429 in {attempt(number) for number in range(40)}
+    other = Visitor(proxied.visitor.url, trusts=proxied.visitor.trusts, address="127.0.0.8")
+    assert other.log_in(ADMIN_KEY).status == 303
+    with closing(forger.connection()) as connection:
+        connection.request("GET", "/api/v1/agents", headers={"X-Forwarded-For": "203.0.113.77"})
+        assert connection.getresponse().status == 401
+    # A request is logged once it is answered.
+    until("it is logged", lambda: "client=127.0.0.7" in proxied.log())
+    assert "203.0.113." not in proxied.log()
