@@ -2,13 +2,22 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from agent_health.errors import InvalidSetting
-from agent_health.mcp.guard import MAX_TOKEN_CHARS, MIN_TOKEN_CHARS, PATH, Guard, check_token, new_token
+from agent_health.mcp.guard import (
+    MAX_BODY_BYTES,
+    MAX_TOKEN_CHARS,
+    MIN_TOKEN_CHARS,
+    PATH,
+    Guard,
+    check_token,
+    new_token,
+)
 
 TOKEN = "t" * MIN_TOKEN_CHARS
 
@@ -88,9 +97,38 @@ async def test_only_one_place_is_there_and_only_questions_are_answered(
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
-    guard = Guard(taken, TOKEN, body_seconds=0.01)
+    async def excuses_itself(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(TimeoutError):
+            await taken(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"Internal Server Error"})
+
+    guard = Guard(excuses_itself, TOKEN, body_seconds=0.01)
     status, _, body = await ask(guard, f"Bearer {TOKEN}", body=(b"{", None))
     assert (status, json.loads(body)) == (408, {"error": "it took longer than 0.01 s"})
+
+
+async def test_a_body_without_an_end_is_not_read_to_its_end() -> None:
+    status, headers, _ = await ask(
+        Guard(never, TOKEN), f"Bearer {TOKEN}", body=(b" " * MAX_BODY_BYTES, b" ", None)
+    )
+    assert (status, headers[b"connection"]) == (413, b"close")
+
+
+async def test_a_caller_who_leaves_in_its_midst_is_not_answered() -> None:
+    sent: list[Message] = []
+
+    async def leave() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", f"Bearer {TOKEN}".encode())]
+    scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers}
+    await Guard(never, TOKEN)(scope, leave, send)
+    assert sent == []
 
 
 async def test_a_call_that_does_not_end_is_ended() -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Final
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_health.errors import InvalidSetting
@@ -30,6 +31,7 @@ MIN_TOKEN_CHARS: Final = 22
 MAX_TOKEN_CHARS: Final = 4_096
 
 _TOKEN: Final = re.compile(r"[!-~]+")
+_CLOSES: Final = {"connection": "close"}
 
 
 def new_token() -> str:
@@ -87,22 +89,23 @@ class Guard:
         return None
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, as long as it takes neither too long to arrive nor to be answered."""
-        body_ends_at_s = asyncio.get_running_loop().time() + self._body_seconds
-        is_read = has_begun = is_slow = False
+        """Pass a request on once it is there, as long as neither it nor its answer takes too long."""
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                body = await _body(receive)
+        except TimeoutError:
+            await _answer_late(send, 408, self._body_seconds)
+            return
+        except ClientDisconnect:
+            return
+        if len(body) > MAX_BODY_BYTES:
+            await _answer(send, 413, f"a body has at most {MAX_BODY_BYTES} bytes", _CLOSES)
+            return
+        read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        has_begun = False
 
-        async def receive_in_time() -> Message:
-            nonlocal is_read, is_slow
-            if is_read:
-                return await receive()
-            try:
-                async with asyncio.timeout_at(body_ends_at_s):
-                    message = await receive()
-            except TimeoutError:
-                is_slow = True
-                raise
-            is_read = not message.get("more_body", False)
-            return message
+        async def receive_read() -> Message:
+            return read.pop() if read else await receive()
 
         async def send_noting(message: Message) -> None:
             nonlocal has_begun
@@ -112,11 +115,27 @@ class Guard:
         # What began to be answered and is cut off shows as such: there is nothing better to say.
         with suppress(TimeoutError):
             async with asyncio.timeout(self._call_seconds):
-                await self._app(scope, receive_in_time, send_noting)
+                await self._app(scope, receive_read, send_noting)
             return
         if not has_begun:
-            status, seconds = (408, self._body_seconds) if is_slow else (504, self._call_seconds)
-            await _answer(send, status, f"it took longer than {seconds:g} s", {"connection": "close"})
+            await _answer_late(send, 504, self._call_seconds)
+
+
+async def _body(receive: Receive) -> bytes:
+    """Return a whole body, or what shows that it is too long; ClientDisconnect."""
+    body = bytearray()
+    while len(body) <= MAX_BODY_BYTES:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            break
+    return bytes(body)
+
+
+async def _answer_late(send: Send, status: int, seconds: float) -> None:
+    await _answer(send, status, f"it took longer than {seconds:g} s", _CLOSES)
 
 
 def _digest(token: bytes) -> bytes:
