@@ -31,6 +31,7 @@ MAX_NEEDS = 16
 MAX_WAIT_SECONDS = 30
 """How long a claim may wait for work."""
 MAX_COMMENT_CHARACTERS = 2_000
+MAX_DETAIL_CHARACTERS = 500
 
 TASK_ID_PATTERN = r"^task_[0-9a-hjkmnp-tv-z]{26}$"
 RUN_ID_PATTERN = r"^run_[0-9a-hjkmnp-tv-z]{26}$"
@@ -41,9 +42,19 @@ def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
     return take_small(value, MAX_DEPTH, MAX_OBJECT_BYTES)
 
 
+def detail_of(said: str) -> str:
+    """Return what a program said of its failure as a `detail`: bounded, and harmless to show and to keep."""
+    return "".join(char if char.isprintable() else "\ufffd" for char in said[:MAX_DETAIL_CHARACTERS])
+
+
 JsonObject = Annotated[dict[str, Any], AfterValidator(_take_small_object)]
 Needs = Annotated[list[Capability], Field(max_length=MAX_NEEDS)]
 Comment = Annotated[str, StringConstraints(min_length=1, max_length=MAX_COMMENT_CHARACTERS)]
+Detail = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_DETAIL_CHARACTERS),
+    AfterValidator(detail_of),
+]
 TaskId = Annotated[str, StringConstraints(pattern=TASK_ID_PATTERN)]
 RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
@@ -141,6 +152,8 @@ class RunRelease(FencedWrite):
     exit_reason: Literal[ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.KILLED, ExitReason.AUTH]
     exit_code: Annotated[int, Field(ge=-255, le=255, strict=True)] | None = None
     """Of the agent's process; negative: the signal that ended it."""
+    detail: Detail | None = None
+    """What went wrong, in a line for people: it becomes a part of the task's `explanation`."""
 
 
 class CallReservation(RunWrite):

@@ -41,6 +41,15 @@ async def test_what_it_returns_and_raises_comes_back() -> None:
         await call(stop)
 
 
+async def test_one_that_ends_the_program_ends_its_own_call_alone() -> None:
+    async def leave() -> None:
+        sys.exit(3)
+
+    for handler in (leave, functools.partial(sys.exit, 3)):
+        with pytest.raises(RuntimeError, match=r"the handler raised SystemExit\(3\)"):
+            await call(handler)
+
+
 async def test_a_function_sees_the_context_of_its_caller() -> None:
     name = contextvars.ContextVar("name", default="nobody")
     name.set("caller")

@@ -152,6 +152,7 @@ async def test_a_handler_that_raises_is_a_crash_and_case_23_the_next_goes_on_fro
     async with working(registry, "stumbles", work):
         task = await becomes(admin, made.task_id, "review")
     assert [run.exit_reason for run in task.runs] == ["completed", "crash"]
+    assert task.explanation is None
     assert tokens[1] > tokens[0]
     assert "no more" in caplog.text
 
@@ -165,6 +166,25 @@ async def test_what_is_no_output_is_a_crash(registry: RegistryServer, admin: Reg
     async with working(registry, "verbose", work):
         task = await becomes(admin, made.task_id, "handoff")
     assert task.runs[0].exit_reason == "crash"
+    assert "crash: what was returned is no output" in (task.explanation or "")
+
+
+async def test_why_a_handler_failed_is_told_and_one_that_ends_the_program_leaves_the_agent_alone(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    made = [await admin.tasks.create(title, agent_id="exits", max_attempts=1) for title in ("one", "two")]
+
+    async def work(task: HeldTask) -> None:
+        if task.title == "one":
+            sys.exit("no invoice\nat all")
+        raise LookupError("no customer \ud800")
+
+    async with working(registry, "exits", work):
+        told = [(await becomes(admin, task.task_id, "handoff")).explanation for task in made]
+    assert told == [
+        "run 1, attempt 1 of 1: crash: RuntimeError: the handler raised SystemExit('no invoice\\nat all')",
+        "run 1, attempt 1 of 1: crash: LookupError: no customer \ufffd",
+    ]
 
 
 async def test_a_handler_gets_what_people_have_answered(

@@ -370,6 +370,18 @@ async def test_a_failed_run_waits_longer_each_time_and_ends_with_people(api: Reg
     assert (await log_report(api)).is_good
 
 
+async def test_what_went_wrong_in_a_run_is_told_to_people(api: RegistryApi) -> None:
+    made = await create(api, max_attempts=1)
+    one = await worker(api)
+    grant = await one.granted()
+    what = "ValueError: the invoice\thas \x1b[31mno\x00 number"
+    answer = await one.write(grant, "release", exit_reason="crash", detail=what)
+    assert answer.json()["status"] == "handoff"
+    shown = (await task(api, made["task_id"]))["explanation"]
+    assert shown == "run 1, attempt 1 of 1: crash: ValueError: the invoice\ufffdhas \ufffd[31mno\ufffd number"
+    assert (await one.write(grant, "release", exit_reason="crash", detail="x" * 501)).status == 422
+
+
 async def test_a_draining_holder_ends_what_it_has_and_leaves_then(api: RegistryApi) -> None:
     await create(api)
     one = await worker(api)

@@ -30,6 +30,7 @@ from agent_health.lease_rhythm import next_try_s
 from agent_health.mcp.request_human_help import NAME as HELP_TOOL
 from agent_health.run_end import RunEnd, Stop, Telling, judge_end
 from agent_health.task import ExitReason
+from agent_health.task_record import detail_of
 
 GRACE_SECONDS: Final = 10.0
 """Between the request to end and the kill, unless it is said otherwise."""
@@ -83,6 +84,12 @@ class RunOutcome:
     """False: the command is not there, which no other task would change."""
     was_told: bool = False
     """Whether the registry knows of its end."""
+
+    @property
+    def detail(self) -> str | None:
+        """What the registry is told besides the exit code."""
+        is_all = self.exit_code is not None and self.text == ended_with(self.exit_code)
+        return None if is_all else detail_of(self.text)
 
     @property
     def is_done(self) -> bool:
@@ -304,7 +311,11 @@ class TaskRun:
             await tasks.request_human_help(run, outcome.text, idempotency_key="adapter:help")
         else:
             await tasks.release(
-                run, end.exit_reason, exit_code=outcome.exit_code, idempotency_key="adapter:release"
+                run,
+                end.exit_reason,
+                exit_code=outcome.exit_code,
+                detail=outcome.detail,
+                idempotency_key="adapter:release",
             )
 
     def _say(

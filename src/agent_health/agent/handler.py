@@ -16,12 +16,18 @@ Handler = Callable[..., Any]
 
 
 async def call(handler: Handler, *arguments: Any) -> Any:
-    """Call a handler and wait for it; returns and raises what it does."""
-    if inspect.iscoroutinefunction(handler):
-        return await handler(*arguments)
-    result = await _in_thread(handler, arguments)
-    # A callable object, or a partial, whose call returns a coroutine.
-    return await result if inspect.isawaitable(result) else result
+    """Call a handler and wait for it; returns and raises what it does, but for SystemExit.
+
+    That is a RuntimeError: a handler is not the whole agent, and others work beside it.
+    """
+    try:
+        if inspect.iscoroutinefunction(handler):
+            return await handler(*arguments)
+        result = await _in_thread(handler, arguments)
+        # A callable object, or a partial, whose call returns a coroutine.
+        return await result if inspect.isawaitable(result) else result
+    except SystemExit as error:
+        raise RuntimeError(f"the handler raised {error!r}") from error
 
 
 async def _in_thread(handler: Handler, arguments: tuple[Any, ...]) -> Any:

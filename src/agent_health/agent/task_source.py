@@ -20,6 +20,7 @@ from agent_health.client.registry_tasks import GrantedTask, HeldRun
 from agent_health.errors import InvalidSetting, WorkDropped
 from agent_health.heartbeat_rhythm import next_try_at_s
 from agent_health.task import ExitReason
+from agent_health.task_record import detail_of
 
 WAIT_SECONDS: Final = 25.0
 """How long one question for a task waits."""
@@ -109,12 +110,12 @@ class TaskSource:
             is_ours = kept.keeper.is_held() and not kept.task.has_ended
             if isinstance(error, WorkDropped):
                 _log.warning("%s: %s: %s", self._agent_id, kept.task.task_id, error.why)
-                reason = ExitReason.KILLED
+                reason, detail = ExitReason.KILLED, error.why
             else:
                 _log.error("%s: %s failed", self._agent_id, kept.task.task_id, exc_info=error)
-                reason = ExitReason.CRASH
+                reason, detail = ExitReason.CRASH, _in_a_line(error)
             if is_ours:
-                await self._release(kept, reason)
+                await self._release(kept, reason, detail)
         finally:
             await self._let_go(assignment)
 
@@ -135,7 +136,7 @@ class TaskSource:
             is_held = await keeper.wait_held()
         except asyncio.CancelledError:
             keeper.let_go()
-            await self._release(kept, ExitReason.KILLED)
+            await self._release(kept, ExitReason.KILLED, "the agent leaves")
             raise
         if not is_held:
             await keeping
@@ -155,11 +156,12 @@ class TaskSource:
             try:
                 await kept.task.client.tasks.mark_complete(kept.task.run, output_of(result))
             except InvalidSetting as error:
-                _log.error("%s: %s: what was returned is no output: %s", self._agent_id, kept.task, error)
-                await self._release(kept, ExitReason.CRASH)
+                what = f"what was returned is no output: {error}"
+                _log.error("%s: %s: %s", self._agent_id, kept.task.task_id, what)
+                await self._release(kept, ExitReason.CRASH, what)
             except (RegistryFailure, RateLimited) as error:
                 if not kept.keeper.is_held():
-                    _log.warning("%s: the result of %s is lost: %s", self._agent_id, kept.task, error)
+                    _log.warning("%s: the result of %s is lost: %s", self._agent_id, kept.task.task_id, error)
                     return
                 failures += 1
                 await _until(
@@ -167,14 +169,14 @@ class TaskSource:
                 )
                 continue
             except RegistryError as error:
-                _log.warning("%s: the result of %s is refused: %s", self._agent_id, kept.task, error)
+                _log.warning("%s: the result of %s is refused: %s", self._agent_id, kept.task.task_id, error)
             return
 
-    async def _release(self, kept: _Kept, reason: ExitReason) -> None:
+    async def _release(self, kept: _Kept, reason: ExitReason, detail: str) -> None:
         try:
-            await kept.task.client.tasks.release(kept.task.run, reason.value)
+            await kept.task.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
         except RegistryError as error:
-            _log.info("%s: the lease of %s ends by itself: %s", self._agent_id, kept.task, error)
+            _log.info("%s: the lease of %s ends by itself: %s", self._agent_id, kept.task.task_id, error)
 
     async def _let_go(self, assignment: Assignment) -> None:
         kept = self._kept.pop(assignment)
@@ -187,6 +189,12 @@ class TaskSource:
         if error is not None and said != self._last_said:
             _log.warning("%s: no task can be had, and it is asked again: %s", self._agent_id, error)
         self._last_said = said
+
+
+def _in_a_line(error: BaseException) -> str:
+    """Say what a handler raised: its kind, and the first line of what it says."""
+    said = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def _nobody_drops(_assignment: Assignment, _why: str) -> None:

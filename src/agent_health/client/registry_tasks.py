@@ -266,15 +266,16 @@ class RegistryTasks:
         exit_reason: str,
         *,
         exit_code: int | None = None,
+        detail: str | None = None,
         idempotency_key: str = "release",
     ) -> TaskWritten:
-        """End the run without a result: `crash`, `timeout`, `killed` or `auth`."""
+        """End the run without a result: `crash`, `timeout`, `killed` or `auth`; `detail` is for people."""
         body = _of_run(
             RunRelease,
             run,
             idempotency_key=idempotency_key,
             exit_reason=exit_reason,
-            **_given(exit_code=exit_code),
+            **_given(exit_code=exit_code, detail=detail),
         )
         return await self._write(TaskWritten, run, body, "release")
 

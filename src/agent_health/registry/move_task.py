@@ -46,6 +46,8 @@ class Move:
     """Of the run that ends with it."""
     exit_reason: ExitReason | None = None
     exit_code: int | None = None
+    detail: str | None = None
+    """What went wrong in that run, as its holder says."""
     explanation: str | None = None
     """What whoever decided it said with it; kept among the task's comments."""
 
@@ -175,7 +177,8 @@ def _why(moved: Move, task: StoredTask, policy: RetryPolicy) -> str:
     counted = f"attempt {task.attempts - task.lost_runs} of {policy.max_attempts}"
     if is_lost(moved.exit_reason):
         counted = f"lost run {task.lost_runs} of at most {most_lost_runs(policy)}"
-    return f"run {task.runs}, {counted}: {moved.exit_reason}{code}"
+    detail = "" if moved.detail is None else f": {moved.detail}"
+    return f"run {task.runs}, {counted}: {moved.exit_reason}{code}{detail}"
 
 
 def _comment(moved: Move, now_s: float, actor: str) -> StoredComment:

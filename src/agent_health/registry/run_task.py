@@ -95,6 +95,7 @@ def release_run(transaction: Transaction, call: Call) -> Reply | AgentHealthErro
         signal=TaskSignal.RUN_FAILED,
         exit_reason=written.exit_reason,
         exit_code=written.exit_code,
+        detail=written.detail,
     )
     return _ended(entered, call, failed)
 
