@@ -410,7 +410,11 @@ def test_a_task_is_where_its_events_have_led_it() -> None:
         ([QUEUED], QUEUED, "created before"),
         ([QUEUED], GRANTED, "its lease does not"),
         ([QUEUED], task_step(TaskSignal.CANCELLED, TaskStatus.HANDOFF), "is queued, not handoff"),
-        ([QUEUED], task_step(TaskSignal.COMPLETED, TaskStatus.QUEUED), "cannot take the signal completed"),
+        (
+            [QUEUED],
+            task_step(TaskSignal.COMPLETED, TaskStatus.QUEUED),
+            "a task that is in the queue cannot be completed",
+        ),
         (
             [QUEUED, TAKEN, GRANTED],
             task_step(TaskSignal.COMPLETED, TaskStatus.ASSIGNED),

@@ -1,6 +1,7 @@
 """Which agents does a workflow file declare?"""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -395,3 +396,24 @@ def test_thresholds_are_taken_if_each_is_twice_the_one_before(
         assert only(text).registration()["heartbeat_config"] == heartbeat
     else:
         assert faults(text)[0].path == "/agents/a/heartbeat"
+
+
+def test_the_file_that_the_documentation_shows_declares_what_it_says() -> None:
+    page = Path(__file__).parents[1].joinpath("docs/agent-sdk.md").read_text()
+    shown = page.partition("```yaml\n")[2].partition("```")[0]
+    (declared,) = read_workflow(shown).agents.values()
+    assert declared.registration("billing-01") == {
+        "agent_id": "billing-01",
+        "role_id": "billing-processor",
+        "capabilities": ["billing", "invoices"],
+        "capacity": {"max_concurrent_tasks": 5},
+        "heartbeat_config": {
+            "interval_seconds": 30,
+            "unhealthy_after_seconds": 90,
+            "dead_after_seconds": 300,
+        },
+        "drain_timeout_seconds": 120,
+        "metadata": {"version": "1.2.0"},
+    }
+    assert declared.pool is not None
+    assert declared.pool.max_instances == 3

@@ -582,7 +582,10 @@ class InvalidTaskTransition(AgentHealthError):
     """A task that is `status` has no way on `signal`; a finished one has none at all."""
 
     def __init__(self, status: str, signal: str) -> None:
-        super().__init__(f"a task that is {status} cannot take the signal {signal}")
+        where = {"queued": "in the queue", "review": "in review", "handoff": "with people"}.get(
+            status, status
+        )
+        super().__init__(f"a task that is {where} cannot be {signal.replace('_', ' ')}")
         self.status = status
         self.signal = signal
 

@@ -165,6 +165,7 @@ def test_an_output_that_cannot_be_written_is_no_judgement(arguments: str, redire
         check=False,
     )
     assert ended.returncode == 3
+    assert ended.stderr.startswith("agent-health: ")
     assert "Traceback" not in ended.stderr
 
 

@@ -55,6 +55,10 @@ def test_a_task_is_created_worked_at_and_reviewed(
     made = json_of(capsys, "create", "Write it", "--usd", "1.5", "--tokens", "10", "--input", str(given))
     assert (made["status"], made["input"]) == ("queued", {"brief": "b"})
     assert made["budget"]["envelope"] == {"tokens": 10, "usd": 1.5}
+    options = ("--pool", "writers", "--backoff", "1m", "--lease", "2h", "--max-attempts", "7")
+    other = json_of(capsys, "create", "Write that", *options)
+    assert (other["role_id"], other["backoff_seconds"], other["lease_seconds"]) == ("writers", 60, 7_200)
+    assert other["max_attempts"] == 7
     worked_at(registry)
     shown = shown_by(capsys, "show", made["task_id"])
     assert "status      review since" in shown
@@ -66,7 +70,7 @@ def test_a_task_is_created_worked_at_and_reviewed(
     assert f"fix of      {made['task_id']}" in fix
     assert json_of(capsys, "show", made["task_id"])["status"] == "done"
     refused = shown_by(capsys, "cancel", made["task_id"], ends=1)
-    assert "(invalid_task_transition)" in refused
+    assert "a task that is done cannot be cancelled (invalid_task_transition)" in refused
 
 
 def test_tasks_stand_under_one_another_the_newest_first(registry: RegistryServer, capsys: Captured) -> None:

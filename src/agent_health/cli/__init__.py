@@ -91,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from agent_health.cli.application import run  # noqa: PLC0415 - typer may not be installed
 
         if sys.stdout is None or sys.stderr is None:
-            # Started with a closed stream. Nobody would read what a command says.
+            # Nobody would read what a command says.
+            if sys.stderr is not None:
+                sys.stderr.write("agent-health: standard output is closed: open it, also if to /dev/null\n")
             return EXIT_USAGE
         # What a terminal cannot show must not end in a traceback.
         for stream in (sys.stdout, sys.stderr):

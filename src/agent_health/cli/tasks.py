@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_health.cli.agent_page import time_text
+from agent_health.cli.duration import read_duration
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.task_page import page
@@ -148,7 +149,9 @@ def create_task(
     agent: Annotated[
         str | None, typer.Option("--agent", metavar="AGENT_ID", help="Only this agent may have it.")
     ] = None,
-    role: Annotated[str | None, typer.Option("--role", help="Only agents of this pool may have it.")] = None,
+    role: Annotated[
+        str | None, typer.Option("--role", "--pool", help="Only agents of this pool may have it.")
+    ] = None,
     capability: Annotated[
         list[str] | None, typer.Option("--capability", help="Who has it can do this; may be repeated.")
     ] = None,
@@ -159,6 +162,24 @@ def create_task(
     usd: Annotated[float, typer.Option("--usd", min=0, help="That its calls may cost.")] = 0,
     max_attempts: Annotated[
         int | None, typer.Option("--max-attempts", min=1, help="Until it is handed to people.")
+    ] = None,
+    backoff: Annotated[
+        float | None,
+        typer.Option(
+            "--backoff",
+            parser=read_duration,
+            metavar="DURATION",
+            help="Before its second attempt, doubled for each after.",
+        ),
+    ] = None,
+    lease: Annotated[
+        float | None,
+        typer.Option(
+            "--lease",
+            parser=read_duration,
+            metavar="DURATION",
+            help="How long one grant of it lasts, unless renewed.",
+        ),
     ] = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
@@ -182,6 +203,8 @@ def create_task(
         "capabilities": capability,
         "input": None if given is None else _object_in(given, "--input"),
         "max_attempts": max_attempts,
+        "backoff_seconds": backoff,
+        "lease_seconds": lease,
         "budget": {"tokens": tokens, "usd": float(usd)} if tokens or usd else None,
     }
     said = {name: value for name, value in members.items() if value is not None}

@@ -32,7 +32,8 @@ class AgentSearch(Arguments):
         Field(max_length=MAX_CAPABILITIES, description="Agents with any of these, such as billing"),
     ] = ()
     role_id: Annotated[
-        RoleId | None, Field(description="Agents of this role (pool); adds the pool's totals")
+        RoleId | None,
+        Field(description="Agents of this role (pool), a heartbeat's teamName; adds its totals"),
     ] = None
     status: Annotated[
         tuple[Status, ...],
