@@ -18,6 +18,7 @@ from agent_health.result_sums import (
     layers_of,
     middle_ms,
     percentile_ms,
+    supersedes,
     tells_anything,
 )
 
@@ -87,6 +88,20 @@ def test_layers_come_in_the_order_in_which_they_are_asked() -> None:
         transport=asked,
     )
     assert [layer for layer, _ in layers_of(seen)] == [Layer.DISCOVERY, Layer.TRANSPORT, Layer.MESSAGE]
+
+
+@pytest.mark.parametrize(
+    ("result", "known", "takes_its_place"),
+    [
+        ("ok", None, True), ("ok", "not_measured", True), ("refused", "ok", True), ("gated", "ok", True),
+        ("not_measured", None, True), ("not_measured", "internal", True), ("not_measured", "ok", False),
+        ("internal", "rate_limited", False),
+    ],
+)  # fmt: skip
+def test_what_tells_nothing_takes_the_place_of_nothing_better(
+    result: str, known: str | None, *, takes_its_place: bool
+) -> None:
+    assert supersedes(ResultClass(result), known) is takes_its_place
 
 
 def test_only_what_nobody_looked_at_and_our_own_faults_tell_nothing() -> None:

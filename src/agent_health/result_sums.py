@@ -21,6 +21,9 @@ NO_LATENCY: Final = -1
 """The bucket of what ended without an answer, and of what is no single request."""
 
 
+_SILENT: Final[frozenset[str]] = frozenset({ResultClass.NOT_MEASURED, ResultClass.INTERNAL})
+
+
 class Layer(StrEnum):
     """What results are counted of: a layer of the observation, or the probe as a whole."""
 
@@ -98,4 +101,12 @@ def tells_anything(result: ResultClass) -> bool:
 
     Whoever is refused by our own rules has been looked at, as far as it goes.
     """
-    return result not in {ResultClass.NOT_MEASURED, ResultClass.INTERNAL}
+    return result not in _SILENT
+
+
+def supersedes(result: ResultClass, known: str | None) -> bool:
+    """Whether a result takes the place of the class that is known; None: nobody has looked yet.
+
+    What tells nothing takes the place of nothing that was measured, yet says why nothing is known.
+    """
+    return result not in _SILENT or known is None or known in _SILENT

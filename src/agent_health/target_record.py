@@ -20,7 +20,7 @@ class TargetSummary(BaseModel):
     """`tgt_...`, or the agent's id where an agent registered itself to be probed."""
     url: str
     result: ResultClass | None = None
-    """Of the last probe that told anything; absent: never measured, which is not the same as down."""
+    """Of the last probe that told anything, else of the last one; absent: nobody has looked yet."""
     result_since: Time | None = None
     observed_at: Time | None = None
     """When the last probe ended, whatever it told; by the prober's clock."""

@@ -77,6 +77,7 @@ def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest
         (["--result", "timeout"], URLS[2:3]),
         (["--result", "timeout", "--result", "refused"], URLS[1:3]),
         (["--result", "blocked_address"], []),
+        (["--result", "not_measured"], []),
         (["--result", "never_measured"], URLS[3:]),
         (["--result", "never_measured", "--result", "ok"], [URLS[0], *URLS[3:]]),
         (["--directory", "a-list"], URLS),
@@ -138,7 +139,6 @@ def test_a_registry_is_asked_where_no_database_is_named(
     ("options", "told"),
     [
         (["--result", "dead"], "--result"),
-        (["--result", "internal"], "expected never_measured"),
         (["--json", "--csv"], "--csv"),
         (["--limit", "0"], "--limit"),
     ],

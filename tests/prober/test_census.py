@@ -147,6 +147,15 @@ def test_it_is_told_by_what_the_living_live() -> None:
     ]
 
 
+def test_results_are_shares_of_all_and_their_groups_add_up() -> None:
+    census = take_census(facts())
+    assert {row.result: row.share for row in census.results} == {
+        "dns_failure": 0.6, "refused": 0.16, "blocked_address": 0.05, "ok": 0.04, "gated": 0.01,
+    }  # fmt: skip
+    measured = sum(row.count for row in census.results if row.group in {Group.ALIVE, Group.NOT_ALIVE})
+    assert measured == census.groups.measured
+
+
 def test_layers_are_shares_of_those_who_were_asked() -> None:
     discovery, readiness = take_census(facts()).layers
     assert (discovery.layer, discovery.count) == ("discovery", 65)

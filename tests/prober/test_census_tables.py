@@ -73,6 +73,16 @@ def test_all_rows_of_a_table_have_its_columns() -> None:
         assert all(len(row) == len(table.heads) for row in table.rows)
 
 
+def test_every_share_says_of_what_it_is_one() -> None:
+    heads = {table.key: table.heads[-1] for table in tables(take_census(facts()))}
+    living = dict.fromkeys(("generations", "health", "shown"), "of the living")
+    parts = dict.fromkeys(("platforms", "directories"), "alive of measured")
+    assert heads == {
+        "targets": "of all", "results": "of all", "layers": "of the layer's", "gone": "of the gone",
+        "latencies": "p99", "runs": "change", **living, **parts,
+    }  # fmt: skip
+
+
 def test_a_table_without_rows_is_not_shown() -> None:
     census = take_census(CensusFacts(name="none", made_at_s=MADE_AT_S, hosts=[]))
     assert [table.key for table in tables(census)] == ["targets"]

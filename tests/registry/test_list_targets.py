@@ -40,7 +40,8 @@ async def directory(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "second", "one", [SAME_HOST])
     await report(api, clock, URLS[0], discovery={"result": "ok"}, transport={"result": "ok"})
     await report(api, clock, URLS[1], discovery={"result": "refused"})
-    await report(api, clock, URLS[2], discovery={"result": "not_measured"})
+    kept_out = {"result": "not_measured", "reason": "its robots.txt keeps us out"}
+    await report(api, clock, URLS[2], discovery=kept_out)
     await put(api, "dir", "two", URLS[:4])
 
 
@@ -51,8 +52,9 @@ async def directory(api: RegistryApi, clock: WoundClock) -> None:
         ("result=ok", URLS[:1]),
         ("result=ok,refused", URLS[:2]),
         ("result=timeout", []),
-        ("never_measured=true", [*URLS[2:4], SAME_HOST]),
-        ("never_measured=true&result=refused", [*URLS[1:4], SAME_HOST]),
+        ("never_measured=true", [URLS[3], SAME_HOST]),
+        ("never_measured=true&result=refused", [URLS[1], URLS[3], SAME_HOST]),
+        ("result=not_measured", URLS[2:3]),
         ("directory=dir", URLS[:4]),
         ("directory=second", [SAME_HOST]),
         ("directory=dir&result=refused", URLS[1:2]),
@@ -91,7 +93,7 @@ async def test_it_is_told_in_one_line_what_was_seen(api: RegistryApi, clock: Wou
     assert {target["url"]: target.get("why") for target in found} == {
         URLS[0]: "a card, an interface that answers",
         URLS[1]: "closed",
-        URLS[2]: None,
+        URLS[2]: "its robots.txt keeps us out",
         URLS[3]: None,
         SAME_HOST: "a card only; its interface: refused (closed)",
     }
@@ -142,6 +144,13 @@ async def test_all_that_is_known_of_a_target_is_shown(api: RegistryApi, clock: W
     assert shown["seen"]["document"]["status"] == "degraded"
     assert shown["seen"]["certificate_expires_at"] == "2027-01-01T00:00:00.000Z"
     assert (shown["is_registered"], "gone_at" in shown, "recheck_at" in shown) == (False, False, False)
+
+
+@pytest.mark.usefixtures("directory")
+async def test_who_was_looked_at_and_not_asked_has_the_reason(api: RegistryApi) -> None:
+    shown = (await api.ask("GET", f"{PATH}?host=agent-2.example", key=Role.READER)).json()["targets"][0]
+    assert (shown["result"], shown["why"]) == ("not_measured", "its robots.txt keeps us out")
+    assert "observed_at" in shown
 
 
 @pytest.mark.usefixtures("directory")

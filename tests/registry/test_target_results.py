@@ -100,6 +100,20 @@ async def test_an_observation_counts_once_and_a_late_one_not_at_all(
     assert (await results(api))[0][1] == "refused"
 
 
+async def test_who_could_not_be_asked_at_first_has_not_changed_when_it_can(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS)
+    seen = []
+    for result in ("not_measured", "internal", "refused", "not_measured", "ok"):
+        await outcomes(api, probe(clock, result=result))
+        seen.append((await results(api))[0][1])
+        clock.advance(300)
+    assert seen == ["not_measured", "internal", "refused", "refused", "ok"]
+    told = [change[:3] for change in await changes(api)]
+    assert told == [("overall", "refused", "ok"), ("discovery", "refused", "ok")]
+
+
 async def test_what_was_not_measured_is_counted_apart_and_changes_no_result(
     api: RegistryApi, clock: WoundClock
 ) -> None:

@@ -32,6 +32,7 @@ def facts(**changed: object) -> CensusFacts:
         "layers": [
             LayerCount("discovery", R.OK, 5),
             LayerCount("discovery", R.DNS_FAILURE, 60),
+            LayerCount("discovery", R.NOT_MEASURED, 7),
             LayerCount("readiness", R.NOT_AN_AGENT, 5),
         ],
         "latencies": {"discovery": Latency(count=5, p50_ms=233.0, p90_ms=812.5, p99_ms=1978.0)},

@@ -86,20 +86,14 @@ class Rate:
 
 
 def counts_text(results: Mapping["ResultClass", int]) -> str:
-    """Tell how probes ended: by group, and what the largest classes of those are.
-
-    A probe that tells nothing is kept as nobody's result: who was never measured before is not by it either,
-    so that it is none of those that a census calls unknown.
-    """
+    """Tell how probes ended: by group, and what the largest classes of those are."""
     from agent_health.prober.census import GROUPS, Group  # noqa: PLC0415 - pydantic takes 60 ms
     from agent_health.prober.census_tables import GROUP_WORDS, number  # noqa: PLC0415
-    from agent_health.result_sums import tells_anything  # noqa: PLC0415
 
     groups: Counter[Group] = Counter()
     for result, count in results.items():
-        groups[GROUPS[result] if tells_anything(result) else Group.NEVER_MEASURED] += count
-    words = {**GROUP_WORDS, Group.NEVER_MEASURED: "not measured"}
-    told = [f"{number(groups[group])} {words[group]}" for group in Group if groups[group]]
+        groups[GROUPS[result]] += count
+    told = [f"{number(groups[group])} {GROUP_WORDS[group]}" for group in Group if groups[group]]
     classes = sorted(results.items(), key=lambda item: (-item[1], item[0]))
     detail = ", ".join(f"{result} {number(count)}" for result, count in classes if count)
     return f"{', '.join(told)} ({detail})" if told else "nothing yet"

@@ -129,28 +129,22 @@ def _classes(*, is_alive: bool, is_not_alive: bool) -> list[str]:
     """Return the result classes of those who live, of those who do not, or of both."""
     from agent_health.observation import ResultClass  # noqa: PLC0415 - pydantic takes 60 ms
     from agent_health.prober.census import Group, life_of  # noqa: PLC0415
-    from agent_health.result_sums import tells_anything  # noqa: PLC0415
 
     groups = {Group.ALIVE} if is_alive else set()
     if is_not_alive:
         groups.add(Group.NOT_ALIVE)
-    return [each for each in filter(tells_anything, ResultClass) if life_of(each) in groups]
+    return [each for each in ResultClass if life_of(each) in groups]
 
 
 def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
     """Return what is asked for; InvalidSetting for a class that is none."""
     from agent_health.client.registry_targets import TargetQuery  # noqa: PLC0415 - pydantic takes 60 ms
     from agent_health.observation import ResultClass  # noqa: PLC0415
-    from agent_health.result_sums import tells_anything  # noqa: PLC0415
 
-    classes = [*filter(tells_anything, ResultClass), NEVER_MEASURED]
+    classes = [*ResultClass, NEVER_MEASURED]
     for name in results:
-        if name in classes:
-            continue
-        expected = f"one of {', '.join(classes)}"
-        if name in {*ResultClass}:
-            expected = f"{NEVER_MEASURED}: a look that tells nothing is nobody's last result"
-        raise InvalidSetting("--result", name, expected)
+        if name not in classes:
+            raise InvalidSetting("--result", name, f"one of {', '.join(classes)}")
     wanted = TargetQuery(
         # Each once: --alive and --result may name the same.
         result=tuple(ResultClass(name) for name in dict.fromkeys(results) if name != NEVER_MEASURED),

@@ -205,7 +205,7 @@ class LayerShares(_Shown):
     layer: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
     """`discovery`: the card; `transport`: the interface; `readiness`: the health document; `message`."""
     count: Count
-    """Of probes that asked it."""
+    """Of probes that turned to it: where nothing was asked (`not_measured`), it does not count."""
     results: tuple[ResultCount, ...]
     """The most frequent first; shares of `count`."""
     latency: Latency | None = None
@@ -286,7 +286,7 @@ class Census(_Shown):
     alive_ratio: Ratio | None
     """Of the measured, 0 to 1; null if none was."""
     results: tuple[ResultCount, ...]
-    """How the last probe of each ended, the most frequent first; shares of all that were ever measured."""
+    """How the last probe of each ended that told anything, the most frequent first; shares of `listed`."""
     layers: tuple[LayerShares, ...]
     """How each layer was answered."""
     platforms: tuple[NamedGroups, ...]
@@ -327,7 +327,7 @@ def take_census(facts: CensusFacts) -> Census:
         listed=groups.listed,
         groups=groups,
         alive_ratio=groups.alive_ratio,
-        results=_results(results),
+        results=_results(results, groups.listed),
         layers=_layers(facts),
         platforms=named,
         other_platforms=others,
@@ -391,11 +391,10 @@ def _of_tally(tally: _Tally) -> Groups:
     return Groups(**{group.value: count for group, count in zip(Group, tally, strict=True)})
 
 
-def _results(counts: Mapping[ResultClass | None, int]) -> tuple[ResultCount, ...]:
+def _results(counts: Mapping[ResultClass | None, int], whole: int) -> tuple[ResultCount, ...]:
     """Return the classes that occur, the most frequent first; never measured is none of them."""
-    measured = {result: count for result, count in counts.items() if result is not None and count}
-    whole = sum(measured.values())
-    ordered = sorted(measured.items(), key=lambda item: (-item[1], item[0]))
+    occurring = {result: count for result, count in counts.items() if result is not None and count}
+    ordered = sorted(occurring.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
         ResultCount(result=result, group=GROUPS[result], count=count, share=ratio(count, whole))
         for result, count in ordered
@@ -438,12 +437,13 @@ def _layers(facts: CensusFacts) -> tuple[LayerShares, ...]:
     """Return the layers in the order in which they first come."""
     counted: defaultdict[str, Counter[ResultClass | None]] = defaultdict(Counter)
     for row in facts.layers:
-        counted[row.layer][row.result] += row.count
+        if row.result is not ResultClass.NOT_MEASURED:
+            counted[row.layer][row.result] += row.count
     return tuple(
         LayerShares(
             layer=layer,
-            count=sum(counts.values()),
-            results=_results(counts),
+            count=counts.total(),
+            results=_results(counts, counts.total()),
             latency=facts.latencies.get(layer),
         )
         for layer, counts in counted.items()

@@ -91,7 +91,10 @@ def tables(census: Census) -> Iterator[Table]:
             "shown", "What the living show", "by", census.shown,
             "As each layer last ended; a card alone does not show that anybody works behind it.",
         ),
-        _named("gone", "Targets no more", "reason", census.gone, "They are not among the listed."),
+        _named(
+            "gone", "Targets no more", "reason", census.gone, "They are not among the listed.",
+            whole="of the gone",
+        ),
         _runs(census),
     ):  # fmt: skip
         if table.rows:
@@ -103,6 +106,7 @@ def _groups(census: Census) -> Table:
     return Table(
         key="targets",
         title="All targets",
+        note="Measured are the alive and the not alive; of the others nothing is known.",
         heads=("group", "targets", "of all"),
         rows=tuple(
             (GROUP_WORDS[group], number(count), percent(ratio(count, census.listed)))
@@ -115,8 +119,8 @@ def _results(census: Census) -> Table:
     return Table(
         key="results",
         title="How they ended",
-        note="The last probe of each target that was ever measured.",
-        heads=("result", "which is", "that is", "targets", "share"),
+        note="Each target by its last probe that told anything; who was never measured is not in here.",
+        heads=("result", "which is", "that is", "targets", "of all"),
         rows=tuple(
             (
                 row.result.value,
@@ -135,8 +139,8 @@ def _layers(census: Census) -> Table:
     return Table(
         key="layers",
         title="Layer by layer",
-        note="Of the probes that asked for it.",
-        heads=("layer", "result", "probes", "share"),
+        note="All probes of the period that turned to a layer; where nothing was asked, none is counted.",
+        heads=("layer", "result", "probes", "of the layer's"),
         rows=tuple(
             (layer.layer, row.result.value, number(row.count), percent(row.share))
             for layer in census.layers
@@ -198,12 +202,14 @@ def _platform_note(census: Census) -> str:
     return f"{note}: {percent(min(ratios))} to {percent(max(ratios))} alive." if ratios else f"{note}."
 
 
-def _named(key: str, title: str, head: str, named: Sequence[NamedCount], note: str) -> Table:
+def _named(
+    key: str, title: str, head: str, named: Sequence[NamedCount], note: str, *, whole: str = "of the living"
+) -> Table:
     return Table(
         key=key,
         title=title,
         note=note,
-        heads=(head, "targets", "share"),
+        heads=(head, "targets", whole),
         rows=tuple((row.name, number(row.count), percent(row.share)) for row in named[:MAX_SHOWN]),
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from agent_health.decision import MAX_AHEAD_SECONDS
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
-from agent_health.result_sums import NO_LATENCY, Layer, bucket_of, layers_of, tells_anything
+from agent_health.result_sums import NO_LATENCY, Layer, bucket_of, layers_of, supersedes, tells_anything
 from agent_health.storage import probed, result_history
 from agent_health.storage.database import Transaction
 from agent_health.storage.probed import Left, Subject
@@ -55,9 +55,9 @@ class Results:
         left.observed_at_s = subject.observed_at_s = claimed_s
         result, layers = observation.result, list(layers_of(observation))
         self._count(subject, result, layers, at_s)
-        if tells_anything(result):
+        # Without a layer it tells nothing, not even why.
+        if layers and supersedes(result, subject.result):
             self._remember(subject, left, result, layers, at_s)
-            # Not without a layer, or it would tell nothing.
             seen = observation.model_dump_json(exclude=_NOT_STORED, exclude_none=True)
             left.seen = f'{{"observed_at_s":{at_s!r},{seen[1:]}'
         if memory is not None:
@@ -84,9 +84,10 @@ class Results:
     def _remember(
         self, subject: Subject, left: Left, result: ResultClass, layers: Layers, at_s: float
     ) -> None:
-        """Note the result, and what has changed since the last one that told anything."""
+        """Note the result, and what has changed since the one before, if that told anything."""
         if subject.result != result:
-            if subject.result is not None:
+            # Nobody's agent has changed since we could not look before.
+            if subject.result is not None and tells_anything(ResultClass(subject.result)):
                 evidence = next((said.evidence for _, said in layers if said.evidence is not None), None)
                 overall = Layer.OVERALL.value, subject.result, result.value, evidence
                 self.changes.append(ResultChange(left.target, at_s, *overall))
