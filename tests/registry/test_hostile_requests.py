@@ -10,7 +10,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
 
 from agent_health.registry.app import OPERATIONS
-from agent_health.registry.openapi import EXAMPLES
+from agent_health.registry.openapi_examples import EXAMPLES
 
 ODD = [
     "\x00",

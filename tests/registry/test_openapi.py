@@ -15,8 +15,10 @@ from tests.support.servers import REPOSITORY
 from agent_health.access import Role
 from agent_health.registry import openapi
 from agent_health.registry.app import OPERATIONS, Registry, create_app
-from agent_health.registry.openapi import BESIDES, EXAMPLES, described, openapi_document, openapi_json
+from agent_health.registry.openapi import openapi_document, openapi_json
+from agent_health.registry.openapi_examples import EXAMPLES
 from agent_health.registry.openapi_schemas import docstrings_of
+from agent_health.registry.openapi_ways import BESIDES, Described, described
 from agent_health.registry.settings import RegistrySettings
 
 STORED = REPOSITORY / "schemas" / "openapi.json"
@@ -78,7 +80,7 @@ def test_every_operation_has_its_own_name_and_words_for_all_its_parts() -> None:
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way.body is not None], ids=lambda way: way.name)
-def test_every_body_has_an_example_that_its_model_and_its_schema_take(way: openapi.Described) -> None:
+def test_every_body_has_an_example_that_its_model_and_its_schema_take(way: Described) -> None:
     assert way.body is not None
     example = EXAMPLES[way.body.__name__]
     way.body.model_validate_json(json.dumps(example))

@@ -61,7 +61,7 @@ from agent_health.registry.event_feed import EventFeed
 from agent_health.registry.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
 from agent_health.registry.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_PATH, LeaseEndpoint
 from agent_health.registry.log_decisions import DecisionLog
-from agent_health.registry.openapi import JSON_TYPE, ROOT_PATH, SIGNPOST
+from agent_health.registry.openapi_ways import JSON_TYPE, ROOT_PATH, SIGNPOST
 from agent_health.registry.openintent_dialect import dialect_routes
 from agent_health.registry.operations import Operation
 from agent_health.registry.prune_history import HistoryPruner

@@ -4,45 +4,32 @@ Everything is taken from what the server itself goes by: operations, models, per
 errors. `python -m agent_health.registry.openapi` writes the document; `make schemas` stores it.
 """
 
-import inspect
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
-from agent_health.access import PERMISSIONS, Action, Role
-from agent_health.agent_record import AGENT_ID_CHARACTERS, AgentRecord, Heartbeat, HeartbeatReply
+from agent_health.agent_record import AGENT_ID_CHARACTERS, AgentRecord
 from agent_health.census_record import RUN_PATTERN
 from agent_health.directory_record import DIRECTORY_PATTERN, IMPORT_PATTERN, MAX_PAGES
 from agent_health.document import MAX_NUMBER
 from agent_health.lease_record import LeaseRecord
 from agent_health.registry.error_responses import STATUS_AND_CODE
-from agent_health.registry.lease_records import LeaseRenewal, LeaseRequest
+from agent_health.registry.openapi_examples import EXAMPLES, EXAMPLES_IN_PATH
 from agent_health.registry.openapi_schemas import WireSchemas
+from agent_health.registry.openapi_ways import BESIDES, JSON_TYPE, Described, described
 from agent_health.registry.operations import Operation
-from agent_health.registry.stream_events import STREAM_PATH, StreamQuery
 from agent_health.target import SHARDS
-from agent_health.task_record import CALL_ID_PATTERN, TASK_ID_PATTERN, TaskClaim, TaskGrant
+from agent_health.task_record import CALL_ID_PATTERN, TASK_ID_PATTERN
 
-JSON_TYPE = "application/json"
-ROOT_PATH = "/"
-SIGNPOST: Mapping[str, str] = MappingProxyType(
-    {
-        "name": "agent-health registry",
-        "docs": "/docs",
-        "openapi": "/openapi.json",
-        "healthz": "/healthz",
-        "metrics": "/metrics",
-    }
-)
-"""What stands at the root: paths of this server, by what they lead to."""
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 SCHEMAS_PREFIX = "#/components/schemas/"
 ROLES_MEMBER = "x-agent-health-roles"
 """Of an operation: which keys may do it, and to whose record."""
@@ -136,7 +123,6 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
     },
 })  # fmt: skip
-_ALWAYS_REQUIRED = frozenset({"X-Fencing-Token"})
 
 # lease.read_resource refuses it.
 _DOT_PART = r"(^|/)(\.|%2[eE]){1,2}(/|$)"
@@ -160,234 +146,7 @@ _PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     "call_id":    {"type": "string", "pattern": CALL_ID_PATTERN},
 })  # fmt: skip
 
-_EXAMPLES_IN_PATH = MappingProxyType({
-    "agent_id": "agent_billing_01",
-    "intent_id": "intent_42",
-    "scope": "research",
-    "lease_id": "lease_1_4294967297",
-    "key_id": "key_01jd0000000000000000000000",
-    "role_id": "billing-processor",
-    "target_id": "tgt_0123456789abcdef0123456789abcdef",
-    "shard": 17,
-    "directory": "a2aregistry.org",
-    "import_id": "2026-02-08",
-    "page": 1,
-    "run_id": "2026-02-08",
-    "task_id": "task_01kgxw0f7t3v2m9q8s4r5n6b01",
-    "call_id": "call-1",
-})  # fmt: skip
-
-# What a docstring calls by the name of our exception is a code to those who call from outside.
-_CODES = {error.__name__: f"{status} `{code}`" for error, (status, code) in STATUS_AND_CODE.items()}
-_ERROR_NAME = re.compile(rf"\b({'|'.join(_CODES)})\b")
 _PARAMETER_IN_PATH = re.compile(r"{(\w+)(?::\w+)?}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """One method at one path, as the document tells of it."""
-
-    method: str
-    path: str
-    name: str
-    """Its operationId."""
-    summary: str
-    description: str = ""
-    action: Action | None = None
-    needs_key: bool = True
-    body: type[BaseModel] | None = None
-    query: type[BaseModel] | None = None
-    answer: type[BaseModel] | Mapping[str, Any] | None = None
-    """A model, or a schema of what is not JSON."""
-    media_type: str = JSON_TYPE
-    status: int = 200
-    errors: tuple[int, ...] = ()
-    headers: tuple[str, ...] = ()
-    """Which the request may or must have besides its key."""
-    required_headers: frozenset[str] = field(default=_ALWAYS_REQUIRED)
-
-    @property
-    def statuses(self) -> list[int]:
-        """Which it may be refused with."""
-        statuses = set(self.errors)
-        if self.needs_key:
-            statuses |= {401, 403, 429, 503}
-        if self.body is not None:
-            statuses |= {400, 408, 413, 415, 422}
-        if self.query is not None:
-            statuses.add(422)
-        return sorted(statuses)
-
-    @property
-    def roles(self) -> dict[str, str]:
-        """Which keys may do it, and to whose record."""
-        if self.action is None:
-            return {}
-        return {
-            role.value: extent.value
-            for role in Role
-            if (extent := PERMISSIONS.get((role, self.action))) is not None
-        }
-
-
-# What is answered without being an `Operation`.
-BESIDES = (
-    Described(
-        method="GET",
-        path=ROOT_PATH,
-        name="show_signpost",
-        summary="See what this is, and where to go on",
-        needs_key=False,
-        answer=MappingProxyType(
-            {
-                "type": "object",
-                "additionalProperties": {"type": "string"},
-                "examples": [dict(SIGNPOST)],
-            }
-        ),
-    ),
-    Described(
-        method="POST",
-        path="/api/v1/agents/{agent_id}/heartbeat",
-        name="send_heartbeat",
-        summary="Say that an agent lives (RFC-0016 4)",
-        description="Stored before it is answered. The answer tells the status as the registry sees it, and "
-        "what waits for the agent. An agent that is dead or deregistered has to register again: 410.",
-        action=Action.BEAT,
-        body=Heartbeat,
-        answer=HeartbeatReply,
-        errors=(404, 410),
-        headers=("X-Agent-Incarnation",),
-    ),
-    Described(
-        method="POST",
-        path="/api/v1/leases",
-        name="acquire_lease",
-        summary="Have a resource for a while",
-        description="At most one lease of a resource runs at a time. Each grant of a resource has a higher "
-        "fencing token than all before it.",
-        action=Action.LEASE,
-        body=LeaseRequest,
-        answer=LeaseRecord,
-        status=201,
-        errors=(404, 409, 410),
-        headers=("X-Agent-Incarnation",),
-    ),
-    Described(
-        method="POST",
-        path="/api/v1/leases/{lease_id}/renew",
-        name="renew_lease",
-        summary="Keep a lease for longer",
-        description="A lease that is over is not brought back, even if nobody took the resource: 412.",
-        action=Action.LEASE,
-        body=LeaseRenewal,
-        answer=LeaseRecord,
-        errors=(404, 410, 412),
-        headers=("X-Agent-Incarnation",),
-    ),
-    Described(
-        method="DELETE",
-        path="/api/v1/leases/{lease_id}",
-        name="release_lease",
-        summary="Give a lease back, or take it from its holder",
-        description="Asked again, it is granted again.",
-        action=Action.RELEASE_LEASE,
-        status=204,
-        errors=(404, 410, 412, 422),
-        headers=("X-Agent-Incarnation",),
-    ),
-    Described(
-        method="POST",
-        path="/api/v1/tasks/claim",
-        name="claim_task",
-        summary="Get a task to work at, or wait for one",
-        description="The longest queued one that the agent fits: by its name, its pool, and what its record "
-        "says it can do, while it has room. With it comes a lease, whose fencing token every write shows, "
-        "and what an earlier holder reported last. 204 if there is none after `wait_seconds`.",
-        action=Action.WORK_TASKS,
-        body=TaskClaim,
-        answer=TaskGrant,
-        errors=(204, 404, 409, 410),
-        headers=("X-Agent-Incarnation",),
-    ),
-    Described(
-        method="GET",
-        path=STREAM_PATH,
-        name="stream_events",
-        summary="Follow the event log as it grows",
-        description="Server-Sent Events: `id` is the event's sequence, `event` its type, `data` the event as "
-        "JSON. A comment every 10 seconds says that the stream lives. A client that comes back with "
-        "`Last-Event-ID`, to whichever server, misses nothing and gets nothing twice.",
-        action=Action.READ_EVENTS,
-        query=StreamQuery,
-        answer=MappingProxyType({"type": "string"}),
-        media_type="text/event-stream",
-        headers=("Last-Event-ID",),
-    ),
-    Described(
-        method="GET",
-        path="/healthz",
-        name="check_server",
-        summary="Ask whether this server process can serve",
-        needs_key=False,
-        answer=MappingProxyType({"type": "string"}),
-        media_type="text/plain",
-        errors=(503,),
-    ),
-    Described(
-        method="GET",
-        path="/metrics",
-        name="show_metrics",
-        summary="Count everything, for Prometheus",
-        description="In Prometheus' text format or OpenMetrics, as `Accept` prefers. The setting "
-        "`open_metrics` shows it without a key; without prometheus-client it is not found.",
-        action=Action.READ_MONITOR,
-        answer=MappingProxyType({"type": "string"}),
-        media_type="text/plain",
-        errors=(404,),
-    ),
-    Described(
-        method="GET",
-        path="/openapi.json",
-        name="show_openapi",
-        summary="Get this document",
-        needs_key=False,
-        answer=MappingProxyType({"type": "object"}),
-        headers=("If-None-Match",),
-        errors=(304,),
-    ),
-    Described(
-        method="GET",
-        path="/docs",
-        name="show_docs",
-        summary="Read this document as a page",
-        needs_key=False,
-        answer=MappingProxyType({"type": "string"}),
-        media_type="text/html",
-        headers=("If-None-Match",),
-        errors=(304,),
-    ),
-)
-
-
-def described(operation: Operation) -> Described:
-    """Return an operation as the document tells of it."""
-    deed = operation.deed
-    return Described(
-        method=operation.method,
-        path=operation.path,
-        name=deed.__name__.strip("_"),
-        summary=operation.summary,
-        description=_ERROR_NAME.sub(lambda found: _CODES[found[0]], inspect.getdoc(deed) or ""),
-        action=operation.action,
-        body=operation.body,
-        query=operation.query,
-        answer=operation.answer,
-        status=operation.status,
-        errors=operation.errors,
-        headers=(*(("If-Match",) if operation.needs_version else ()), *operation.headers),
-        required_headers=_ALWAYS_REQUIRED | ({"If-Match"} if operation.needs_version else frozenset()),
-    )
 
 
 def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
@@ -496,7 +255,7 @@ def _refusal(status: int) -> dict[str, Any]:
 def _path_parameter(name: str) -> dict[str, Any]:
     schema = dict(_PATH_PARAMETERS.get(name, {"type": "string", "minLength": 1}))
     words = {"description": schema.pop("description")} if "description" in schema else {}
-    example = {"example": _EXAMPLES_IN_PATH[name]} if name in _EXAMPLES_IN_PATH else {}
+    example = {"example": EXAMPLES_IN_PATH[name]} if name in EXAMPLES_IN_PATH else {}
     return {"name": name, "in": "path", "required": True, **words, "schema": schema, **example}
 
 
@@ -543,79 +302,6 @@ def _schemas(ways: Iterable[Described]) -> tuple[dict[str, Any], dict[tuple[type
     )
     return document["$defs"], {key: str(reference["$ref"]) for key, reference in references.items()}
 
-
-_OF_RUN = MappingProxyType({"run_id": "run_01kgxw0f7t3v2m9q8s4r5n6b02", "fencing_token": 4294967297})
-EXAMPLES: Mapping[str, Any] = MappingProxyType({
-    "Registration": {
-        "agent_id": "agent_billing_01",
-        "role_id": "billing-processor",
-        "name": "Billing Processor",
-        "capabilities": ["billing", "invoicing"],
-        "capacity": {"max_concurrent_tasks": 5},
-    },
-    "AgentUpdate": {"capabilities": ["billing"], "max_concurrent_tasks": 3},
-    "Heartbeat": {"status": "active", "current_load": 3, "client_timestamp": "2026-02-08T10:30:00Z"},
-    "TaskCreation": {
-        "title": "Write the landing page",
-        "role_id": "writers",
-        "input": {"brief": "https://example.com/brief"},
-        "budget": {"tokens": 250000, "usd": 1.5},
-    },
-    "TaskClaim": {"role_id": "writers", "wait_seconds": 30},
-    "ProgressWrite": {
-        **_OF_RUN,
-        "idempotency_key": "report-1",
-        "report": {
-            "summary": "Drafted the hero section",
-            "attempted": [{"action": "fetch brand assets", "outcome": "success"}],
-            "nextStep": "Write three variants of the hero copy",
-        },
-    },
-    "CompletionWrite": {**_OF_RUN, "idempotency_key": "done", "output": {"page": "index.html"}},
-    "HelpWrite": {**_OF_RUN, "idempotency_key": "help", "reason": "Which logo is the current one?"},
-    "DelegationWrite": {
-        **_OF_RUN,
-        "idempotency_key": "child-1",
-        "task": {"title": "Crop the photographs", "budget": {"tokens": 20000, "usd": 0.25}},
-    },
-    "RunRelease": {**_OF_RUN, "idempotency_key": "end", "exit_reason": "crash", "exit_code": 1},
-    "RunWrite": dict(_OF_RUN),
-    "CallReservation": {**_OF_RUN, "call_id": "call-1", "tool": "fetch", "most": {"tokens": 0, "usd": 0.01}},
-    "CallSettlement": {**_OF_RUN, "cost": {"tokens": 0, "usd": 0.004}},
-    "TaskReview": {"verdict": "reject", "comment": "The logo is last year's."},
-    "HandoffResolution": {"resolution": "requeue", "comment": "logo-2026.svg"},
-    "TaskCancellation": {"reason": "no longer needed"},
-    "BudgetTopUp": {"add": {"tokens": 100000, "usd": 0.5}},
-    "StatusChange": {"status": "draining", "drain_timeout_seconds": 120},
-    "CommandRequest": {"command": "drain", "reason": "maintenance_window", "drain_timeout_seconds": 120},
-    "LeaseRequest": {"resource": "intent:intent_42/research", "ttl_seconds": 300},
-    "LeaseRenewal": {"fencing_token": 4294967297, "ttl_seconds": 300},
-    "State": {"progress": 0.5, "next_step": "compare the sources"},
-    "NewKey": {"role": "reader", "name": "dashboard"},
-    "NewWebhook": {"url": "https://hooks.example/in", "types": ["agent.lifecycle"]},
-    "KeyRotation": {"overlap_seconds": 3600},
-    "Maintenance": {"seconds": 3600, "reason": "new disks"},
-    "OverrideRequest": {"status": "active", "seconds": 900, "reason": "its probes are refused by a firewall"},
-    "IllnessReport": {"ill": True, "why": "most names cannot be resolved"},
-    "ShardClaimRequest": {"worker": "prober-1", "ttl_seconds": 60, "held": {"17": 4294967297}},
-    "ImportPage": {
-        "urls": ["https://agent.example/.well-known/agent-card.json", "other.example"],
-        "source": "https://a2aregistry.org/api/agents",
-    },
-    "ImportEnd": {"pages": 1},
-    "OptOutRequest": {"url": "https://agent.example"},
-    "RunRequest": {"name": "census", "is_over": True},
-    "ObservationBatch": {
-        "observations": [
-            {
-                "agent_id": "agent_billing_01",
-                "observed_at": "2026-02-08T10:30:00Z",
-                "transport": {"result": "ok", "status_code": 200, "latency_ms": 41.5},
-            }
-        ]
-    },
-})  # fmt: skip
-"""A body of each model, by its name."""
 
 Writer = Callable[[bytes], object]
 
