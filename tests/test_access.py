@@ -15,12 +15,14 @@ from agent_health.access import (
     Role,
     StoredKey,
     digest_of,
+    is_current,
     is_valid,
     key_of,
     looks_like_key,
     may,
     may_at_all,
     require,
+    with_earlier_end,
 )
 from agent_health.errors import InvalidSetting, NotAllowed
 
@@ -235,3 +237,22 @@ def test_a_rotated_key_is_valid_until_the_overlap_ends() -> None:
 def test_a_revoked_key_is_refused_whatever_the_clock_says(now_s: float) -> None:
     assert not is_valid(replace(STORED, revoked_at_s=1500.0), digest_of(KEY), now_s)
     assert not is_valid(replace(STORED, revoked_at_s=1500.0, expires_at_s=9000.0), digest_of(KEY), now_s)
+
+
+ENDS = st.none() | st.floats(0, 100)
+
+
+@given(ENDS, ENDS, ENDS, ENDS, st.floats(0, 100))
+def test_of_two_ends_the_earlier_one_holds(
+    expires_at_s: float | None,
+    other_expires_at_s: float | None,
+    revoked_at_s: float | None,
+    other_revoked_at_s: float | None,
+    now_s: float,
+) -> None:
+    key = StoredKey(key_id="key_1", name="alice", role=Role.READER, digest=b"", created_at_s=0.0)
+    one = replace(key, expires_at_s=expires_at_s, revoked_at_s=revoked_at_s)
+    other = replace(key, expires_at_s=other_expires_at_s, revoked_at_s=other_revoked_at_s)
+    both = with_earlier_end(one, other)
+    assert is_current(both, now_s) == (is_current(one, now_s) and is_current(other, now_s))
+    assert both == with_earlier_end(other, one)

@@ -8,7 +8,7 @@ import base64
 import hmac
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
 from types import MappingProxyType
@@ -253,6 +253,19 @@ def is_current(stored: StoredKey, now_s: float) -> bool:
     """Whether a stored key is good now: neither revoked nor past its time; at `expires_at_s` it is over."""
     is_unexpired = stored.expires_at_s is None or now_s < stored.expires_at_s
     return is_unexpired and stored.revoked_at_s is None
+
+
+def with_earlier_end(stored: StoredKey, other: StoredKey) -> StoredKey:
+    """Return a stored key that ends no later than the same key as it is known elsewhere."""
+    return replace(
+        stored,
+        expires_at_s=_earlier_s(stored.expires_at_s, other.expires_at_s),
+        revoked_at_s=_earlier_s(stored.revoked_at_s, other.revoked_at_s),
+    )
+
+
+def _earlier_s(one: float | None, other: float | None) -> float | None:
+    return min((at_s for at_s in (one, other) if at_s is not None), default=None)
 
 
 def rotated_lifetime_s(stored: StoredKey) -> float | None:

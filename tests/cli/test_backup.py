@@ -38,6 +38,28 @@ def test_what_was_backed_up_is_restored_into_an_empty_database(
     assert main(["restore", str(file), "--database", empty, "--force"]) == 0
 
 
+def test_a_restore_says_which_keys_stay_revoked_and_of_which_nobody_knows(
+    filled: str, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "registry.gz"
+    assert main(["backup", str(file), "--database", filled]) == 0
+    capsys.readouterr()
+    assert main(["keys", "list", "--database", filled, "--json"]) == 0
+    [key_id] = [key["key_id"] for key in json.loads(capsys.readouterr().out)]
+    assert main(["keys", "revoke", key_id, "--database", filled]) == 0
+    assert main(["restore", str(file), "--database", filled, "--force"]) == 0
+    said = capsys.readouterr().err
+    assert "withdrawn since the backup, and so again: 1 keys" in said
+    assert "good again" not in said
+    empty = bare_url(database_kind, tmp_path)
+    assert main(["restore", str(file), "--database", empty]) == 0
+    said = capsys.readouterr().err
+    assert "good again, whoever revoked them since 2" in said
+    assert f"  {key_id} admin alice\n" in said
+    assert main(["restore", str(file), "--database", bare_url(database_kind, tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unknown_keys"] == [key_id]
+
+
 def test_a_file_that_is_no_backup_ends_with_one_and_makes_no_database(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

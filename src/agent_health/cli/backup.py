@@ -1,17 +1,19 @@
 """How does all that the registry knows get into a file, and back? Asked on the command line."""
 
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, run_deed, sqlite_file
 from agent_health.cli.table import write_json
-from agent_health.cli.terminal import printable
+from agent_health.cli.terminal import MAX_LISTED, printable
 
 if TYPE_CHECKING:
     from agent_health.registry.back_up import Restored
+    from agent_health.registry.keep_withdrawn import Withdrawn
     from agent_health.storage.database import Transaction
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
@@ -29,8 +31,8 @@ def backup(
     """Write all that the registry knows into one file, as it is at one moment.
 
     Servers may go on meanwhile. The file appears once it is whole and on disk, and was read back; only
-    its owner may read it, since it holds digests of keys and the secrets of webhooks. Events that were
-    archived are in the archive's own files.
+    its owner may read it, since it holds digests of keys and the secrets of webhooks. Who is logged in is
+    not in it, and events that were archived are in the archive's own files.
 
     \b
     Examples:
@@ -65,9 +67,11 @@ def restore(
     """Put back what a backup holds, into SQLite or PostgreSQL, wherever it came from.
 
     All or nothing: the file is read whole before anything is changed. Every lease is over then, and all
-    new fencing tokens are above all old ones. Nobody dies of the time since the backup. Agents that were
-    erased since are back: `agent-health agents erase` them again. Move archives that were written since
-    to another place.
+    new fencing tokens are above all old ones. Nobody dies of the time since the backup, and nobody is logged
+    in. Keys that were revoked, expired or rotated since, webhooks that were deleted and origins that opted
+    out stay so, as far as the database that is replaced knows of it; keys and webhooks that it does not know
+    are named. Agents that were erased since are back: `agent-health agents erase` them again. Move archives
+    that were written since to another place.
 
     Stop all servers of this database first, and start them again afterwards: what they remember is of
     another past. A database that a server uses is not restored to, nor an SQLite file that anybody has
@@ -97,8 +101,67 @@ def restore(
 
     restored = run_deed(database, deed, must_exist=False)
     if as_json:
-        write_json(sys.stdout, {"agents": restored.agents, "epoch": restored.epoch})
+        write_json(sys.stdout, _as_json(restored))
         return 0
     told = f"{restored.agents} agents; fencing tokens go on in epoch {restored.epoch}"
     sys.stdout.write(printable(told) + "\n")
+    for line in (*_withdrawn_lines(restored.withdrawn), *_unknown_lines(restored)):
+        sys.stderr.write(printable(line) + "\n")
     return 0
+
+
+def _withdrawn_lines(withdrawn: "Withdrawn") -> Iterator[str]:
+    """Say what did not come back, and who did."""
+    ended = [
+        (len(withdrawn.keys), "keys"),
+        (len(withdrawn.webhooks), "webhooks"),
+        (len(withdrawn.opt_outs), "origins that opted out"),
+    ]
+    if told := ", ".join(f"{count} {what}" for count, what in ended if count):
+        yield f"withdrawn since the backup, and so again: {told}"
+    if withdrawn.successors:
+        yield f"kept, since they replace keys that were rotated: {len(withdrawn.successors)} keys"
+    if withdrawn.erased_agents:
+        yield "erased since the backup, and back: erase them again (agent-health agents erase AGENT_ID)"
+        yield from _listed(withdrawn.erased_agents)
+
+
+def _unknown_lines(restored: "Restored") -> Iterator[str]:
+    """Name what may have been withdrawn since, for all that the replaced database could tell."""
+    from agent_health.agent_record import moment  # noqa: PLC0415 - pydantic takes 60 ms
+    from agent_health.utc_time import utc_text  # noqa: PLC0415
+
+    withdrawn = restored.withdrawn
+    since = utc_text(moment(restored.header.created_at_s), "seconds")
+    if withdrawn.unknown_keys or withdrawn.unknown_agent_keys:
+        yield f"good again, whoever revoked them since {since} (agent-health keys revoke KEY_ID):"
+        yield from _listed([f"{key.key_id} {key.role} {key.name}" for key in withdrawn.unknown_keys])
+        if withdrawn.unknown_agent_keys:
+            yield f"  {withdrawn.unknown_agent_keys} keys of agents (agent-health keys list --role agent)"
+    if withdrawn.unknown_webhooks:
+        yield f"told of events again, whoever deleted them since {since}:"
+        yield from _listed([f"{webhook.id} {webhook.url}" for webhook in withdrawn.unknown_webhooks])
+
+
+def _listed(texts: Sequence[str]) -> Iterator[str]:
+    yield from (f"  {text}" for text in texts[:MAX_LISTED])
+    if len(texts) > MAX_LISTED:
+        yield f"  ... and {len(texts) - MAX_LISTED} more (see --json)"
+
+
+def _as_json(restored: "Restored") -> dict[str, Any]:
+    withdrawn = restored.withdrawn
+    return {
+        "agents": restored.agents,
+        "epoch": restored.epoch,
+        "withdrawn": {
+            "keys": [key.key_id for key in withdrawn.keys],
+            "webhooks": list(withdrawn.webhooks),
+            "opt_outs": list(withdrawn.opt_outs),
+        },
+        "kept_keys": [key.key_id for key in withdrawn.successors],
+        "erased_agents": list(withdrawn.erased_agents),
+        "unknown_keys": [key.key_id for key in withdrawn.unknown_keys],
+        "unknown_agent_keys": withdrawn.unknown_agent_keys,
+        "unknown_webhooks": [webhook.id for webhook in withdrawn.unknown_webhooks],
+    }

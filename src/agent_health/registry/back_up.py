@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent_health.errors import DatabaseNotEmpty, InvalidBackup, RowRefused
+from agent_health.registry.keep_withdrawn import Withdrawn, keep_withdrawn
 from agent_health.registry.raise_epoch import raise_epoch
-from agent_health.storage import all_rows, backup_file, registry_row, schema
+from agent_health.storage import all_rows, backup_file, registry_row, replaced, schema
 from agent_health.storage.backup_file import BackupHeader
 from agent_health.storage.database import Transaction
 
@@ -22,10 +23,11 @@ class Restored:
     agents: int
     epoch: int
     """Of the fencing tokens from now on."""
+    withdrawn: Withdrawn
 
 
 def back_up(transaction: Transaction, file: Path) -> dict[str, int]:
-    """Write all tables, as they are at one moment, into a file; return how many rows each has.
+    """Write all tables but sessions, as they are at one moment, into a file; return how many rows each has.
 
     To be run by `Database.read`: that one moment is the transaction's. BackupFailed; SchemaOutdated or
     SchemaUnknown if the database is not of this version.
@@ -33,7 +35,7 @@ def back_up(transaction: Transaction, file: Path) -> dict[str, int]:
     schema.check(transaction)
     header = BackupHeader(revision=schema.newest_revision(), created_at_s=transaction.now_s)
     with backup_file.writing(file, header) as writer:
-        for table in all_rows.TABLES:
+        for table in all_rows.KEPT:
             writer.begin_table(table.name, table.columns.keys())
             for row in all_rows.read(transaction, table):
                 writer.add_row(row)
@@ -44,7 +46,8 @@ def restore(transaction: Transaction, file: Path, *, is_forced: bool, actor: str
     """Put back what a backup holds, into an empty database or, if forced, in place of what is there.
 
     All leases are over then and all new fencing tokens are above all old ones, those granted since the
-    backup too. InvalidBackup; DatabaseNotEmpty.
+    backup too. Nobody is logged in, and what was withdrawn since is withdrawn again. InvalidBackup;
+    DatabaseNotEmpty.
     """
     header = backup_file.check(file)
     if header.revision != schema.newest_revision():
@@ -53,15 +56,17 @@ def restore(transaction: Transaction, file: Path, *, is_forced: bool, actor: str
     schema.upgrade(transaction)
     all_rows.lock_all(transaction)
     found = registry_row.find(transaction)
-    if names := all_rows.filled(transaction):
-        if not is_forced:
-            raise DatabaseNotEmpty(names)
+    names = all_rows.filled(transaction)
+    if names and not is_forced:
+        raise DatabaseNotEmpty(names)
+    with replaced.set_aside(transaction):
         all_rows.remove_all(transaction)
-    counts = _put_back(transaction, file)
-    _note_sleep(transaction, header)
-    above = [] if found is None else [found.token_floor]
-    epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
-    return Restored(header, counts.get("agents", 0), epoch)
+        counts = _put_back(transaction, file)
+        _note_sleep(transaction, header)
+        above = [] if found is None else [found.token_floor]
+        epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
+        withdrawn = keep_withdrawn(transaction, actor)
+    return Restored(header, counts.get("agents", 0), epoch, withdrawn)
 
 
 def _put_back(transaction: Transaction, file: Path) -> dict[str, int]:

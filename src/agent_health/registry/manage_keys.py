@@ -145,7 +145,7 @@ def rotate_key(
     overlap_ends_s = now_s + rotation.overlap_seconds
     ends_s = overlap_ends_s if old.expires_at_s is None else min(old.expires_at_s, overlap_ends_s)
     keys.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=None)
-    event_log.append(transaction, [_event(EventType.KEY_ROTATED, old, actor)])
+    event_log.append(transaction, [changed(EventType.KEY_ROTATED, old, actor)])
     return _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor)
 
 
@@ -164,7 +164,7 @@ def revoke_key(
     if is_needed and is_last_admin(key_id, keys.lock_unrevoked(transaction, Role.ADMIN), now_s):
         raise LastAdminKey(key_id)
     keys.end(transaction, key_id, expires_at_s=key.expires_at_s, revoked_at_s=now_s)
-    event_log.append(transaction, [_event(EventType.KEY_REVOKED, key, actor)])
+    event_log.append(transaction, [changed(EventType.KEY_REVOKED, key, actor)])
 
 
 def key_record(key: StoredKey, now_s: float) -> KeyRecord:
@@ -213,11 +213,12 @@ def _add(  # noqa: PLR0917 - the members of a key
         expires_at_s=None if lifetime_s is None else now_s + lifetime_s,
     )
     keys.add(transaction, stored)
-    event_log.append(transaction, [_event(EventType.KEY_CREATED, stored, actor)])
+    event_log.append(transaction, [changed(EventType.KEY_CREATED, stored, actor)])
     return stored, key
 
 
-def _event(event_type: EventType, key: StoredKey, actor: str) -> EventDraft:
+def changed(event_type: EventType, key: StoredKey, actor: str) -> EventDraft:
+    """Return the event of a key that was created, rotated or revoked."""
     payload = KeyChanged(key_id=key.key_id, name=key.name, role=key.role.value, agent_id=key.agent_id)
     return EventDraft(type=event_type, actor=actor, payload=payload, agent_id=key.agent_id)
 

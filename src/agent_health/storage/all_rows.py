@@ -8,10 +8,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from agent_health.errors import RowRefused
 from agent_health.storage.backup_file import BATCH, Batch
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import metadata
+from agent_health.storage.tables import metadata, sessions
 
 TABLES: tuple[Table, ...] = tuple(metadata.sorted_tables)
 """Those that others refer to come first."""
+KEPT: tuple[Table, ...] = tuple(table for table in TABLES if table is not sessions)
+"""What a backup holds: who was logged in when it was made has to log in again."""
 
 
 def lock_all(transaction: Transaction) -> None:
@@ -49,7 +51,12 @@ def remove_all(transaction: Transaction) -> None:
 
 
 def add(transaction: Transaction, batch: Batch) -> None:
-    """Put rows back as they were; RowRefused if they do not fit."""
+    """Put rows back as they were; RowRefused if they do not fit.
+
+    Sessions, which older backups hold, are left out.
+    """
+    if batch.table == sessions.name:
+        return
     table = metadata.tables.get(batch.table)
     if table is None or set(batch.columns) != set(table.columns.keys()):
         raise RowRefused(batch.table)

@@ -1,5 +1,6 @@
 """Which keys are there?"""
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Row, func, insert, select, update
@@ -82,8 +83,11 @@ def end(
     )
 
 
+def stored_key(columns: Mapping[str, Any]) -> StoredKey:
+    """Return the key of a row, by the names of its columns."""
+    told = {"digest": bytes.fromhex(columns["digest"]), "role": Role(columns["role"])}
+    return StoredKey(**{**columns, **told})
+
+
 def _stored(row: Row[Any]) -> StoredKey:
-    members = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's public name for it
-    members["digest"] = bytes.fromhex(members["digest"])
-    members["role"] = Role(members["role"])
-    return StoredKey(**members)
+    return stored_key(dict(row._mapping))  # noqa: SLF001 - SQLAlchemy's public name for it

@@ -68,6 +68,13 @@ def remove(transaction: Transaction, webhook_id: str) -> StoredWebhook | None:
     return None if row is None else _stored(row)
 
 
+def disable(transaction: Transaction, webhook_id: str) -> None:
+    """Send nothing more to a webhook."""
+    transaction.connection.execute(
+        update(webhooks).where(webhooks.c.id == webhook_id).values(is_disabled=True)
+    )
+
+
 def slowest(transaction: Transaction) -> int | None:
     """Return up to where all webhooks that are not disabled have got everything; None without any."""
     reached = select(func.min(webhooks.c.delivered_sequence)).where(webhooks.c.is_disabled.is_(False))
