@@ -23,7 +23,7 @@ from agent_health.verdict import Monitoring
 
 NOT_PROBED = (
     "it is watched by its heartbeats alone: no prober asks it or reads its health document, so there are no "
-    "shares and latencies of it (monitoring `both`, with a `card_url`, would have it probed too)"
+    "shares and latencies of it (monitoring both, with a card_url, would have it probed too)"
 )
 NOT_YET = "no probe of it counted in the last 30 days: nobody has looked, which is not the same as down"
 NO_DOCUMENT = "no prober read a health document of it in this time: what it would say of itself is unknown"

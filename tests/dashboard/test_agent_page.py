@@ -74,7 +74,7 @@ def test_nobody_of_this_name_is_said(sample: Sample) -> None:
         (Role.READER, 0),
         (Role.PROBER, 0),
         (Role.COORDINATOR, 3),
-        (Role.ADMIN, 3),
+        (Role.ADMIN, 4),
     ],
 )
 def test_buttons_are_for_who_may_press_them(
@@ -85,16 +85,25 @@ def test_buttons_are_for_who_may_press_them(
     assert len(re.findall(rf'action="{AGENT}/', html)) == buttons
 
 
-@pytest.mark.parametrize("deed", ["recheck", "drain", "command", "maintenance", "maintenance/end"])
+@pytest.mark.parametrize(
+    "deed", ["recheck", "drain", "command", "maintenance", "maintenance/end", "override", "override/end"]
+)
 def test_who_may_not_press_a_button_is_refused_by_the_same_rules(sample: Sample, deed: str) -> None:
     visitor = sample.visitor(Role.READER)
-    form = {"minutes": "5", "reason": "why not", "etag": '"1"'}
+    form = {"minutes": "5", "reason": "why not", "etag": '"1"', "status": "active"}
     answer = visitor.do("/", f"{AGENT}/{deed}", **form)
     assert answer.status == 403
     assert "may not" in answer.text or "not allowed" in answer.text
 
 
-@pytest.mark.parametrize("deed", ["recheck", "drain"])
+def test_only_an_admin_puts_a_verdict_in_place_of_the_registrys(sample: Sample) -> None:
+    visitor = sample.visitor(Role.COORDINATOR)
+    form = {"minutes": "5", "reason": "why not", "status": "unhealthy"}
+    assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 403
+    assert "Declare" not in visitor.get(AGENT).text
+
+
+@pytest.mark.parametrize("deed", ["recheck", "drain", "override", "override/end"])
 def test_a_form_without_its_token_changes_nothing(sample: Sample, deed: str) -> None:
     visitor = sample.visitor(Role.ADMIN)
     assert visitor.post(f"{AGENT}/{deed}", {"etag": '"1"'}).status == 403
@@ -124,6 +133,30 @@ def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
     assert re.search(r"draining|deregistered", visitor.get(AGENT).text)
     record = visitor.get("/api/v1/events?type=agent.maintenance_changed", x_api_key=KEYS[Role.READER])
     assert b'"actor":"key:key_coordinator_"' in record.body
+
+
+def test_a_verdict_is_declared_and_taken_back(acted: Sample) -> None:
+    visitor = acted.visitor(Role.ADMIN)
+    form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
+    answer = visitor.do(AGENT, f"{AGENT}/override", **form)
+    assert (answer.status, answer.headers["location"]) == (303, f"{AGENT}?done=declared")
+    page = visitor.get(answer.headers["location"])
+    assert "holds in place of the registry's" in page.text
+    assert re.search(r"unhealthy since [0-9: -]+UTC \(declared by an operator until", page.text)
+    assert "it invents refunds" in page.text
+    assert f'action="{AGENT}/override"' not in page.html
+    assert visitor.do(AGENT, f"{AGENT}/override/end").status == 303
+    assert "declared by an operator" not in visitor.get(AGENT).text
+    log = visitor.get("/api/v1/events?type=agent.override_changed", x_api_key=KEYS[Role.READER])
+    assert log.body.count(b'"actor":"key:key_admin_') == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"status": "dead"}, {"status": ""}, {"minutes": "x"}, {"minutes": "0"}, {"reason": ""}]
+)
+def test_a_verdict_needs_a_status_an_end_and_a_reason(sample: Sample, wrong: dict[str, str]) -> None:
+    form = {"status": "unhealthy", "minutes": "10", "reason": "why", **wrong}
+    assert sample.visitor(Role.ADMIN).do(AGENT, f"{AGENT}/override", **form).status == 422
 
 
 def test_an_agent_that_beats_is_told_to_drain(acted: Sample) -> None:

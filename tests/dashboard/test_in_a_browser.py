@@ -85,6 +85,7 @@ def pages_of(served: Sample) -> dict[str, str]:
     return {
         "overview": "/",
         "agents": "/agents",
+        "agents-pool": "/agents?pool=billing",
         "agents-none": "/agents?q=nobody-is-called-so",
         "agent": "/agents/translator",
         "agent-down": "/agents/planner",

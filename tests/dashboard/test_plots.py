@@ -117,7 +117,11 @@ def test_numbers_stand_in_a_table_the_latest_first() -> None:
     assert first.numbers == ["100 ms (90 ms to 2,000 ms)", *["\N{EN DASH}"] * (len(NUMBERS) - 1)]
     assert (first.probes, last.probes) == ("6 answered", "1 unknown")
     assert last.when == moment(NOW_S // 1800 * 1800).strftime("%Y-%m-%d %H:%M")
-    assert span.columns[0].told.endswith("6 answered; Answer: 100 ms (90 ms to 2,000 ms)")
+    assert span.columns[0].told == f"{first.when}: 6 answered"
+    assert [tip.partition(": ")[2] for tip in span.plots[-1].tips] == [
+        "a probe's answer 100 ms (90 ms to 2,000 ms)",
+        "no such number",
+    ]
 
 
 def test_round_hours_and_every_seventh_day_are_named() -> None:

@@ -8,13 +8,12 @@ from starlette.requests import Request
 
 from agent_health.access import Action
 from agent_health.dashboard import history, plots
-from agent_health.dashboard.desk import Look
+from agent_health.dashboard.desk import Look, seconds_in
 from agent_health.dashboard.event_lines import line_of
 from agent_health.dashboard.public_status import is_public
 from agent_health.dashboard.words import layers_seen, sight_of, sight_of_seen, standing_of
-from agent_health.errors import InvalidRequest, TargetNotFound
+from agent_health.errors import TargetNotFound
 from agent_health.event import EventType
-from agent_health.finding import Finding
 from agent_health.lifecycle import ALIVE, Status
 from agent_health.storage import event_log
 from agent_health.target_record import TargetRecord
@@ -28,8 +27,6 @@ CHANGES_READ = 200
 """Of its status, and of what it says."""
 LEASES_SHOWN = 20
 TASKS_SHOWN = 20
-MINUTE_SECONDS = 60
-MAX_MINUTES_DIGITS = 6
 
 _AGENT = "/api/v1/agents/{agent_id}"
 
@@ -79,6 +76,8 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
             and agent.last_heartbeat_at is not None
             and look.visitor.may(Action.SEND_COMMAND, agent_id),
             "maintain": agent.status in ALIVE and look.visitor.may(Action.SET_MAINTENANCE, agent_id),
+            "declare": agent.status in {Status.ACTIVE, Status.UNHEALTHY}
+            and look.visitor.may(Action.OVERRIDE, agent_id),
         },
         "position": event_log.last_sequence(transaction),
         "now_s": now_s,
@@ -111,7 +110,7 @@ def command(look: Look, request: Request, form: Mapping[str, str]) -> str:
 def begin_maintenance(look: Look, request: Request, form: Mapping[str, str]) -> str:
     """Let nothing take it down for a while."""
     agent_id = request.path_params["agent_id"]
-    body = {"seconds": _minutes(form) * MINUTE_SECONDS, "reason": form.get("reason", "")}
+    body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
     look.ask("PUT", f"{_AGENT}/maintenance", agent_id=agent_id, body=body)
     return _back(agent_id, "maintenance")
 
@@ -123,19 +122,31 @@ def end_maintenance(look: Look, request: Request, _form: Mapping[str, str]) -> s
     return _back(agent_id, "maintained")
 
 
+def declare(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Put a verdict in place of the registry's, for a while."""
+    agent_id = request.path_params["agent_id"]
+    body = {
+        "status": form.get("status", ""),
+        "seconds": seconds_in(form),
+        "reason": form.get("reason", ""),
+    }
+    look.ask("PUT", f"{_AGENT}/override", agent_id=agent_id, body=body)
+    return _back(agent_id, "declared")
+
+
+def take_back(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+    """Judge it by what is known of it again."""
+    agent_id = request.path_params["agent_id"]
+    look.ask("DELETE", f"{_AGENT}/override", agent_id=agent_id)
+    return _back(agent_id, "undeclared")
+
+
 def _target(look: Look, agent_id: str) -> TargetRecord | None:
     try:
         found: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=agent_id)
     except TargetNotFound:
         return None
     return found
-
-
-def _minutes(form: Mapping[str, str]) -> float:
-    said = form.get("minutes", "")
-    if not (said.isascii() and said.isdecimal() and len(said) <= MAX_MINUTES_DIGITS):
-        raise InvalidRequest([Finding("invalid_minutes", "/minutes", "expected a whole number of minutes")])
-    return float(said)
 
 
 def _back(agent_id: str, done: str) -> str:

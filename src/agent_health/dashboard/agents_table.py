@@ -12,6 +12,7 @@ from starlette.responses import Response
 from agent_health.agent_record import Capability, RoleId
 from agent_health.dashboard.desk import Desk, Look, query_in
 from agent_health.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetFacts
+from agent_health.dashboard.pool_maintenance import pool_shown
 from agent_health.dashboard.words import sight_of_seen
 from agent_health.document import HealthStatus
 from agent_health.errors import InvalidRequest
@@ -115,6 +116,7 @@ def _read(look: Look, query: TableQuery, *, is_common: bool) -> Mapping[str, Any
         "statuses": SHOWN_STATUSES,
         "healths": SHOWN_HEALTH,
         "orders": ORDER_WORDS,
+        "pool": None if query.pool is None else pool_shown(look, query.pool),
         "position": event_log.last_sequence(look.transaction),
     }
 

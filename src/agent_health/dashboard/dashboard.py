@@ -6,7 +6,15 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
-from agent_health.dashboard import agent_page, assets, events_page, live_feed, target_pages, task_pages
+from agent_health.dashboard import (
+    agent_page,
+    assets,
+    events_page,
+    live_feed,
+    pool_maintenance,
+    target_pages,
+    task_pages,
+)
 from agent_health.dashboard.agents_table import AgentsTable
 from agent_health.dashboard.census_page import CensusPage
 from agent_health.dashboard.desk import Desk
@@ -60,9 +68,14 @@ class Dashboard:
             "command": agent_page.command,
             "maintenance": agent_page.begin_maintenance,
             "maintenance/end": agent_page.end_maintenance,
+            "override": agent_page.declare,
+            "override/end": agent_page.take_back,
         }
         for name, deed in deeds.items():
             yield Route(f"/agents/{{agent_id}}/{name}", desk.done(deed), methods=["POST"])
+        pool = "/pools/{role_id}/maintenance"
+        yield Route(pool, desk.done(pool_maintenance.begin), methods=["POST"])
+        yield Route(f"{pool}/end", desk.done(pool_maintenance.end), methods=["POST"])
 
     def _about_tasks(self) -> Iterable[BaseRoute]:
         desk = self.desk

@@ -39,6 +39,8 @@ from agent_health.storage.database import Transaction
 
 MAX_FORM_BYTES: Final = 16_384
 MAX_FIELDS: Final = 32
+MINUTE_SECONDS: Final = 60
+MAX_MINUTES_DIGITS: Final = 6
 PAGES_PER_VISITOR: Final = RateLimit(20, 200)
 """Per address."""
 LOGINS_PER_VISITOR: Final = RateLimit(0.2, 30)
@@ -224,6 +226,14 @@ def query_in(request: Request, model: type[Query]) -> Query:
     query = checked(model, given)
     assert isinstance(query, model)  # noqa: S101 - just read as one
     return query
+
+
+def seconds_in(form: Mapping[str, str]) -> float:
+    """Return how long something is to hold that a form asks for; InvalidRequest unless it says minutes."""
+    said = form.get("minutes", "")
+    if not (said.isascii() and said.isdecimal() and len(said) <= MAX_MINUTES_DIGITS):
+        raise InvalidRequest([Finding("invalid_minutes", "/minutes", "expected a whole number of minutes")])
+    return float(said) * MINUTE_SECONDS
 
 
 def login_token(request: Request) -> str:

@@ -69,6 +69,8 @@ class Plot:
     title: str
     lines: Sequence[Line]
     scale: Sequence[Mark]
+    tips: Sequence[str]
+    """Its numbers in words, of each column."""
 
     @property
     def told(self) -> str:
@@ -78,7 +80,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One slot, on the plane: how its probes ended, and all about it in words."""
+    """One slot, on the plane: how its probes ended."""
 
     left: float
     width: float
@@ -124,6 +126,7 @@ class _Place:
     """One slot and where it is drawn."""
 
     slot: SlotShown
+    when: str
     left: float
     right: float
 
@@ -134,6 +137,14 @@ class _Scale:
 
     y: Callable[[float], float]
     marks: Sequence[Mark]
+
+
+_Values = Sequence[tuple[_Place, SpreadShown | None]]
+"""One measure of each place."""
+_Series = tuple[str, str, _Values]
+"""Its name, its style, and itself."""
+_Words = Callable[[float], str]
+"""How a value is said."""
 
 
 def spans(history: AgentHistory, now_s: float) -> list[Span]:
@@ -149,23 +160,24 @@ def spans(history: AgentHistory, now_s: float) -> list[Span]:
 
 def _span(title: str, key: str, slots: Sequence[SlotShown], begin_s: float, end_s: float) -> Span:
     is_day = key == "day"
-    slot_s = HALF_HOUR_SECONDS if is_day else DAY_SECONDS
-    places = list(_places(slots, slot_s, begin_s, end_s))
+    places = list(_places(slots, begin_s, end_s, is_day=is_day))
     alive, failed = sum(slot.alive for slot in slots), sum(slot.failed for slot in slots)
     others = sum(slot.inconclusive for slot in slots)
+    plots = (_answered(places), _errors(places), _latencies(places))
     return Span(
         title=title,
         key=key,
-        columns=[_column(place, is_day=is_day) for place in places],
+        columns=[_column(place) for place in places],
         silences=list(_silences(places)),
-        plots=[plot for plot in (_answered(places), _errors(places), _latencies(places)) if plot],
+        plots=[plot for plot in plots if plot is not None],
         ticks=list(_ticks(begin_s, end_s, is_day=is_day)),
         rows=[_row(slot, is_day=is_day) for slot in reversed(slots)],
         told=f"Probes: {_ended(alive, failed, others)}",
     )
 
 
-def _places(slots: Iterable[SlotShown], slot_s: float, begin_s: float, end_s: float) -> Iterator[_Place]:
+def _places(slots: Iterable[SlotShown], begin_s: float, end_s: float, *, is_day: bool) -> Iterator[_Place]:
+    slot_s = HALF_HOUR_SECONDS if is_day else DAY_SECONDS
     for slot in slots:
         left_s = slot.begins_at.timestamp()
         left, right = (
@@ -173,7 +185,7 @@ def _places(slots: Iterable[SlotShown], slot_s: float, begin_s: float, end_s: fl
             for at_s in (left_s, left_s + slot_s)
         )
         if right > left:
-            yield _Place(slot, round(left, 2), round(right, 2))
+            yield _Place(slot, _when(slot, is_day=is_day), round(left, 2), round(right, 2))
 
 
 def _silences(places: Sequence[_Place]) -> Iterator[Stretch]:
@@ -197,11 +209,8 @@ def _answered(places: Sequence[_Place]) -> Plot | None:
         return None
     bottom = next(bottom for bottom in _BOTTOMS if min(values) >= bottom)
     scale = _linear(bottom, 1.0, (bottom, (bottom + 1) / 2, 1.0))
-    lines = [
-        _line("probes answered", "seen", seen, scale, percent),
-        _line("requests answered, it says", "said", said, scale, percent),
-    ]
-    return _plot("Share of what was answered", lines, scale)
+    series = [("probes answered", "seen", seen), ("requests answered, it says", "said", said)]
+    return _plot("Share of what was answered", series, scale, percent)
 
 
 def _errors(places: Sequence[_Place]) -> Plot | None:
@@ -211,7 +220,7 @@ def _errors(places: Sequence[_Place]) -> Plot | None:
         return None
     top = next(top for top in _TOPS if max(values) <= top)
     scale = _linear(0.0, top, (0.0, top / 2, top))
-    return _plot("Share of errors", [_line("errors, it says", "said", said, scale, percent)], scale)
+    return _plot("Share of errors", [("errors, it says", "said", said)], scale, percent)
 
 
 def _latencies(places: Sequence[_Place]) -> Plot | None:
@@ -221,21 +230,29 @@ def _latencies(places: Sequence[_Place]) -> Plot | None:
         ("its p99", "said", Measure.LATENCY_P99_MS),
         ("its p50", "said second", Measure.LATENCY_P50_MS),
     )
-    found = [(name, style, _of(places, measure)) for name, style, measure in named]
-    spreads = [spread for _, _, values in found for _, spread in values if spread is not None]
+    series = [(name, style, _of(places, measure)) for name, style, measure in named]
+    spreads = [spread for _, _, values in series for _, spread in values if spread is not None]
     if not spreads:
         return None
     low, high = min(spread.lowest for spread in spreads), max(spread.highest for spread in spreads)
     scale = _logarithmic(low, high)
-    lines = [_line(name, style, values, scale, duration_ms) for name, style, values in found]
-    return _plot("How long answers took", lines, scale)
+    return _plot("How long answers took", series, scale, duration_ms)
 
 
-def _plot(title: str, lines: Iterable[Line | None], scale: _Scale) -> Plot:
-    return Plot(title, [line for line in lines if line is not None], scale.marks)
+def _plot(title: str, series: Sequence[_Series], scale: _Scale, words: _Words) -> Plot:
+    lines = [_line(name, style, values, scale, words) for name, style, values in series]
+    tips = []
+    for together in zip(*(values for _, _, values in series), strict=True):
+        said = [
+            f"{name} {_spread(spread, words)}"
+            for (name, _, _), (_, spread) in zip(series, together, strict=True)
+            if spread is not None
+        ]
+        tips.append(f"{together[0][0].when}: {'; '.join(said) or 'no such number'}")
+    return Plot(title, [line for line in lines if line is not None], scale.marks, tips)
 
 
-def _of(places: Iterable[_Place], measure: Measure) -> list[tuple[_Place, SpreadShown | None]]:
+def _of(places: Iterable[_Place], measure: Measure) -> _Values:
     return [(place, dict(place.slot.measures()).get(measure)) for place in places]
 
 
@@ -247,13 +264,7 @@ def _share_alive(slot: SlotShown) -> SpreadShown | None:
     return SpreadShown(lowest=share, mean=share, highest=share)
 
 
-def _line(
-    name: str,
-    style: str,
-    values: Iterable[tuple[_Place, SpreadShown | None]],
-    scale: _Scale,
-    words: Callable[[float], str],
-) -> Line | None:
+def _line(name: str, style: str, values: _Values, scale: _Scale, words: _Words) -> Line | None:
     """Return one measure as steps; slots that do not touch are not joined. None if nothing is known of it."""
     runs: list[list[tuple[_Place, SpreadShown]]] = []
     for place, spread in values:
@@ -338,28 +349,22 @@ def _ticks(begin_s: float, end_s: float, *, is_day: bool) -> Iterator[Mark]:
         at_s += step_s
 
 
-def _column(place: _Place, *, is_day: bool) -> Column:
+def _column(place: _Place) -> Column:
     slot = place.slot
     whole = max(slot.alive + slot.failed + slot.inconclusive, 1)
-    row = _row(slot, is_day=is_day)
-    said = [f"{name}: {number}" for name, number in zip(NUMBERS, row.numbers, strict=True) if number != _NONE]
     return Column(
         left=place.left,
         width=round(place.right - place.left, 2),
         alive=round(slot.alive * 100 / whole, 2),
         failed=round(slot.failed * 100 / whole, 2),
-        told="; ".join([f"{row.when}: {row.probes}", *said]),
+        told=f"{place.when}: {_ended(slot.alive, slot.failed, slot.inconclusive)}",
     )
 
 
-_NONE: Final = "\N{EN DASH}"
-
-
 def _row(slot: SlotShown, *, is_day: bool) -> Row:
-    begin = slot.begins_at
     return Row(
-        begins_at=begin,
-        when=f"{begin:%Y-%m-%d %H:%M}" if is_day else f"{begin:%Y-%m-%d}",
+        begins_at=slot.begins_at,
+        when=_when(slot, is_day=is_day),
         probes=_ended(slot.alive, slot.failed, slot.inconclusive),
         numbers=[
             _spread(slot.answer_ms, duration_ms),
@@ -371,10 +376,14 @@ def _row(slot: SlotShown, *, is_day: bool) -> Row:
     )
 
 
-def _spread(spread: SpreadShown | None, words: Callable[[float], str]) -> str:
+def _when(slot: SlotShown, *, is_day: bool) -> str:
+    return f"{slot.begins_at:%Y-%m-%d %H:%M}" if is_day else f"{slot.begins_at:%Y-%m-%d}"
+
+
+def _spread(spread: SpreadShown | None, words: _Words) -> str:
     """Return a spread in words: the mean, and from where to where if that is another thing."""
     if spread is None:
-        return _NONE
+        return "\N{EN DASH}"
     mean, low, high = words(spread.mean), words(spread.lowest), words(spread.highest)
     return mean if low == high else f"{mean} ({low} to {high})"
 

@@ -84,14 +84,19 @@ def count(transaction: Transaction, wanted: AgentFilter) -> int:
     return transaction.connection.scalar(statement) or 0
 
 
+def members_of(transaction: Transaction, role_id: str) -> dict[str, int]:
+    """Return how many members a pool has per status."""
+    members = transaction.connection.execute(
+        select(agents.c.status, func.count()).where(agents.c.role_id == role_id).group_by(agents.c.status)
+    )
+    return {str(status): int(number) for status, number in members}
+
+
 def pool(transaction: Transaction, role_id: str, status: str) -> PoolTotals:
     """Return how many members a pool has per status, and the capacity of those of one status.
 
     Who does not say how much it can do adds no load either: the difference would lie.
     """
-    members = transaction.connection.execute(
-        select(agents.c.status, func.count()).where(agents.c.role_id == role_id).group_by(agents.c.status)
-    )
     counted = select(agents.c.id).where(agents.c.role_id == role_id, agents.c.status == status)
     capacity = transaction.connection.execute(
         select(
@@ -103,7 +108,7 @@ def pool(transaction: Transaction, role_id: str, status: str) -> PoolTotals:
         )
     ).one()
     return PoolTotals(
-        members={str(status): int(number) for status, number in members},
+        members=members_of(transaction, role_id),
         max_concurrent_tasks=int(capacity[0]),
         current_load=int(capacity[1]),
     )

@@ -1,0 +1,50 @@
+"""What may be done about a whole pool? (`/agents?pool=...`)"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+from agent_health.access import Action
+from agent_health.dashboard.desk import Look, seconds_in
+from agent_health.lifecycle import ALIVE, Status
+from agent_health.storage.agent_search import members_of
+
+_MAINTENANCE = "/api/v1/pools/{role_id}/maintenance"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShown:
+    """A pool as the table of its agents shows it."""
+
+    name: str
+    members: Mapping[Status, int]
+    may_maintain: bool
+
+
+def pool_shown(look: Look, role_id: str) -> PoolShown:
+    """Return who is in a pool, and whether the visitor may do anything about all of them."""
+    found = members_of(look.transaction, role_id)
+    members = {status: found[status] for status in Status if status in found}
+    is_alive = not ALIVE.isdisjoint(members)
+    return PoolShown(role_id, members, is_alive and look.visitor.may(Action.SET_MAINTENANCE))
+
+
+def begin(look: Look, request: Request, form: Mapping[str, str]) -> str:
+    """Let nothing take the living members down for a while; who joins later is not in it."""
+    role_id = request.path_params["role_id"]
+    body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
+    look.ask("PUT", _MAINTENANCE, role_id=role_id, body=body)
+    return _back(role_id, "maintenance")
+
+
+def end(look: Look, request: Request, _form: Mapping[str, str]) -> str:
+    """Judge its members by the usual rules again."""
+    role_id = request.path_params["role_id"]
+    look.ask("DELETE", _MAINTENANCE, role_id=role_id)
+    return _back(role_id, "maintained")
+
+
+def _back(role_id: str, done: str) -> str:
+    return "/agents?" + urlencode({"pool": role_id, "done": done})
