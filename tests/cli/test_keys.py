@@ -49,6 +49,26 @@ def test_the_key_alone_is_printed_so_that_it_can_be_kept(shell: Shell) -> None:
     assert KEY.fullmatch(shell.run("create", "--role", "admin", "--name", "alice").strip())
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_key_can_go_into_a_file_of_its_owners_alone_which_is_never_overwritten(
+    shell: Shell, tmp_path: Path, *, as_json: bool
+) -> None:
+    file = tmp_path / "admin.key"
+    options = ["--role", "admin", "--name", "alice", "--write-key", str(file), *["--json"] * as_json]
+    assert "ahk_" not in shell.run("create", *options)
+    assert KEY.fullmatch(file.read_text().strip())
+    assert file.stat().st_mode & 0o777 == 0o600
+    kept = file.read_text()
+    assert "a file to be created" in shell.run("create", *options, code=3)
+    (found,) = shell.listed()
+    other = tmp_path / "other.key"
+    shell.run("rotate", found["key_id"], "--write-key", str(other))
+    assert other.read_text() != kept == file.read_text()
+    third = tmp_path / "third.key"
+    assert shell.run("rotate", "key_nobodys", "--write-key", str(third), code=1)
+    assert not third.exists()
+
+
 def test_what_is_created_is_listed_without_the_key(shell: Shell) -> None:
     created = shell.create("--role", "enroll", "--name", "fleet", "--expires-in", "30d")
     (found,) = shell.listed()

@@ -1,8 +1,6 @@
 """Which agents are there, and what becomes of them? Asked on the command line."""
 
-import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +8,7 @@ import typer
 from agent_health.cli.agent_page import load_text, page, time_text
 from agent_health.cli.known_as import check_id, done_for, is_url
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from agent_health.cli.secret_file import WriteKey, new_key_file
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import Line, has_colours, write_page
 from agent_health.errors import InvalidSetting
@@ -209,12 +208,7 @@ def register_agent(
     supersede: Annotated[
         bool, typer.Option("--supersede", help="End the life of this id that is still going on.")
     ] = False,
-    write_key: Annotated[
-        Path | None,
-        typer.Option(
-            "--write-key", metavar="FILE", help="A new file for the agent's key, which is not printed then."
-        ),
-    ] = None,
+    write_key: WriteKey = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
@@ -234,8 +228,7 @@ def register_agent(
     Exit codes:
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    key_out = None if write_key is None else _new_file(write_key)
-    try:
+    with new_key_file(write_key) as keep:
         shown = ask(
             lambda client: client.agents.register(
                 agent_id,
@@ -252,25 +245,10 @@ def register_agent(
             key_file=key_file,
             allow_plain_http=allow_plain_http,
         )
-        if key_out is not None and shown.agent_key is not None:
-            os.write(key_out, f"{shown.agent_key}\n".encode())
+        if keep is not None and shown.agent_key is not None:
+            keep(shown.agent_key)
             shown = shown.model_copy(update={"agent_key": None})
-            write_key = None
-    finally:
-        if key_out is not None:
-            os.close(key_out)
-        if write_key is not None:
-            # Nothing came that it was made for.
-            write_key.unlink(missing_ok=True)
     _write_record(shown, as_json=as_json)
-
-
-def _new_file(file: Path) -> int:
-    """Create a file for a secret before there is one, since it is told only once."""
-    try:
-        return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise InvalidSetting("--write-key", str(file), f"a file to be created ({error.strerror})") from None
 
 
 @agents.command("drain")

@@ -1,13 +1,14 @@
 """Who gets a key? Asked on the command line, of the database itself: the first admin has no other way."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agent_health.cli.duration import read_duration
+from agent_health.cli.secret_file import WriteKey, new_key_file
 from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, run_deed
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import printable
@@ -47,6 +48,7 @@ def create(
         float | None,
         typer.Option(parser=read_duration, metavar="DURATION", help="Such as 12h or 30d; else it stays."),
     ] = None,
+    write_key: WriteKey = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
@@ -57,7 +59,7 @@ def create(
     \b
     Examples:
       agent-health keys create --role admin --name alice
-      agent-health keys create --role enroll --name fleet --expires-in 30d > enroll.key
+      agent-health keys create --role enroll --name fleet --expires-in 30d --write-key enroll.key
 
     \b
     Exit codes:
@@ -66,8 +68,9 @@ def create(
     from agent_health.registry.manage_keys import NewKey  # noqa: PLC0415 - pydantic takes 60 ms
 
     new = _checked(NewKey, role=role, name=name, agent_id=agent_id, expires_in_seconds=expires_in)
-    stored, key = run_deed(database, partial(_create, new=new), must_exist=False)
-    _show_new(stored, key, as_json=as_json)
+    with new_key_file(write_key) as keep:
+        stored, key = run_deed(database, partial(_create, new=new), must_exist=False)
+        _show_new(stored, key, keep, as_json=as_json)
     return 0
 
 
@@ -129,6 +132,7 @@ def rotate(
             parser=read_duration, metavar="DURATION", help="Of the new key; else as long as the old one's."
         ),
     ] = None,
+    write_key: WriteKey = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
@@ -145,8 +149,9 @@ def rotate(
     from agent_health.registry.manage_keys import KeyRotation  # noqa: PLC0415 - pydantic takes 60 ms
 
     rotation = _checked(KeyRotation, overlap_seconds=overlap, expires_in_seconds=expires_in)
-    stored, key = run_deed(database, partial(_rotate, key_id=key_id, rotation=rotation))
-    _show_new(stored, key, as_json=as_json)
+    with new_key_file(write_key) as keep:
+        stored, key = run_deed(database, partial(_rotate, key_id=key_id, rotation=rotation))
+        _show_new(stored, key, keep, as_json=as_json)
     return 0
 
 
@@ -212,17 +217,20 @@ def _all(database: str, role: "Role | None") -> Iterator[dict[str, Any]]:
         after = found[-1]["key_id"]
 
 
-def _show_new(stored: "StoredKey", key: str, *, as_json: bool) -> None:
-    """Print a key, alone on standard output, so that it can be kept in a file."""
+def _show_new(stored: "StoredKey", key: str, keep: Callable[[str], None] | None, *, as_json: bool) -> None:
+    """Keep a key in its file, or print it, alone on standard output."""
+    if keep is not None:
+        keep(key)
     if as_json:
         from agent_health.registry.manage_keys import key_record  # noqa: PLC0415 - see create
 
         record = key_record(stored, stored.created_at_s).model_dump(mode="json")
-        write_json(sys.stdout, {"key": key, **record})
+        write_json(sys.stdout, record if keep else {"key": key, **record})
         return
-    told = f"{stored.key_id} ({stored.role}, {stored.name}): keep it now, it is not shown again"
-    sys.stderr.write(printable(told) + "\n")
-    sys.stdout.write(key + "\n")
+    end = "is in its file" if keep else "keep it now, it is not shown again"
+    sys.stderr.write(printable(f"{stored.key_id} ({stored.role}, {stored.name}): {end}") + "\n")
+    if keep is None:
+        sys.stdout.write(key + "\n")
 
 
 def _checked(model: Any, **members: object) -> Any:
