@@ -12,9 +12,8 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -25,13 +24,13 @@ from sqlalchemy import Connection, Engine, event, func, make_url, select
 from sqlalchemy import create_engine as create_sync_engine
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError, SQLAlchemyError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
 
 from agent_health.errors import InvalidSetting, StoreUnavailable
 from agent_health.event import EventDraft
+from agent_health.storage.database_faults import PRIMARY_CODE, Retry, translated
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -61,22 +60,10 @@ ROOM_BYTES = 262_144
 MAX_TRIES = 5
 """Of a deed whose transaction PostgreSQL gave up because of another one."""
 
-# PostgreSQL: serialization_failure, deadlock_detected, and unique_violation: somebody else has just added
-# what was not there when the deed looked.
-_TRY_AGAIN = frozenset({"40001", "40P01", "23505"})
-# Classes: connection exception, insufficient resources, operator intervention, system error.
-_POSTGRESQL_IS_AWAY = frozenset({"08", "53", "57", "58"})
-_SQLITE_IS_AWAY = frozenset({
-    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_NOTADB,
-})  # fmt: skip
 # To compile what takes milliseconds takes longer than that. And what is asked for lies in memory or on
 # flash: as for disks that turn, whole tables would be read to find thirty rows among thousands.
 _POSTGRESQL_SETTINGS = {"application_name": "agent-health", "jit": "off", "random_page_cost": "1.1"}
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_SQLITE_IS_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_PRIMARY_CODE = 0xFF
 
 _log = logging.getLogger("agent_health.registry")
 
@@ -287,7 +274,7 @@ class SqliteDatabase:
         Tells besides whether any row was written.
         """
         try:
-            with _translated(), self._write_engine.begin() as connection:
+            with translated(), self._write_engine.begin() as connection:
                 driver: Any = connection.connection.dbapi_connection
                 changes = driver.total_changes
                 # Who is alone fails with all of it: for a savepoint SQLite keeps a copy of each page.
@@ -320,7 +307,7 @@ class SqliteDatabase:
         savepoint = connection.begin_nested()
         transaction = Transaction(connection, self._clock)
         try:
-            with _translated():
+            with translated():
                 value = deed(transaction)
         except StoreUnavailable:
             # SQLite may have undone the whole transaction already: there is no way back to the savepoint.
@@ -332,7 +319,7 @@ class SqliteDatabase:
         return _Outcome(value, appended=transaction.appended)
 
     def _run_alone(self, deed: Callable[[Transaction], T]) -> T:
-        with _translated(), self._read_engine.connect() as connection, connection.begin() as transaction:
+        with translated(), self._read_engine.connect() as connection, connection.begin() as transaction:
             try:
                 return deed(Transaction(connection, self._clock))
             finally:
@@ -372,7 +359,7 @@ def _enter_wal_mode(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
         except sqlite3.OperationalError as error:
-            is_busy = error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+            is_busy = error.sqlite_errorcode & PRIMARY_CODE == sqlite3.SQLITE_BUSY
             if not is_busy or time.monotonic() >= give_up_s:
                 raise
             time.sleep(BUSY_RETRY_SECONDS)
@@ -437,9 +424,9 @@ class PostgresqlDatabase:
         """Try again when another transaction was in the way, or a kept connection had died."""
         for tries_left in reversed(range(MAX_TRIES)):
             try:
-                with _translated(is_last=tries_left == 0):
+                with translated(is_last=tries_left == 0):
                     return await attempt()
-            except _Retry:
+            except Retry:
                 continue
         raise AssertionError("the last try returns or raises")  # pragma: no cover
 
@@ -464,49 +451,6 @@ def _replace_dead(engine: Engine) -> None:
             engine.dialect.do_ping(connection)
         except (engine.dialect.loaded_dbapi.Error, OSError) as error:
             raise DisconnectionError from error
-
-
-class _Retry(Exception):
-    """The transaction was undone through no fault of its deed."""
-
-
-@contextmanager
-def _translated(*, is_last: bool = True) -> Iterator[None]:
-    """Turn what a driver raises because the database is away into StoreUnavailable."""
-    try:
-        yield
-    except (OSError, TimeoutError, PoolTimeout) as error:
-        raise StoreUnavailable(f"the database cannot be reached ({type(error).__name__})") from error
-    except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) in _TRY_AGAIN:
-            if is_last:
-                raise StoreUnavailable("the database is too busy with other changes") from error
-            raise _Retry from error
-        if _is_away(error):
-            raise StoreUnavailable(_why_away(error)) from error
-        raise
-
-
-def _is_away(error: DBAPIError) -> bool:
-    """Whether it is the database that fails, not the statement that is wrong."""
-    if isinstance(error.orig, sqlite3.Error):
-        code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-        return code & _PRIMARY_CODE in _SQLITE_IS_AWAY
-    sqlstate = getattr(error.orig, "sqlstate", None)
-    return (
-        error.connection_invalidated
-        or isinstance(error, OperationalError | InterfaceError)
-        or (sqlstate is not None and sqlstate[:2] in _POSTGRESQL_IS_AWAY)
-    )
-
-
-def _why_away(error: DBAPIError) -> str:
-    if not isinstance(error.orig, sqlite3.Error):
-        # What PostgreSQL says may name hosts and users.
-        return f"the database does not answer ({type(error.orig).__name__})"
-    if error.orig.sqlite_errorcode & _PRIMARY_CODE in _SQLITE_IS_DAMAGED:
-        return "the file is damaged or is no SQLite database: restore a backup"
-    return f"the database does not answer ({error.orig})"
 
 
 def _resolve(done: asyncio.Future[Any], outcome: _Outcome) -> None:

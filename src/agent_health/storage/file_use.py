@@ -10,12 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 from agent_health.errors import DatabaseInUse, StoreUnavailable
+from agent_health.storage.database_faults import PRIMARY_CODE
 
 WAIT_SECONDS = 1.0
 """For a command that is just at its end: it has the file open for a moment only."""
 LOOK_AGAIN_SECONDS = 0.05
 
-_PRIMARY_CODE = 0xFF
 _IN_USE = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
@@ -37,7 +37,7 @@ def _is_used(file: Path) -> bool:
             # Only the last one who has it open may give up the log; the next one begins a new log.
             connection.execute("PRAGMA journal_mode=DELETE")
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE in _IN_USE:
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & PRIMARY_CODE in _IN_USE:
             return True
         raise StoreUnavailable(f"the database does not answer ({error})") from error
     return False
