@@ -95,9 +95,8 @@ async def test_a_number_of_calls_go_on_at_once_and_no_more(
     async with proxied(registry, "busy", upstreams) as work:
         calling = asyncio.create_task(work.call("wait"))
         await asyncio.to_thread(until, "begun", lambda: upstream.carried_out().count("wait") > before)
-        assert text_of(await work.call("wait")) == (
-            "1 calls are under way: wait for one of them, then ask again"
-        )
+        refused = failed(await work.call("wait"))
+        assert refused == ("busy", "busy: 1 calls are under way: wait for one of them, then ask again")
         calling.cancel()
         await asyncio.gather(calling, return_exceptions=True)
 
@@ -119,8 +118,21 @@ async def test_case_9_who_ends_the_run_is_heard_once_and_answered_as_often_as_it
         again = await work.call(tool, arguments)
         assert first.structured_content == again.structured_content
         assert (first.structured_content or {})["status"] == status
-        for late in ("report_progress", "fetch"):
-            code, words = failed(await work.call(late, {"summary": "late"}))
+        others: list[tuple[str, dict[str, object]]] = [
+            ("report_progress", {"summary": "late"}),
+            ("fetch", {}),
+            # The same tool, with another result.
+            (
+                tool,
+                {
+                    key: value
+                    for key, value in {"output": {"page": 2}, "reason": "and?"}.items()
+                    if key in arguments
+                },
+            ),
+        ]
+        for late, given in others:
+            code, words = failed(await work.call(late, given))
             assert code == "run_ended"
             assert words.startswith(f"run_ended: this run has ended by {tool}: nothing is carried out")
         assert work.heard == [tool]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.support.mcp_tools import Model, text_of
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+from tests.support.task_tools import failed
 
 from agent_health.access import Role
 from agent_health.client import RegistryClient
@@ -104,19 +105,24 @@ async def test_what_does_not_fit_is_had_with_the_cursor(registry: RegistryServer
         ({"role": "x"}, "role: expected no member of this name, but any of capabilities, role_id, status, "),
         ({"status": ["alive"]}, "status.0: expected one of 'registering', 'active'"),
         ({"limit": 1000}, "limit: expected at most 100; got 1000"),
-        ({"cursor": "x"}, "HTTP 422: "),
     ],
 )
 async def test_a_filter_that_is_none_is_named(model: Model, arguments: dict[str, Any], told: str) -> None:
     result = await model.call("find_agents", **arguments)
     assert result.is_error
-    assert text_of(result).startswith(told)
+    assert text_of(result).startswith(f"invalid_argument: {told}")
+
+
+async def test_what_the_registry_refuses_has_its_code(model: Model) -> None:
+    code, said = failed(await model.call("find_agents", cursor="x"))
+    assert said.startswith(f"{code}: HTTP 422: ")
+    assert code == "invalid_request"
 
 
 async def test_a_key_that_may_not_is_told_who_can_help(registry: RegistryServer) -> None:
     refused = text_of(await Model(registry.url, KEYS[Role.ENROLL]).call("find_agents"))
-    assert refused.startswith("HTTP 403: ")
+    assert refused.startswith("not_allowed: HTTP 403: ")
     assert refused.endswith(": the key of this server is not for that: whoever runs it can give it another")
     unknown = text_of(await Model(registry.url, "ahk_" + "x" * 43).call("find_agents"))
-    assert unknown.startswith("HTTP 401: ")
+    assert unknown.startswith("unknown_key: HTTP 401: ")
     assert "x" * 43 not in unknown

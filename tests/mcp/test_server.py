@@ -11,6 +11,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 from tests.support.mcp_tools import text_of, tools
+from tests.support.task_tools import failed
 
 from agent_health.client.registry_errors import (
     InvalidAnswer,
@@ -77,15 +78,15 @@ async def test_a_tool_that_is_not_there_is_named_with_those_that_are() -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (ToolFailed("it is late"), "it is late"),
-        (InvalidSetting("url", "x", "a URL"), "url: expected a URL; got 'x'"),
-        (RegistryError("HTTP 409: no"), "HTTP 409: no"),
-        (NotAuthorized("no"), "no: whoever runs this server must give it a key"),
-        (NotPermitted("no"), "no: the key of this server is not for that"),
-        (RateLimited("no"), "no: ask less often"),
-        (Unavailable("no"), "no: ask again in a few seconds"),
-        (Unreachable("no", was_sent=False), "no: ask again later; whoever runs this server can see whether"),
-        (InvalidAnswer("no"), "no: whoever runs this server should look at the registry's URL (--registry)"),
+        (ToolFailed("it is late", code="late"), "late: it is late"),
+        (InvalidSetting("url", "x", "a URL"), "invalid_argument: url: expected a URL; got 'x'"),
+        (RegistryError("HTTP 409: no"), "refused: HTTP 409: no"),
+        (NotAuthorized("no", code="unknown_key"), "unknown_key: no: whoever runs this server must"),
+        (NotPermitted("no"), "refused: no: the key of this server is not for that"),
+        (RateLimited("no"), "orchestrator_unavailable: no: ask less often"),
+        (Unavailable("no"), "orchestrator_unavailable: no: ask again in a few seconds"),
+        (Unreachable("no", was_sent=False), "orchestrator_unavailable: no: ask again later; whoever runs"),
+        (InvalidAnswer("no"), "orchestrator_unavailable: no: whoever runs this server should look"),
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
@@ -97,6 +98,7 @@ async def test_what_can_be_helped_is_told_with_the_help(error: Exception, told: 
         result = await client.call_tool("echo", {})
     assert result.is_error
     assert text_of(result).startswith(told)
+    assert failed(result)[0] == told.partition(":")[0]
 
 
 async def test_a_fault_of_ours_is_logged_and_tells_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -108,7 +110,10 @@ async def test_a_fault_of_ours_is_logged_and_tells_nothing(caplog: pytest.LogCap
             result = await client.call_tool("echo", {})
         assert not (await client.list_tools()).next_cursor
     assert result.is_error
-    assert text_of(result) == "a fault of this server, which its log tells; asking again may help"
+    assert (
+        text_of(result)
+        == "internal_error: a fault of this server, which its log tells; asking again may help"
+    )
     assert "the tool echo failed" in caplog.text
 
 
@@ -129,7 +134,8 @@ async def test_a_number_of_calls_go_on_at_once_and_no_more() -> None:
         answers = [await task for task in waiting]
         again = await client.call_tool("echo", {})
     assert refused.is_error
-    assert text_of(refused) == f"{MAX_CALLS} calls are under way: wait for one of them, then ask again"
+    assert failed(refused)[0] == "busy"
+    assert text_of(refused) == f"busy: {MAX_CALLS} calls are under way: wait for one of them, then ask again"
     assert [text_of(answer) for answer in [*answers, again]] == ["done"] * (MAX_CALLS + 1)
 
 

@@ -20,7 +20,8 @@ from agent_health.adapter.upstreams import Price
 from agent_health.budget import MAX_TOKENS, MAX_USD, Spend
 from agent_health.client.registry_errors import RateLimited, RegistryError, RegistryFailure
 from agent_health.client.registry_tasks import HeldRun
-from agent_health.mcp.in_run import BUDGET_EXCEEDED, LEASE_LOST, STALE_TOKEN, refusal
+from agent_health.mcp.in_run import refusal
+from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import ToolFailed
 from agent_health.task_record import CallRecord
 
@@ -87,7 +88,7 @@ class Meter:
             await self._held.registry.tasks.reserve_call(self._run, call_id, tool, most)
         except RegistryError as error:
             failed = refusal(error)
-            if failed.code == BUDGET_EXCEEDED:
+            if failed.code == RefusalCode.BUDGET_EXCEEDED:
                 self._held.budget_gone()
             elif isinstance(error, RegistryFailure):
                 # It may have been carried out all the same.
@@ -116,8 +117,10 @@ class Meter:
             meta[UNSETTLED_KEY] = True
         except RegistryError as error:
             failed = refusal(error)
-            if failed.code == STALE_TOKEN:
-                raise ToolFailed(f"it was carried out meanwhile; {error}", code=STALE_TOKEN) from None
+            if failed.code == RefusalCode.STALE_TOKEN:
+                raise ToolFailed(
+                    f"it was carried out meanwhile; {error}", code=RefusalCode.STALE_TOKEN
+                ) from None
             raise failed from None
         else:
             meta[AVAILABLE_KEY] = told.available.model_dump(mode="json")
@@ -173,4 +176,4 @@ def cost_told(price: Price, result: CallToolResult) -> Spend | None:
 def lease_lost() -> ToolFailed:
     """Return what is told of every call once the run is not held any more."""
     what = "this run has lost its task: nothing is carried out any more. Stop working at it; nothing counts"
-    return ToolFailed(what, code=LEASE_LOST)
+    return ToolFailed(what, code=RefusalCode.LEASE_LOST)

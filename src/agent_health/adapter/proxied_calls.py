@@ -16,15 +16,13 @@ from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.metered_call import CLOSE_SECONDS, Meter, lease_lost
 from agent_health.adapter.proxy_answers import NoSuchTool
 from agent_health.adapter.upstreams import Price, Upstreams
-from agent_health.mcp.answer import MAX_NAME_CHARS, answer, failure, listed
+from agent_health.mcp.answer import MAX_NAME_CHARS, answer, busy, failure, listed
+from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.task_tools import ENDING, TASK_TOOLS
 from agent_health.mcp.tool import Reach, ToolFailed
 
 if TYPE_CHECKING:
     from agent_health.adapter.upstream_server import UpstreamServer
-
-RUN_ENDED: Final = "run_ended"
-"""The code of calls after the one by which the agent has ended its run."""
 
 _log = logging.getLogger("agent_health.adapter.tools")
 _TASK_TOOLS: Final = {tool.name: tool for tool in TASK_TOOLS}
@@ -68,7 +66,7 @@ class ProxiedCalls:
         """Carry a call out, to its end though whoever asked be gone."""
         most = self._upstreams.limits.calls_at_once
         if len(self._under_way) >= most:
-            return failure(ToolFailed(f"{most} calls are under way: wait for one of them, then ask again"))
+            return busy(most)
         carrying = asyncio.create_task(self._carry_out(asked.name, asked.arguments or {}))
         self._under_way.add(carrying)
         carrying.add_done_callback(self._done)
@@ -95,11 +93,7 @@ class ProxiedCalls:
         if not self._held.is_held() and not self._ended_by:
             return failure(lease_lost())
         if tool is not None:
-            result = await answer(tool, arguments, self._reach)
-            if name in ENDING and not result.is_error and not self._ended_by:
-                self._ended_by = name
-                self._held.ended(name)
-            return result
+            return self._of_task(name, await answer(tool, arguments, self._reach))
         offered = await self._find(name)
         try:
             await offered.server.check(offered.tool)
@@ -108,6 +102,16 @@ class ProxiedCalls:
             )
         except ToolFailed as error:
             return failure(error)
+
+    def _of_task(self, name: str, result: CallToolResult) -> CallToolResult:
+        """Return what is told of a tool of the task: what the registry refuses after the end is its end."""
+        if not result.is_error:
+            if name in ENDING and not self._ended_by:
+                self._ended_by = name
+                self._held.ended(name)
+            return result
+        is_away = (result.structured_content or {}).get("error") == RefusalCode.UNAVAILABLE
+        return failure(_run_ended(self._ended_by)) if self._ended_by and not is_away else result
 
     async def _find(self, name: str) -> _Offered:
         if name not in self._offered:
@@ -159,8 +163,8 @@ def _price_in_words(price: Price) -> str:
 def _run_ended(tool: str) -> ToolFailed:
     """Return what is told of every call after the one that has ended the run."""
     what = f"this run has ended by {tool}: nothing is carried out any more, and nothing was spent"
-    return ToolFailed(what, code=RUN_ENDED)
+    return ToolFailed(what, code=RefusalCode.RUN_ENDED)
 
 
 async def _ask_nobody(*_: object) -> Any:
-    raise ToolFailed("no tool of a task asks strangers")
+    raise ToolFailed("no tool of a task asks strangers", code=RefusalCode.NOT_ASKED)

@@ -27,6 +27,7 @@ from agent_health.adapter.upstreams import MAX_TOOLS, Limits, Upstream
 from agent_health.adapter.upstreams_file import secret_of
 from agent_health.errors import InvalidSetting
 from agent_health.mcp.answer import MAX_NAME_CHARS
+from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import ToolFailed
 
 FIRST_WAIT_SECONDS: Final = 0.5
@@ -46,12 +47,6 @@ MIN_WRITTEN_BYTES: Final = 4 * 1_048_576
 WRITTEN_PER_ANSWER: Final = 4
 """How much longer than an answer that may be: a letter of two bytes may be written with six."""
 
-AWAY: Final = "upstream_unavailable"
-TIMED_OUT: Final = "upstream_timeout"
-REFUSED: Final = "upstream_refused"
-TOO_LARGE: Final = "answer_too_large"
-INVALID: Final = "answer_invalid"
-MISSING: Final = "tool_missing"
 
 _log = logging.getLogger("agent_health.adapter.tools")
 
@@ -99,34 +94,43 @@ class UpstreamServer:
         await self.ready()
         if self._has_run and tool not in self.tools:
             what = f"{self.name} has no tool {tool!r}, though the tools file names it"
-            raise ToolFailed(f"{what}; {_offered(self.tools)}. Nothing was spent", code=MISSING)
+            raise ToolFailed(
+                f"{what}; {_offered(self.tools)}. Nothing was spent", code=RefusalCode.TOOL_MISSING
+            )
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
         """Have a tool called; ToolFailed if there is no answer that can be handed on."""
         await self.ready()
         client, end = self._client, self._end
         if client is None:
-            raise ToolFailed(f"{self.name} does not run: {self._why_away}; {self._again()}", code=AWAY)
+            raise ToolFailed(
+                f"{self.name} does not run: {self._why_away}; {self._again()}",
+                code=RefusalCode.UPSTREAM_UNAVAILABLE,
+            )
         try:
             async with asyncio.timeout(self._limits.call_seconds):
                 result = await client.call_tool(tool, arguments)
         except TimeoutError:
             what = f"{self.name} took longer than {self._limits.call_seconds:g} s"
-            raise ToolFailed(f"{what}; what it did until then is not known", code=TIMED_OUT) from None
+            raise ToolFailed(
+                f"{what}; what it did until then is not known", code=RefusalCode.UPSTREAM_TIMEOUT
+            ) from None
         except MCPError as error:
             raise self._refusal(client, end, error) from None
         except (ValidationError, RuntimeError) as error:
             # The SDK's word for an answer that is no result, or not of the form that the tool promises.
             _log.warning("an answer of %s is invalid: %s", self.name, type(error).__name__)
             what = f"what {self.name} answered is not what a tool may answer"
-            raise ToolFailed(f"{what}; whether it was carried out is not known", code=INVALID) from None
+            raise ToolFailed(
+                f"{what}; whether it was carried out is not known", code=RefusalCode.ANSWER_INVALID
+            ) from None
         except Exception as error:  # noqa: BLE001 - whatever a server does, a call has an end
             self._break(client, _words(error))
             raise self._gone() from None
         size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
         if size > self._limits.answer_bytes:
             what = f"{self.name} answered with {size} bytes, of which {self._limits.answer_bytes} are taken"
-            raise ToolFailed(f"{what}: ask for less", code=TOO_LARGE)
+            raise ToolFailed(f"{what}: ask for less", code=RefusalCode.ANSWER_TOO_LARGE)
         return result
 
     async def close(self) -> None:
@@ -145,21 +149,25 @@ class UpstreamServer:
         of_one = "on one line" if self._upstream.url is None else "in one answer"
         too_long = f"{self.name} wrote more than {self._max_bytes()} bytes {of_one}: ask for less"
         if error.code == TOO_LONG:
-            return ToolFailed(too_long, code=TOO_LARGE)
+            return ToolFailed(too_long, code=RefusalCode.ANSWER_TOO_LARGE)
         # The SDK's own word for what comes from a URL; over pipes it would be the server's.
         is_unreadable_body = self._upstream.url is not None and error.code == PARSE_ERROR
         if error.code == UNREADABLE or is_unreadable_body:
             what = f"what {self.name} answered cannot be read"
-            return ToolFailed(f"{what}; whether it was carried out is not known", code=INVALID)
+            return ToolFailed(
+                f"{what}; whether it was carried out is not known", code=RefusalCode.ANSWER_INVALID
+            )
         if error.code == CONNECTION_CLOSED:
             self._break(client, end.why)
-            return ToolFailed(too_long, code=TOO_LARGE) if end.is_too_long else self._gone()
+            return (
+                ToolFailed(too_long, code=RefusalCode.ANSWER_TOO_LARGE) if end.is_too_long else self._gone()
+            )
         words = str(error)[:MAX_WORDS_CHARS]
-        return ToolFailed(f"{self.name} refused the call: {words}", code=REFUSED)
+        return ToolFailed(f"{self.name} refused the call: {words}", code=RefusalCode.UPSTREAM_REFUSED)
 
     def _gone(self) -> ToolFailed:
         what = f"{self.name} is gone in the middle of the call; whether it was carried out is not known"
-        return ToolFailed(f"{what}: {self._why_away}; {self._again()}", code=AWAY)
+        return ToolFailed(f"{what}: {self._why_away}; {self._again()}", code=RefusalCode.UPSTREAM_UNAVAILABLE)
 
     def _again(self) -> str:
         """Say when it is started again."""

@@ -11,6 +11,7 @@
     request_human_help.py  the tool of one that needs people
     delegate_subtask.py   the tool of one that gives a part away
     task_tools.py         which tools has whoever holds a task?
+    refusal_code.py       by which codes does a tool refuse?
     judged_get.py         which addresses may a model have asked?
     answer.py             how does a call become an answer, whatever goes wrong?
     server.py             how is the SDK's server told which tools there are?

@@ -21,11 +21,13 @@ from agent_health.client.registry_errors import (
     NotPermitted,
     RateLimited,
     RegistryError,
+    RegistryFailure,
     Unavailable,
     Unreachable,
 )
 from agent_health.errors import InvalidSetting
 from agent_health.expectation import invalid_setting
+from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import Reach, Told, Tool, ToolFailed
 
 MAX_NAME_CHARS: Final = 100
@@ -47,23 +49,38 @@ _log = logging.getLogger("agent_health.mcp")
 async def answer(tool: Tool, arguments: dict[str, Any], reach: Reach) -> CallToolResult:
     """Run a tool; whatever it raises becomes words."""
     try:
-        asked = tool.takes.model_validate_json(json.dumps(arguments))
-    except ValidationError as error:
-        return failure_in_words(str(invalid_setting(error, "arguments", model=tool.takes)))
-    except ValueError:
-        # Half a surrogate pair, a number without end.
-        return failure_in_words("arguments: expected plain JSON")
-    try:
-        told = await tool.run(asked, reach)
+        told = await tool.run(_asked(tool, arguments), reach)
+    except ToolFailed as error:
+        failed = error
+    except InvalidSetting as error:
+        failed = ToolFailed(str(error), code=RefusalCode.INVALID_ARGUMENT)
     except RegistryError as error:
-        remedy = next((words for kind, words in _REMEDIES if isinstance(error, kind)), "")
-        return failure_in_words(f"{error}: {remedy}" if remedy else str(error))
-    except (ToolFailed, InvalidSetting) as error:
-        return failure(error)
+        failed = _refused(error)
     except Exception:  # noqa: BLE001 - one call must not end the server for all that follow
         _log.exception("the tool %s failed", tool.name)
-        return failure_in_words("a fault of this server, which its log tells; asking again may help")
-    return _written(tool, told)
+        what = "a fault of this server, which its log tells; asking again may help"
+        failed = ToolFailed(what, code=RefusalCode.INTERNAL_ERROR)
+    else:
+        return _written(tool, told)
+    return failure(failed)
+
+
+def _asked(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
+    """Return what a tool takes; InvalidSetting if these arguments are none of its."""
+    try:
+        return tool.takes.model_validate_json(json.dumps(arguments))
+    except ValidationError as error:
+        raise invalid_setting(error, "arguments", model=tool.takes) from None
+    except ValueError:
+        # Half a surrogate pair, a number without end.
+        raise InvalidSetting("arguments", None, "plain JSON") from None
+
+
+def _refused(error: RegistryError) -> ToolFailed:
+    remedy = next((words for kind, words in _REMEDIES if isinstance(error, kind)), "")
+    is_away = isinstance(error, RegistryFailure | RateLimited)
+    code = RefusalCode.UNAVAILABLE if is_away else error.code or RefusalCode.REFUSED
+    return ToolFailed(f"{error}: {remedy}" if remedy else str(error), code=code)
 
 
 def _written(tool: Tool, told: Told) -> CallToolResult:
@@ -75,18 +92,19 @@ def _written(tool: Tool, told: Told) -> CallToolResult:
     )
 
 
-def failure(error: ToolFailed | InvalidSetting) -> CallToolResult:
-    """Return what is told of a tool that failed: in words, and by its code if it has one."""
-    code = error.code if isinstance(error, ToolFailed) else ""
-    content = {"error": code, "message": str(error)} if code else None
+def failure(error: ToolFailed) -> CallToolResult:
+    """Return what is told of a tool that failed: in words that begin with its code, and by that."""
     return CallToolResult(
-        content=[TextContent(type="text", text=str(error))], structured_content=content, is_error=True
+        content=[TextContent(type="text", text=str(error))],
+        structured_content={"error": str(error.code), "message": str(error)},
+        is_error=True,
     )
 
 
-def failure_in_words(text: str) -> CallToolResult:
-    """Return what is told of a tool that failed, where no program is to know why."""
-    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
+def busy(most: int) -> CallToolResult:
+    """Return what is told of a call beyond those that go on at once."""
+    what = f"{most} calls are under way: wait for one of them, then ask again"
+    return failure(ToolFailed(what, code=RefusalCode.BUSY))
 
 
 def listed(tool: Tool) -> ListedTool:

@@ -10,6 +10,7 @@ from agent_health.client.health import HealthCheck, fetch_health
 from agent_health.decision import Action
 from agent_health.document import HealthStatus
 from agent_health.mcp.judged_get import MAX_SECONDS
+from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import MAX_ANSWER_BYTES, Arguments, Reach, Told, Tool, ToolFailed
 from agent_health.observation import ResultClass
 
@@ -106,8 +107,9 @@ async def check_agent(asked: AgentToCheck, reach: Reach) -> Told:
     checked = await fetch_health(asked.url, get=reach.get, timeout_seconds=asked.timeout_seconds)
     if checked.card_result is checked.document_result is ResultClass.BLOCKED_ADDRESS:
         raise ToolFailed(
-            f"not asked: {checked.card_reason}. Only agents on the public internet are asked, and networks "
-            "that whoever runs this server has allowed (--allow-network)"
+            f"{checked.card_reason}. Only agents on the public internet are asked, and networks "
+            "that whoever runs this server has allowed (--allow-network)",
+            code=RefusalCode.NOT_ASKED,
         )
     return Told(content=_bounded(checked), text=_text(checked))
 

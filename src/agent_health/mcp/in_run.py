@@ -26,6 +26,7 @@ from agent_health.client.registry_errors import (
 from agent_health.client.registry_tasks import HeldRun, RegistryTasks
 from agent_health.errors import InvalidSetting
 from agent_health.lease_record import Token
+from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import Arguments, Reach, Told, Tool, ToolFailed, registry_of
 from agent_health.task import TaskStatus
 from agent_health.task_record import TASK_ID_PATTERN, IdempotencyKey, RunId, TaskWritten
@@ -34,11 +35,6 @@ TASK_VARIABLE: Final = "AGENT_HEALTH_TASK_ID"
 RUN_VARIABLE: Final = "AGENT_HEALTH_RUN_ID"
 TOKEN_VARIABLE: Final = "AGENT_HEALTH_FENCING_TOKEN"  # noqa: S105 - the name of it, not the token
 DERIVED_KEY_CHARS: Final = 40
-
-BUDGET_EXCEEDED: Final = "budget_exceeded"
-STALE_TOKEN: Final = "stale_token"  # noqa: S105 - the name of a code
-UNAVAILABLE: Final = "orchestrator_unavailable"
-LEASE_LOST: Final = "lease_lost"
 
 _NOT_SAID: Final = {"idempotency_key", "task_id", "run_id", "fencing_token"}
 
@@ -87,7 +83,7 @@ def run_of(asked: TaskArguments, reach: Reach) -> HeldRun:
     if isinstance(asked, ShownRun):
         return HeldRun(task_id=asked.task_id, run_id=asked.run_id, fencing_token=asked.fencing_token)
     if reach.run is None:
-        raise ToolFailed("this server is bound to no run")
+        raise ToolFailed("this server is bound to no run", code=RefusalCode.NOT_ALLOWED)
     return reach.run
 
 
@@ -134,25 +130,25 @@ def told(written: TaskWritten, text: str) -> Told:
 
 def refusal(error: RegistryError) -> ToolFailed:
     """Return what a registry's error means to whoever works at a task, and what it can do about it."""
-    if error.code == BUDGET_EXCEEDED:
+    if error.code == RefusalCode.BUDGET_EXCEEDED:
         what = (
             "nothing was carried out and nothing was spent. Do it for less, say so with report_progress "
             "(blockers), or give the task to people with request_human_help"
         )
-        return ToolFailed(f"{error}; {what}", code=BUDGET_EXCEEDED)
+        return ToolFailed(f"{error}; {what}", code=RefusalCode.BUDGET_EXCEEDED)
     if isinstance(error, Stale | Gone) or error.code == "not_holder":
         what = (
             "this task is not yours any more: it has ended, or somebody else has it. Stop working at it; "
             "nothing that you write counts"
         )
-        return ToolFailed(f"{what} ({error})", code=STALE_TOKEN)
+        return ToolFailed(f"{what} ({error})", code=RefusalCode.STALE_TOKEN)
     if isinstance(error, RegistryFailure | RateLimited):
         what = (
             "the registry cannot be reached now, so nothing is written. Wait a few seconds, then make the "
             "same call once more: it counts once"
         )
-        return ToolFailed(f"{what} ({error})", code=UNAVAILABLE)
+        return ToolFailed(f"{what} ({error})", code=RefusalCode.UNAVAILABLE)
     if isinstance(error, NotAuthorized | NotPermitted):
         what = "whoever runs this server must give it the key of the agent that holds the task"
-        return ToolFailed(f"{error}: {what}", code="not_allowed")
-    return ToolFailed(str(error), code=error.code)
+        return ToolFailed(f"{error}: {what}", code=RefusalCode.NOT_ALLOWED)
+    return ToolFailed(str(error), code=error.code or RefusalCode.REFUSED)

@@ -14,7 +14,7 @@ from mcp_types import (
     PaginatedRequestParams,
 )
 
-from agent_health.mcp.answer import MAX_NAME_CHARS, answer, failure_in_words, listed
+from agent_health.mcp.answer import MAX_NAME_CHARS, answer, busy, listed
 from agent_health.mcp.tool import Reach, Tool
 
 MAX_CALLS: Final = 16
@@ -61,7 +61,7 @@ class _Calls:
             message = f"no tool is called {asked.name[:MAX_NAME_CHARS]!r}; there are: {names}"
             raise MCPError(INVALID_PARAMS, message)
         if self._under_way >= MAX_CALLS:
-            return failure_in_words(f"{MAX_CALLS} calls are under way: wait for one of them, then ask again")
+            return busy(MAX_CALLS)
         self._under_way += 1
         try:
             return await answer(tool, asked.arguments or {}, self._reach)

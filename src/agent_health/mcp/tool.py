@@ -10,6 +10,7 @@ from agent_health.client.health import Get
 from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_tasks import HeldRun
 from agent_health.errors import AgentHealthError
+from agent_health.mcp.refusal_code import RefusalCode
 
 MAX_ANSWER_BYTES: Final = 65_536
 """Of what a tool answers, as JSON: a model pays for every line that it reads."""
@@ -24,11 +25,11 @@ class Arguments(BaseModel):
 class ToolFailed(AgentHealthError):
     """A tool could not do what it was asked for; the text says why, and what can be done about it.
 
-    `code` is what programs may compare, such as `budget_exceeded`; the text begins with it.
+    `code` is what programs may compare: a `RefusalCode`, or the registry's own; the text begins with it.
     """
 
-    def __init__(self, text: str, *, code: str = "") -> None:
-        super().__init__(f"{code}: {text}" if code else text)
+    def __init__(self, text: str, *, code: str) -> None:
+        super().__init__(f"{code}: {text}")
         self.code = code
 
 
@@ -78,5 +79,6 @@ class Tool:
 def registry_of(reach: Reach) -> RegistryClient:
     """Return the registry; ToolFailed where none is named, though then no tool that needs it is offered."""
     if reach.registry is None:
-        raise ToolFailed("no registry is named; whoever runs this server can name one (--registry URL)")
+        what = "no registry is named; whoever runs this server can name one (--registry URL)"
+        raise ToolFailed(what, code=RefusalCode.UNAVAILABLE)
     return reach.registry

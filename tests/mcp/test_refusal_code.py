@@ -1,0 +1,18 @@
+"""By which codes does a tool refuse, and where is it told?"""
+
+import re
+
+from tests.support.servers import REPOSITORY
+
+from agent_health.mcp.refusal_code import RefusalCode
+
+
+def test_every_code_stands_in_one_of_the_tables() -> None:
+    pages = "\n".join((REPOSITORY / "docs" / page).read_text() for page in ("mcp.md", "tool-proxy.md"))
+    tables = re.split(r"^\| code \|.*\n", pages, flags=re.MULTILINE)[1:]
+    told = {
+        code
+        for table in tables
+        for code in re.findall(r"^\| `(\w+)` ", table.partition("\n\n")[0], re.MULTILINE)
+    }
+    assert told == set(RefusalCode)
