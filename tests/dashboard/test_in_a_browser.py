@@ -195,6 +195,9 @@ def test_what_happens_is_seen_as_it_happens(context: BrowserContext, served: Sam
     fleet.goto("/")
     table.goto("/agents?q=research-2")
     agent.goto("/agents/research-2")
+    numbers = agent.locator("[data-part=history] details")
+    numbers.locator("summary").click()
+    agent.evaluate("document.activeElement.blur()")
     for page in (fleet, table, agent):
         expect(page.locator("#live")).to_have_text("live")
     keep_busy(served, "research-2")
@@ -211,6 +214,8 @@ def test_what_happens_is_seen_as_it_happens(context: BrowserContext, served: Sam
     assert line.locator("a").get_attribute("href") == "/agents/research-2"
     expect(table.locator('[data-agent="research-2"] [data-status]')).to_have_text("draining")
     expect(agent.locator(".banner")).to_contain_text("draining", timeout=PATIENCE_MS)
+    # What somebody has opened stays open, though the page around it is fetched anew.
+    expect(numbers.locator("table")).to_be_visible()
     expect(fleet.locator("#news")).to_contain_text("new event", timeout=PATIENCE_MS)
 
 

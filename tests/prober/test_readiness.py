@@ -59,7 +59,8 @@ async def test_the_document_of_an_agent_is_read_and_what_counts_of_it_kept() -> 
     seen = observation.document
     assert seen is not None
     assert (seen.status, seen.response_ratio, seen.sample_count) == (HealthStatus.DEGRADED, 0.6, 100)
-    assert (seen.latency_p99_ms, seen.max_age_s, seen.is_stale) == (250.5, 60, False)
+    assert (seen.error_ratio, seen.latency_p50_ms, seen.latency_p99_ms) == (0.4, 12, 250.5)
+    assert (seen.max_age_s, seen.is_stale) == (60, False)
     assert seen.timestamp == datetime.fromisoformat(body["timestamp"])
     assert seen.age_s is not None
     assert abs(seen.age_s) < 60

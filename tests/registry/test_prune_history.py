@@ -256,3 +256,28 @@ async def test_what_is_old_is_found_without_reading_what_is_not(api: RegistryApi
     assert [plan for plan in plans if plan.startswith("SCAN")] == []
     assert any("ix_tasks_status_status_since_s (status=? AND status_since_s<?)" in plan for plan in plans)
     assert any("ix_targets_gone_at_s (gone_at_s<?)" in plan for plan in plans)
+
+
+async def test_numbers_of_agents_that_left_go_once_nothing_of_them_would_be_shown(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prune_history, "CHUNK", 1)
+    for name in ("left-1", "left-2", "stays"):
+        await api.register(name)
+        for _ in range(2):
+            seen = {
+                "agent_id": name,
+                "observed_at": moment(clock.at_s).isoformat(),
+                "transport": {"result": "ok"},
+            }
+            body = {"observations": [seen]}
+            assert (await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)).status == 200
+            clock.advance(1_800)
+    for name in ("left-1", "left-2"):
+        assert (await api.ask("DELETE", f"/api/v1/agents/{name}")).status == 204
+    clock.advance(30 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await rows(api, "SELECT count(*) FROM agent_history") == [(3,)]
+    clock.advance(2 * DAY_SECONDS)
+    await tidy_up(api)
+    assert await rows(api, "SELECT agent_id FROM agent_history JOIN agents ON id = agent") == [("stays",)]

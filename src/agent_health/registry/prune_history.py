@@ -1,8 +1,9 @@
 """What is finished, and what is forgotten, while nobody asks?
 
 An import whose sender was killed goes on, as does one that somebody has confirmed. What probes found long
-ago is forgotten: sums, changes, lists that are over, targets that left; and tasks that were finished long
-ago. Everything in transactions of bounded size, and in as many server processes as there are.
+ago is forgotten: sums, changes, lists that are over, targets that left, numbers of agents that did; and
+tasks that were finished long ago. Everything in transactions of bounded size, and in as many server
+processes as there are.
 """
 
 import asyncio
@@ -10,11 +11,20 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from agent_health.agent_history import DAYS_KEPT
 from agent_health.directory_record import ImportState
 from agent_health.errors import StoreUnavailable
+from agent_health.lifecycle import Status
 from agent_health.opt_out_proof import TOKEN_GOOD_SECONDS
 from agent_health.registry.replace_listing import finish_one
-from agent_health.storage import directories, finished_tasks, opt_outs, result_history, targets
+from agent_health.storage import (
+    agent_histories,
+    directories,
+    finished_tasks,
+    opt_outs,
+    result_history,
+    targets,
+)
 from agent_health.storage.database import Database, Transaction
 from agent_health.task import FINISHED
 
@@ -29,7 +39,9 @@ KEEP_CHANGES_DAYS = 400
 KEEP_CHANGES = 100
 """Of one target, the latest."""
 KEEP_LEFT_DAYS = 90
-"""Targets that no directory lists any more; of their records as agents nothing is forgotten."""
+"""Targets that no directory lists any more; their records as agents stay."""
+KEEP_NUMBERS_DAYS = DAYS_KEPT + 1
+"""Those over time of agents that are off the list: by then nothing of them would be shown."""
 KEEP_TASKS_DAYS = 90
 """Those that are finished, unless the server's settings say otherwise."""
 KEEP_IMPORTS_DAYS = 30
@@ -96,6 +108,7 @@ async def prune_history(database: Database, keep_tasks_days: float = KEEP_TASKS_
     await _repeated(database, _forget_sums)
     await _repeated(database, _forget_changes)
     await _repeated(database, _forget_left)
+    await _repeated(database, _forget_numbers)
     await database.write(_forget_unfinished)
     after: int | None = 0
     while after is not None:
@@ -127,6 +140,11 @@ def _forget_changes(transaction: Transaction) -> bool:
 
 def _forget_left(transaction: Transaction) -> bool:
     return targets.forget_left(transaction, transaction.now_s - KEEP_LEFT_DAYS * DAY_SECONDS, CHUNK)
+
+
+def _forget_numbers(transaction: Transaction) -> bool:
+    before_s = transaction.now_s - KEEP_NUMBERS_DAYS * DAY_SECONDS
+    return agent_histories.forget(transaction, Status.DEREGISTERED, before_s, CHUNK)
 
 
 def _forget_unfinished(transaction: Transaction) -> None:

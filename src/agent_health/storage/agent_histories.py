@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from pydantic_core import to_json
-from sqlalchemy import select, text
+from sqlalchemy import delete, select, text
 
 from agent_health.agent_history import KeptHistory
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import agent_history
+from agent_health.storage.tables import agent_history, agents
 
 _STORE_TAIL = "ON CONFLICT (agent) DO UPDATE SET half_hours = excluded.half_hours, days = excluded.days"
 _STORE_SQLITE = text(f"""
@@ -36,3 +36,17 @@ def store(transaction: Transaction, kept: Mapping[int, KeptHistory]) -> None:
     rows = [(number, history.half_hours, history.days) for number, history in sorted(kept.items())]
     statement = _STORE_POSTGRESQL if transaction.is_postgresql else _STORE_SQLITE
     transaction.connection.execute(statement, {"rows": to_json(rows).decode()})
+
+
+def forget(transaction: Transaction, status: str, before_s: float, limit: int) -> bool:
+    """Forget those of agents that have a status since before a time, so many; whether there may be more."""
+    wanted = (
+        select(agent_history.c.agent)
+        .join(agents, agents.c.id == agent_history.c.agent)
+        .where(agents.c.status == status, agents.c.status_since_s < before_s)
+        .limit(limit)
+    )
+    old = transaction.connection.scalars(wanted).all()
+    if old:
+        transaction.connection.execute(delete(agent_history).where(agent_history.c.agent.in_(old)))
+    return len(old) == limit
