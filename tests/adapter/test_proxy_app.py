@@ -1,20 +1,15 @@
 """How does a message reach the tool proxy over HTTP, and its answer go back? A real socket."""
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType
 
 import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, Implementation
-from starlette.types import Message
-from tests.adapter.test_proxy_answers import Echo
+from mcp_types import INVALID_PARAMS
 from tests.support.tool_proxies import connected
 
 from agent_health.adapter.held_work import HeldWork
-from agent_health.adapter.proxy_answers import ProxyAnswers
-from agent_health.adapter.proxy_app import ProxyApp
 from agent_health.adapter.tool_proxy import OpenProxy, open_tool_proxy
 from agent_health.client import RegistryClient
 from agent_health.client.registry_tasks import HeldRun
@@ -80,27 +75,6 @@ async def test_a_header_that_says_two_things_says_neither(proxy: OpenProxy) -> N
     ]
     async with httpx2.AsyncClient(timeout=30, trust_env=False) as http:
         assert (await http.post(proxy.url, content=LIST, headers=fields)).status_code == 403
-
-
-async def test_a_message_that_breaks_off_is_not_carried_out() -> None:
-    app = ProxyApp(ProxyAnswers(Echo(), Implementation(name="tools", version="1"), ""), ["localhost"])
-    coming: list[Message] = [
-        {"type": "http.request", "body": LIST, "more_body": True},
-        {"type": "http.disconnect"},
-    ]
-    said: list[Message] = []
-
-    async def receive() -> Message:
-        return coming.pop(0)
-
-    async def send(message: Message) -> None:
-        said.append(message)
-
-    headers = {"host": "localhost", "content-type": "application/json", "accept": "*/*"}
-    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await app({"type": "http", "headers": raw}, receive, send)
-    assert said[0]["status"] == 400
-    assert json.loads(said[1]["body"]) == {"error": "the message has no end"}
 
 
 async def post(

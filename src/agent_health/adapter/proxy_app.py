@@ -1,7 +1,7 @@
 """How does a message reach the tool proxy over HTTP, and its answer go back? (MCP, streamable HTTP)
 
-Behind the guard, which has asked for the token. A message comes in one POST, and its answer is one JSON
-object: there are no sessions, and no streams.
+Behind the guard, which has asked for the token and read the message. That comes in one POST, and its answer
+is one JSON object: there are no sessions, and no streams.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +11,6 @@ from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from agent_health.adapter.proxy_answers import ProxyAnswers, Reply
-from agent_health.mcp.guard import MAX_BODY_BYTES
 
 JSON: Final = "application/json"
 _TAKES_JSON: Final = frozenset({JSON, "application/*", "*/*"})
@@ -29,8 +28,8 @@ class ProxyApp:
         headers = _headers_of(scope)
         reply = self._refusal(headers)
         if reply is None:
-            body = await _body_of(receive)
-            reply = body if isinstance(body, Reply) else await self._answers.reply(body, headers)
+            whole = await receive()
+            reply = await self._answers.reply(whole["body"], headers)
         fields = [(b"content-length", b"%d" % len(reply.body))]
         if reply.body:
             fields.append((b"content-type", JSON.encode()))
@@ -63,20 +62,6 @@ def _headers_of(scope: Scope) -> dict[str, str]:
     for name, value in scope["headers"]:
         found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
     return {name: ", ".join(values) for name, values in found.items()}
-
-
-async def _body_of(receive: Receive) -> bytes | Reply:
-    """Return the whole body, or the refusal of one that is too long, or has no end."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return _refused(400, "the message has no end")
-        body += message.get("body", b"")
-        if len(body) > MAX_BODY_BYTES:
-            return _refused(413, f"a message has at most {MAX_BODY_BYTES} bytes")
-        if not message.get("more_body", False):
-            return bytes(body)
 
 
 def _refused(status: int, text: str) -> Reply:
