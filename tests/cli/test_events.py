@@ -112,13 +112,16 @@ def read_lines(process: "subprocess.Popen[str]", number: int) -> list[str]:
     return [process.stdout.readline() for _ in range(number)]
 
 
-def test_events_are_shown_as_they_happen_until_ctrl_c(registry: RegistryServer, capsys: Captured) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_events_are_shown_as_they_happen_until_it_is_asked_to_end(
+    registry: RegistryServer, capsys: Captured, number: int
+) -> None:
     register(capsys, "a")
     with tailing("--after", "0", "--type", "agent.lifecycle") as process:
         (first,) = read_lines(process, 1)
         register(capsys, "b")
         (second,) = read_lines(process, 1)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert process.wait(20) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""

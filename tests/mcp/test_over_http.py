@@ -87,12 +87,15 @@ async def test_what_is_no_call_is_told_so_without_a_trace(server: HttpServer) ->
     assert "Traceback" not in response.text
 
 
-def test_sigterm_ends_it_and_it_never_told_a_key(registry: RegistryServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_it_never_told_a_key(
+    registry: RegistryServer, tmp_path: Path, number: int
+) -> None:
     token = tmp_path / "token"
     token.write_text("t" * 30 + "\n")
     options = ["--token-file", str(token)]
     with http_server(options, settings(registry.url, ADMIN_KEY)) as server:
-        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(number)
         output, errors = server.process.communicate(timeout=30)
         assert server.process.returncode == 0
     assert output == ""

@@ -1,20 +1,34 @@
 """How is it served to the program that started it? One real process, driven by the SDK's own client."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, serving
 from tests.support.mcp_process import COMMAND, by_stdio, settings
 from tests.support.mcp_tools import text_of
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_tools import holding
 
 from agent_health.client import RegistryClient
 from agent_health.mcp.tools import TOOLS
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    },
+}
 
 
 async def test_a_client_that_starts_it_calls_each_tool(registry: RegistryServer, tmp_path: Path) -> None:
@@ -62,19 +76,9 @@ async def test_a_process_under_a_lease_writes_in_the_name_of_its_run(
 
 
 def test_nothing_but_the_protocol_is_written_and_the_end_of_its_input_ends_it() -> None:
-    asked = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "t", "version": "1"},
-        },
-    }
     ended = subprocess.run(
         [sys.executable, *COMMAND],
-        input="what is this?\n" + json.dumps(asked) + "\n",
+        input="what is this?\n" + json.dumps(INITIALIZE) + "\n",
         capture_output=True,
         text=True,
         timeout=60,
@@ -90,3 +94,26 @@ def test_nothing_but_the_protocol_is_written_and_the_end_of_its_input_ends_it() 
     assert first == "agent-health mcp: tools: check_agent"
     assert second.startswith("agent-health mcp: no registry is named (--registry URL, or $AGENT_HEALTH_REG")
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_at_once_though_its_input_is_open(number: int) -> None:
+    with subprocess.Popen(
+        [sys.executable, *COMMAND],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(INITIALIZE) + "\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["id"] == 1
+            process.send_signal(number)
+            assert process.wait(PATIENCE_SECONDS) == -number
+            assert process.stdout.read() == ""
+        finally:
+            process.kill()

@@ -1,7 +1,9 @@
 """What has happened, and what is happening? Asked on the command line."""
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,7 +115,7 @@ def tail_events(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Show events as they happen, until Ctrl-C; a connection that breaks is taken up where it was.
+    """Show events as they happen, until Ctrl-C or SIGTERM; a connection that breaks is taken up where it was.
 
     \b
     Examples:
@@ -123,12 +125,14 @@ def tail_events(
 
     \b
     Exit codes:
-      0 ended by Ctrl-C   1 refused by the registry, or the key is not good any more
+      0 ended by Ctrl-C or SIGTERM   1 refused by the registry, or the key is not good any more
       2 no usable answer for an hour, or at the beginning for 10 s   3 wrong usage
 
     \b
     --json prints one event per line, as the registry sends it.
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from asyncio import CancelledError  # noqa: PLC0415 - `--help` need not load it
+
     wanted = _wanted(types, agent)
     try:
         ask(
@@ -137,15 +141,20 @@ def tail_events(
             key_file=key_file,
             allow_plain_http=allow_plain_http,
         )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, CancelledError):
         return
 
 
 async def _follow(
     client: "RegistryClient", after: int | None, wanted: dict[str, Any], *, as_json: bool
 ) -> None:
-    from contextlib import aclosing  # noqa: PLC0415 - asyncio is loaded by now, and not before
+    import asyncio  # noqa: PLC0415 - it is loaded by now, and not before
+    from contextlib import aclosing  # noqa: PLC0415 - as above
 
+    watching = asyncio.current_task()
+    if watching is not None and threading.current_thread() is threading.main_thread():
+        # As Ctrl-C does: between two lines, and never within one.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, watching.cancel)
     async with aclosing(client.events.stream(after=after, **wanted)) as following:
         async for event in following:
             if as_json:

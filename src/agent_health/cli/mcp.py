@@ -89,8 +89,9 @@ def mcp(
 
     A model may have read anything, so check_agent asks public addresses alone, and networks that you allow.
 
-    By stdio, standard output is the protocol's alone. Over http nothing is answered without the token, which
-    is shown once if it was made here.
+    By stdio, standard output is the protocol's alone, and a signal ends it at once. Over http nothing is
+    answered without the token, which is shown once if it was made here; what was asked is answered before
+    SIGTERM or Ctrl-C end it.
 
     \b
     Examples:
