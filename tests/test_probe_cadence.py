@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from agent_health.clock_ahead import MAX_AHEAD_SECONDS
 from agent_health.errors import InvalidSetting
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_cadence import (
@@ -20,6 +21,7 @@ from agent_health.probe_cadence import (
     MissedTicks,
     after_probe,
     backs_off,
+    believed,
     missed_ticks,
     next_probe_at_s,
     wants_card,
@@ -267,8 +269,9 @@ def test_who_is_backed_off_is_who_is_looked_at_less_often_than_in_every_interval
         )
         return
     # Not each wait is longer, but there are ticks that it is not asked at.
-    missed = missed_ticks(subject_id, memory, cadence, now_s, now_s + 100 * cadence.interval_s)
-    assert missed.count < 99
+    until_s, calm = now_s + 100 * cadence.interval_s, ProbeMemory(probed_at_s=now_s)
+    missed = missed_ticks(subject_id, memory, cadence, now_s, until_s)
+    assert missed.count < missed_ticks(subject_id, calm, cadence, now_s, until_s).count
 
 
 def test_no_back_off_is_longer_than_it_may_be() -> None:
@@ -658,3 +661,39 @@ def test_a_cadence_that_makes_no_sense_is_refused_by_the_name_of_its_setting(
 def test_a_back_off_shorter_than_the_interval_is_refused() -> None:
     with pytest.raises(InvalidSetting, match="at least interval_seconds, 300"):
         Cadence(max_backoff_s=299)
+
+
+# ── a clock that was set back ──
+
+
+@given(IDS, MEMORIES, CADENCES, TIMES, st.floats(0, 400 * DAY_S))
+def test_whoever_was_probed_in_a_future_that_is_over_is_due_as_if_it_had_not_been(
+    subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float, back_s: float
+) -> None:
+    now_s -= back_s
+    known = believed(memory, now_s)
+    assert believed(known, now_s) == known
+    assert known.probed_at_s is None or known.probed_at_s <= now_s + MAX_AHEAD_SECONDS
+    latest_s = now_s + max(cadence.interval_s * (1 << cadence.max_doublings), MAX_RETRY_AFTER_S)
+    is_known_to_stay_away = known.is_unwelcome and known.robots_read_at_s is not None
+    if known.probed_at_s is None and not is_known_to_stay_away:
+        due_s = next_probe_at_s(subject_id, known, cadence, now_s)
+        assert due_s <= latest_s + cadence.interval_s * (1 << cadence.max_doublings) + MAX_AHEAD_SECONDS
+
+
+@given(MEMORIES, TIMES)
+def test_what_does_not_lie_ahead_is_believed(memory: ProbeMemory, now_s: float) -> None:
+    moments = [at_s for at_s in (memory.probed_at_s, memory.not_before_s) if at_s is not None]
+    if max(moments, default=now_s) <= now_s:
+        assert believed(memory, now_s) is memory
+
+
+def test_what_a_peer_asked_for_is_kept_from_now_on_after_the_clock_was_set_back() -> None:
+    ahead_s = START_S + 2 * DAY_S
+    asked = ProbeMemory(probed_at_s=ahead_s, not_before_s=ahead_s + 3600, confirm_at_s=ahead_s + 30)
+    assert believed(asked, START_S) == ProbeMemory(not_before_s=START_S + 3600)
+    over = asked.model_copy(update={"not_before_s": ahead_s - 1})
+    assert believed(over, START_S) == ProbeMemory()
+    alone = ProbeMemory(not_before_s=ahead_s)
+    assert believed(alone, START_S) == ProbeMemory()
+    assert believed(alone, ahead_s - DAY_S) is alone

@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 
+from agent_health.clock_ahead import MAX_AHEAD_SECONDS
 from agent_health.document import HealthDocument, HealthStatus, Trend
 from agent_health.health_status import MINIMUM_SAMPLES
 from agent_health.observation import ResultClass
@@ -22,8 +23,6 @@ STALE_AFTER_SECONDS = 900
 """A document up to this age is fresh, whatever its max-age: three polling intervals."""
 MAX_COUNTED_MAX_AGE_SECONDS = 3600
 """A longer max-age counts as this much: nobody stays fresh by declaring so."""
-MAX_AHEAD_SECONDS = 300
-"""How far a timestamp may lie in the future: clocks differ."""
 
 
 class Action(StrEnum):

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_health.agent_history import OpenSlot, gathered, half_hour_of
-from agent_health.decision import MAX_AHEAD_SECONDS, stale_after_seconds
+from agent_health.clock_ahead import lies_ahead
+from agent_health.decision import stale_after_seconds
 from agent_health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
 from agent_health.observation import DocumentSeen, LayerResult, Observation
 
@@ -112,8 +113,7 @@ def fold(observed: Observed | None, observation: Observation, received_at_s: flo
     """
     observed = observed or Observed()
     claimed_s = observation.observed_at.timestamp()
-    is_late = observed.last_observed_at_s is not None and claimed_s <= observed.last_observed_at_s
-    if is_late or claimed_s - received_at_s > MAX_AHEAD_SECONDS:
+    if is_late(claimed_s, observed.last_observed_at_s, received_at_s) or lies_ahead(claimed_s, received_at_s):
         return observed
     at_s = min(claimed_s, received_at_s)
     life = _life(observed, observation, at_s)
@@ -128,6 +128,14 @@ def fold(observed: Observed | None, observation: Observation, received_at_s: flo
             **_document(observed, observation, at_s),
         }
     )
+
+
+def is_late(claimed_s: float, last_s: float | None, now_s: float) -> bool:
+    """Whether an observation is not later than the last one that counted, None for none.
+
+    A last one that lies ahead of us was taken in before our clock was set back: nothing is late beside it.
+    """
+    return last_s is not None and claimed_s <= last_s and not lies_ahead(last_s, now_s)
 
 
 def health_of(observed: Observed | None, now_s: float) -> tuple[HealthStatus, float | None]:

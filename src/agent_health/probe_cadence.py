@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import floor, inf
 from typing import Final
 
+from agent_health.clock_ahead import lies_ahead
 from agent_health.errors import InvalidSetting
 from agent_health.observation import ANSWERED, LayerResult, Observation, ResultClass
 from agent_health.probe_memory import MAX_IN_ROW, ProbeMemory
@@ -94,6 +95,24 @@ def next_probe_at_s(
     if recheck_at_s is not None and recheck_at_s > last_s:
         due_s = min(due_s, max(recheck_at_s, last_s + cadence.recheck_every_s, asked_s, now_s))
     return due_s
+
+
+def believed(memory: ProbeMemory, now_s: float) -> ProbeMemory:
+    """Return what is remembered without times that lie in a future of which no clock can tell.
+
+    They were written before a clock was set back. Who was probed then counts as not probed since; how long it
+    asked us to stay away still counts, from now on.
+    """
+    probed_at_s, not_before_s = memory.probed_at_s, memory.not_before_s
+    if probed_at_s is not None and lies_ahead(probed_at_s, now_s):
+        if not_before_s is not None:
+            wait_s = min(not_before_s - probed_at_s, MAX_RETRY_AFTER_S)
+            not_before_s = now_s + wait_s if wait_s > 0 else None
+        forgotten = {"probed_at_s": None, "confirm_at_s": None, "robots_read_at_s": None}
+        return memory.model_copy(update={**forgotten, "not_before_s": not_before_s})
+    if not_before_s is not None and lies_ahead(not_before_s, now_s + MAX_RETRY_AFTER_S):
+        return memory.model_copy(update={"not_before_s": None})
+    return memory
 
 
 def after_probe(

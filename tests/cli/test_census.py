@@ -4,6 +4,8 @@ import asyncio
 import csv
 import io
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,50 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
         7,
         ["gated", "http_error", "http_error", "not_an_agent", "ok", "refused"],
     ]
+
+
+async def test_what_was_counted_before_the_clock_was_set_back_keeps_nobody_from_being_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path) as servers:
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        first = json.loads(capsys.readouterr().out)
+        set_back("agents.db", 2 * 86_400.0)
+        asked = len(servers["bare"].heads)
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        shown = capsys.readouterr()
+        assert len(servers["bare"].heads) > asked
+    counted = json.loads(shown.out)
+    assert "the last run lies in the future: the clock was set back" in shown.err
+    assert "6 of 6 probed" in shown.err
+    assert counted["groups"] == first["groups"]
+    # The layers are those of the pass that was made now.
+    assert counted["until"] < counted["runs"][-1]["began_at"]
+    assert counted["layers"][0]["count"] == first["layers"][0]["count"]
+    assert await census("agents.db") == 0
+    assert "The last run lies in the future: the clock was set back since." in capsys.readouterr().out
+
+
+async def test_a_pass_that_asked_nobody_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "none.txt").write_text("https://agent.example\n")
+    (tmp_path / "none.yml").write_text(
+        "{name: none, contact: 'mailto:me@agent.example', directories: [{file: none.txt}],"
+        " opt_out: {hosts: [agent.example]}}"
+    )
+    assert await census("none.yml", "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == []
+
+
+def set_back(file: str, by_s: float) -> None:
+    """Let all that a crawl has left look as if the clock had been ahead by so much."""
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute(
+            "UPDATE census_runs SET began_at_s = began_at_s + ?1, ended_at_s = ended_at_s + ?1", [by_s]
+        )
+        database.execute("UPDATE probed SET observed_at_s = observed_at_s + ?", [by_s])
+        for name in ("probed_at_s", "robots_read_at_s", "card_read_at_s"):
+            changed = f"json_replace(memory, '$.{name}', memory ->> '{name}' + ?)"
+            database.execute(f"UPDATE probed SET memory = {changed}", [by_s])  # noqa: S608 - our own names
 
 
 async def test_a_definition_is_counted_as_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

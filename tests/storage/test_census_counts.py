@@ -112,15 +112,15 @@ async def test_a_pass_is_open_until_it_has_ended_and_keeps_how_it_ended(
     run = await counted.write(lambda transaction: census_counts.begin_run(transaction, "run-1", "census"))
     assert (run.began_at_s, run.ended_at_s, run.counts) == (clock.now_s(), None, {})
     since_s = clock.now_s()
-    assert await counted.read(lambda tx: census_counts.open_run(tx, "census", since_s)) == run
-    assert await counted.read(lambda tx: census_counts.open_run(tx, "other", since_s)) is None
-    assert await counted.read(lambda tx: census_counts.open_run(tx, "census", since_s + 1)) is None
+    assert await counted.read(lambda tx: census_counts.runs(tx, "census", 10)) == [run]
+    assert await counted.read(lambda tx: census_counts.runs(tx, "other", 10)) == []
     clock.advance(30)
     await counted.write(lambda transaction: census_counts.end_run(transaction, "run-1"))
     clock.advance(30)
     # Ended twice, it has ended the first time.
     await counted.write(lambda transaction: census_counts.end_run(transaction, "run-1"))
-    assert await counted.read(lambda tx: census_counts.open_run(tx, "census", since_s)) is None
+    # What has ended is not dropped.
+    await counted.write(lambda transaction: census_counts.drop_run(transaction, "run-1"))
     (ended,) = await counted.read(lambda tx: census_counts.runs(tx, "census", 10))
     assert ended.ended_at_s == since_s + 30
     assert ended.counts == {"ok": 2, "refused": 1, "gated": 1, None: 1}
@@ -167,6 +167,12 @@ async def test_of_a_pass_of_an_earlier_version_no_sums_are_known(database: Datab
     for _ in range(2):
         assert await database.read(partial(census_counts.run_sums, run_id="old")) is None
         await database.write(partial(census_counts.end_run, run_id="old"))
+
+
+async def test_a_pass_that_asked_nobody_can_be_dropped(database: Database) -> None:
+    await database.write(lambda transaction: census_counts.begin_run(transaction, "run-1", "census"))
+    await database.write(lambda transaction: census_counts.drop_run(transaction, "run-1"))
+    assert await database.read(lambda tx: census_counts.runs(tx, "census", 10)) == []
 
 
 async def test_the_latest_passes_come_first(database: Database, clock: WoundClock) -> None:

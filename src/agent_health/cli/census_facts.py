@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from agent_health.census_record import CensusRun
 from agent_health.client import RegistryClient
+from agent_health.clock_ahead import last_not_ahead
 from agent_health.dashboard.census_facts import (
     census_of,
     ended_of,
@@ -27,7 +28,8 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
     known = await client.census.counts(name=name)
     if name is None and known.runs:
         name = known.runs[0].name
-    counts = known if not known.runs else await client.census.counts(run=known.runs[0].run_id, name=name)
+    last = last_not_ahead(known.runs, lambda run: run.began_at.timestamp(), known.made_at.timestamp())
+    counts = known if last is None else await client.census.counts(run=last.run_id, name=name)
     since_s, until_s = counts.since.timestamp(), counts.until.timestamp()
     if not known.runs:
         since_s = hour_of(since_s) * SECONDS_PER_HOUR

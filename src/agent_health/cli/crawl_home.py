@@ -27,6 +27,7 @@ from agent_health.cli.directory_import import TakesLists
 from agent_health.cli.local_registry import LocalDirectories, LocalRegistry, LocalTargets
 from agent_health.cli.server_database import sqlite_file
 from agent_health.client import RegistryClient
+from agent_health.clock_ahead import last_not_ahead, lies_ahead
 from agent_health.errors import AgentHealthError, InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.jobs import Deed
@@ -51,6 +52,8 @@ DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 REPORT_SECONDS: Final = 3600.0
 RESUMED_SECONDS: Final = 86_400.0
 """A pass that was broken off longer ago is not gone on with: what it saw is old."""
+MAX_RUNS: Final = 100
+"""Passes among which the last one is looked for that does not lie ahead of now."""
 MAX_LEFT_BEHIND: Final = 1_024
 """Workers that a crawl which was killed may have left."""
 
@@ -65,6 +68,8 @@ class Run:
     since_s: float
     """When it began, in seconds since the epoch: who was probed since then is done."""
     is_resumed: bool
+    is_set_back: bool
+    """Whether a pass before it lies ahead of now: the clock was set back since."""
 
 
 class Home(Protocol):
@@ -88,6 +93,10 @@ class Home(Protocol):
 
     async def end_run(self, run: Run) -> None:
         """Note that all targets were probed."""
+        ...
+
+    async def drop_run(self, run: Run) -> None:
+        """Note that nobody was asked in it."""
         ...
 
     async def unprobed(self, since_s: float) -> int:
@@ -133,11 +142,23 @@ class LocalHome:
         """Begin a pass over all targets, or go on with one that was broken off. StoreUnavailable."""
 
         def deed(transaction: Transaction) -> Run:
-            resumed = census_counts.open_run(transaction, name, transaction.now_s - RESUMED_SECONDS)
-            run = resumed or census_counts.begin_run(transaction, uuid4().hex, name)
-            return Run(run_id=run.run_id, name=name, since_s=run.began_at_s, is_resumed=resumed is not None)
+            now_s, known = transaction.now_s, census_counts.runs(transaction, name, MAX_RUNS)
+            is_set_back = bool(known) and lies_ahead(known[0].began_at_s, now_s)
+            last = last_not_ahead(known, lambda run: run.began_at_s, now_s)
+            if last is not None and _may_go_on(last.began_at_s, last.ended_at_s, now_s):
+                run, is_resumed = last, True
+            else:
+                run, is_resumed = census_counts.begin_run(transaction, uuid4().hex, name), False
+            since_s = run.began_at_s
+            return Run(
+                run_id=run.run_id, name=name, since_s=since_s, is_resumed=is_resumed, is_set_back=is_set_back
+            )
 
         return await self.database.write(deed)
+
+    async def drop_run(self, run: Run) -> None:
+        """Forget that it began. StoreUnavailable."""
+        await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
 
     async def end_run(self, run: Run) -> None:
         """Note that all targets were probed. StoreUnavailable."""
@@ -210,12 +231,19 @@ class RegistryHome:
     async def begin_run(self, name: str) -> Run:
         """Begin a pass over all targets, or go on with one: others may be at work on it. RegistryError."""
         counts = await self._client.census.counts(name=name)
-        last = counts.runs[0] if counts.runs else None
-        if last is not None and last.ended_at is None:
-            is_old = (counts.made_at - last.began_at).total_seconds() > RESUMED_SECONDS
-            if not is_old:
-                return _run(last, is_resumed=True)
-        return _run(await self._client.census.begin_run(uuid4().hex, name), is_resumed=False)
+        now_s, known = counts.made_at.timestamp(), counts.runs
+        is_set_back = bool(known) and lies_ahead(known[0].began_at.timestamp(), now_s)
+        last = last_not_ahead(known, lambda run: run.began_at.timestamp(), now_s)
+        if last is not None:
+            ended_at_s = None if last.ended_at is None else last.ended_at.timestamp()
+            if _may_go_on(last.began_at.timestamp(), ended_at_s, now_s):
+                return _run(last, is_resumed=True, is_set_back=is_set_back)
+        begun = await self._client.census.begin_run(uuid4().hex, name)
+        return _run(begun, is_resumed=False, is_set_back=is_set_back)
+
+    async def drop_run(self, run: Run) -> None:
+        """Note that it is over: others may have asked everybody meanwhile. RegistryError."""
+        await self.end_run(run)
 
     async def end_run(self, run: Run) -> None:
         """Note that all targets were probed. RegistryError."""
@@ -242,9 +270,16 @@ class RegistryHome:
             await write_report(taken, self._client.targets, directory)
 
 
-def _run(run: CensusRun, *, is_resumed: bool) -> Run:
+def _may_go_on(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:
+    """Whether a pass was broken off, and not too long ago; one that lies ahead of now is of another clock."""
+    return ended_at_s is None and now_s - began_at_s <= RESUMED_SECONDS and not lies_ahead(began_at_s, now_s)
+
+
+def _run(run: CensusRun, *, is_resumed: bool, is_set_back: bool) -> Run:
     since_s = run.began_at.timestamp()
-    return Run(run_id=run.run_id, name=run.name, since_s=since_s, is_resumed=is_resumed)
+    return Run(
+        run_id=run.run_id, name=run.name, since_s=since_s, is_resumed=is_resumed, is_set_back=is_set_back
+    )
 
 
 @asynccontextmanager

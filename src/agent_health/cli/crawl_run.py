@@ -38,6 +38,9 @@ CLOSED_NETWORKS: Final = (
     "nothing was sent to addresses of networks that nobody allowed: --allow-network of a census, "
     "or networks.allow of a definition, names those that are yours"
 )
+SET_BACK: Final = (
+    "the last run lies in the future: the clock was set back; who was asked then is asked again now"
+)
 UNANSWERED: Final = (
     "of names stayed unanswered: no name server did its work; in a definition, limits.concurrency asks fewer "
     "at once, and resolver.servers others"
@@ -81,12 +84,15 @@ class Crawl:
     async def once(self, *, processes: int) -> Crawled:
         """Probe every target once, or those that are left of a pass that was broken off. AgentHealthError."""
         run = await self._home.begin_run(self._definition.name)
+        if run.is_set_back:
+            self._progress.say(SET_BACK)
         if run.is_resumed:
             began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.since_s))
             self._progress.say(f"going on with the pass that began at {began}")
         crawled = await self._run(processes, run.since_s)
         if crawled.is_done and (crawled.probed or not crawled.failed):
-            await self._home.end_run(run)
+            is_of_somebody = crawled.probed > 0 or run.is_resumed
+            await (self._home.end_run(run) if is_of_somebody else self._home.drop_run(run))
             if not self._home.is_shared:
                 told = "by what each one lives, or why it does not"
                 self._progress.say(f"{told}: agent-health targets list {self._home.option}")

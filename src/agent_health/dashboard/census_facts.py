@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from agent_health.card_interfaces import GENERATIONS, major_minor
+from agent_health.clock_ahead import last_not_ahead
 from agent_health.document import HealthStatus
 from agent_health.observation import ANSWERED, ResultClass
 from agent_health.prober.census import (
@@ -40,9 +41,10 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
         latest = census_counts.runs(transaction, None, 1)
         name = latest[0].name if latest else ""
     runs = census_counts.runs(transaction, name, MAX_RUNS)
-    if runs:
-        since_s, until_s = runs[0].began_at_s, runs[0].ended_at_s or now_s
-        sums = census_counts.run_sums(transaction, runs[0].run_id) or []
+    last = last_not_ahead(runs, lambda run: run.began_at_s, now_s)
+    if last is not None:
+        since_s, until_s = last.began_at_s, last.ended_at_s or now_s
+        sums = census_counts.run_sums(transaction, last.run_id) or []
     else:
         hour, until_s = hour_of(now_s - WATCHED_SECONDS), now_s
         since_s = hour * SECONDS_PER_HOUR

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from agent_health.clock_ahead import lies_ahead
 from agent_health.observation import ResultClass
 from agent_health.prober.census import Census, Group, Groups, NamedCount, NamedGroups, Run, ratio
 
 MAX_SHOWN: Final = 50
 """Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
 NOT_KNOWN: Final = "-"
+AHEAD: Final = "The last run lies in the future: the clock was set back since."
 
 GROUP_WORDS: Final = {
     Group.ALIVE: "alive",
@@ -218,6 +220,7 @@ def _runs(census: Census) -> Table:
     return Table(
         key="runs",
         title="From run to run",
+        note=AHEAD if any(_is_ahead(run, census) for run in census.runs) else "",
         heads=("began", "targets", *GROUP_WORDS.values(), "alive of measured", "change"),
         rows=tuple(
             (
@@ -230,6 +233,10 @@ def _runs(census: Census) -> Table:
             for run in census.runs[-MAX_SHOWN:]
         ),
     )
+
+
+def _is_ahead(run: Run, census: Census) -> bool:
+    return lies_ahead(run.began_at.timestamp(), census.made_at.timestamp())
 
 
 def _change(run: Run) -> str:

@@ -12,7 +12,7 @@ from itertools import islice
 from math import inf
 from typing import Final, Protocol
 
-from agent_health.probe_cadence import Cadence
+from agent_health.probe_cadence import Cadence, believed
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober import unmeasured
 from agent_health.prober.clock import Clock
@@ -206,7 +206,9 @@ class Dispatch:
             wall_s = self._clock.wall_s()
             for slot in shard.slots.values():
                 if slot.due_at_s is not None:
-                    self.plan.add(slot, slot.recall(), wall_s)
+                    memory = believed(slot.recall(), wall_s)
+                    slot.remember(memory)
+                    self.plan.add(slot, memory, wall_s)
             await asyncio.sleep(0)
         self._replanning = None
         self.pump()

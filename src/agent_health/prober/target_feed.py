@@ -7,11 +7,15 @@ whoever asked for a look does not wait longer than that.
 import asyncio
 import gc
 import logging
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from agent_health.away import Away
-from agent_health.prober.ledger import Ledger, LedgerAway, TargetPage
+from agent_health.clock_ahead import lies_ahead
+from agent_health.probe_cadence import believed
+from agent_health.prober.ledger import Ledger, LedgerAway, TargetEntry, TargetPage
 from agent_health.prober.shards import Applied, Holdings, Shard
 
 POLL_SECONDS: Final = 2.0
@@ -37,11 +41,13 @@ class TargetFeed:
         *,
         applied: Callable[[Shard, Applied], None],
         chance: Callable[[], float],
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self._ledger = ledger
         self._holdings = holdings
         self._applied = applied
         self._away = Away(chance)
+        self._wall_s = wall_s
         self._hurry = asyncio.Event()
         self._frozen = 0
         """How many targets there were when the garbage collector was told last."""
@@ -95,4 +101,16 @@ class TargetFeed:
     def _apply(self, shard: Shard, token: int | None, page: TargetPage) -> None:
         # If it was lost meanwhile, or lost and won again, the page tells of the time before.
         if token is not None and shard.token == token:
-            self._applied(shard, self._holdings.apply(shard, page))
+            wall_s = self._wall_s()
+            entries = [_believed(entry, wall_s) for entry in page.entries]
+            self._applied(shard, self._holdings.apply(shard, replace(page, entries=entries)))
+
+
+def _believed(entry: TargetEntry, wall_s: float) -> TargetEntry:
+    """Return an entry without times that were written before a clock was set back."""
+    memory, recheck_at_s = believed(entry.memory, wall_s), entry.recheck_at_s
+    if recheck_at_s is not None and lies_ahead(recheck_at_s, wall_s):
+        recheck_at_s = wall_s
+    if memory is entry.memory and recheck_at_s is entry.recheck_at_s:
+        return entry
+    return replace(entry, memory=memory, recheck_at_s=recheck_at_s)

@@ -98,7 +98,13 @@ class Worker:
             check=self._check,
             max_probe_s=REQUESTS_IN_TIME * definition.timeouts.total_seconds + OVERDUE_SECONDS,
         )
-        self._feed = TargetFeed(ledger, self._holdings, applied=self._dispatch.note_applied, chance=chance)
+        self._feed = TargetFeed(
+            ledger,
+            self._holdings,
+            applied=self._dispatch.note_applied,
+            chance=chance,
+            wall_s=clock.wall_s,
+        )
         self._keeper = ClaimKeeper(
             ledger,
             self._holdings,

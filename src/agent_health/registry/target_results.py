@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent_health.decision import MAX_AHEAD_SECONDS
+from agent_health.clock_ahead import lies_ahead
 from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.observed import is_late
 from agent_health.probe_memory import ProbeMemory
 from agent_health.result_sums import NO_LATENCY, Layer, bucket_of, layers_of, supersedes, tells_anything
 from agent_health.storage import probed, result_history
@@ -44,9 +45,9 @@ class Results:
         """Take one probe of a target in; whether it counts."""
         assert subject.target is not None  # noqa: S101 - who is no target has no results
         claimed_s = observation.observed_at.timestamp()
-        last_s = subject.observed_at_s
-        is_late = last_s is not None and claimed_s <= last_s + SAME_MOMENT_S
-        if is_late or claimed_s - self.now_s > MAX_AHEAD_SECONDS:
+        if is_late(claimed_s - SAME_MOMENT_S, subject.observed_at_s, self.now_s) or lies_ahead(
+            claimed_s, self.now_s
+        ):
             return False
         at_s = min(claimed_s, self.now_s)
         left = self.left.get(subject.target)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import delete, func, insert, select, text, update
 
 from agent_health.storage.database import Transaction
 from agent_health.storage.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
@@ -179,12 +179,10 @@ def _sums_since(transaction: Transaction, since_s: float) -> list[SumRow]:
     return sums_between(transaction, ALL_TARGETS, hour_of(since_s), until_hour)
 
 
-def open_run(transaction: Transaction, name: str, since_s: float) -> StoredRun | None:
-    """Return the last pass of this name if it began since then and has not ended."""
-    latest = runs(transaction, name, 1)
-    if not latest or latest[0].ended_at_s is not None or latest[0].began_at_s < since_s:
-        return None
-    return latest[0]
+def drop_run(transaction: Transaction, run_id: str) -> None:
+    """Forget a pass that has not ended, as if it had never begun."""
+    is_open = census_runs.c.run_id == run_id, census_runs.c.ended_at_s.is_(None)
+    transaction.connection.execute(delete(census_runs).where(*is_open))
 
 
 def find_run(transaction: Transaction, run_id: str) -> StoredRun | None:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 from sqlalchemy import func, select, text
 
+from agent_health.clock_ahead import MAX_AHEAD_SECONDS
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import probed, targets
 
@@ -133,12 +134,14 @@ def store(transaction: Transaction, changed: Sequence[Left]) -> None:
 
 
 def count_unprobed(transaction: Transaction, since_s: float) -> int:
-    """Return how many targets have no result that was observed since a time."""
+    """Return how many targets have no result that was observed since a time; one that lies ahead is none."""
     statement = text("""
         SELECT count(*) FROM targets LEFT JOIN probed ON probed.target = targets.id
-        WHERE gone_at_s IS NULL AND (observed_at_s IS NULL OR observed_at_s < :since_s)
+        WHERE gone_at_s IS NULL
+            AND (observed_at_s IS NULL OR observed_at_s < :since_s OR observed_at_s > :ahead_s)
     """)
-    return transaction.connection.scalar(statement, {"since_s": since_s}) or 0
+    asked = {"since_s": since_s, "ahead_s": transaction.now_s + MAX_AHEAD_SECONDS}
+    return transaction.connection.scalar(statement, asked) or 0
 
 
 def last_observed_at_s(transaction: Transaction) -> float | None:

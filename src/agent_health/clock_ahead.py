@@ -1,0 +1,25 @@
+"""Does a stored time lie so far ahead that a clock was wrong when it was written?
+
+Clocks differ by seconds, or by minutes. What lies further ahead was written before a clock was set back:
+whoever believed it would wait, or hold what comes now for late, until the clock gets there.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+MAX_AHEAD_SECONDS: Final = 300
+"""How far a timestamp may lie in the future: clocks differ."""
+
+T = TypeVar("T")
+
+
+def lies_ahead(at_s: float, now_s: float) -> bool:
+    """Whether a time lies further ahead of now than clocks differ; both in seconds since the epoch."""
+    return at_s - now_s > MAX_AHEAD_SECONDS
+
+
+def last_not_ahead(latest_first: Iterable[T], began_at_s: Callable[[T], float], now_s: float) -> T | None:
+    """Return the first of these that does not lie ahead; else the first of all, None if there is none."""
+    known = list(latest_first)
+    believed = (each for each in known if not lies_ahead(began_at_s(each), now_s))
+    return next(believed, known[0] if known else None)

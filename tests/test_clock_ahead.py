@@ -1,0 +1,21 @@
+"""Does a stored time lie so far ahead that a clock was wrong when it was written?"""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_health.clock_ahead import MAX_AHEAD_SECONDS, last_not_ahead, lies_ahead
+
+TIMES = st.integers(0, 2_000_000_000).map(float)
+
+
+@given(TIMES, TIMES)
+def test_what_clocks_differ_by_lies_not_ahead(at_s: float, now_s: float) -> None:
+    assert lies_ahead(at_s, now_s) is (at_s > now_s + MAX_AHEAD_SECONDS)
+
+
+@given(st.lists(TIMES), TIMES)
+def test_the_last_is_one_that_does_not_lie_ahead_if_there_is_one(times: list[float], now_s: float) -> None:
+    latest_first = sorted(times, reverse=True)
+    found = last_not_ahead(latest_first, float, now_s)
+    believed = [at_s for at_s in times if not lies_ahead(at_s, now_s)]
+    assert found == (max(believed) if believed else max(times, default=None))
