@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from agent_health.clock_ahead import lies_ahead
 from agent_health.document import HealthStatus
 from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
 from agent_health.observed import MAX_IN_ROW, MAX_INTERACTIONS, Observed, fold, health_of, moved_back
@@ -259,7 +260,8 @@ def test_whatever_comes_in_whatever_order_the_sum_agrees_with_itself(
     for observation, received in history:
         after = fold(known, observation, NOW_S + received)
         assert fold(after, observation, NOW_S + received) == after
-        assert (after.last_observed_at_s or -1) >= (known.last_observed_at_s or -1)
+        was_clock_set_back = lies_ahead(known.last_observed_at_s or 0, NOW_S + received)
+        assert was_clock_set_back or (after.last_observed_at_s or -1) >= (known.last_observed_at_s or -1)
         assert (after.last_sign_of_life_at_s or -1) >= (known.last_sign_of_life_at_s or -1)
         known = after
         if known.life_run_began_at_s is not None:
@@ -293,3 +295,12 @@ def test_what_lies_ahead_of_a_clock_that_was_set_back_is_brought_back_once() -> 
     assert health_of(back, NOW_S - 3600)[0] is HealthStatus.HEALTHY
     assert health_of(back, NOW_S - 2699)[0] is HealthStatus.UNKNOWN
     assert moved_back(back, -3600, NOW_S - 3600) == back
+
+
+def test_after_the_clock_was_set_back_what_comes_counts_again() -> None:
+    before = fold(None, seen(172_800, discovery="refused"), NOW_S + 172_800)
+    after = fold(before, seen(0, discovery="refused"), NOW_S)
+    assert (before.failures_in_row, after.failures_in_row) == (1, 2)
+    assert after.last_observed_at_s == NOW_S
+    near = fold(None, seen(200, discovery="refused"), NOW_S + 200)
+    assert fold(near, seen(0, discovery="refused"), NOW_S) == near

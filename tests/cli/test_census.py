@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from tests.support.hostile_server import answer
+from tests.support.hostile_server import answer, as_json, serving
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import RegistryServer
 
@@ -116,6 +116,25 @@ async def test_a_pass_that_asked_nobody_is_none(tmp_path: Path, capsys: pytest.C
     )
     assert await census("none.yml", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["runs"] == []
+
+
+async def test_a_catalog_that_opted_out_is_not_read_though_another_leads_to_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nested = {"identifier": "urn:closed", "type": "application/ai-catalog+json"}
+    agent = {"identifier": "urn:one", "type": "application/a2a-agent-card+json"}
+    async with serving({}, host="127.0.0.2") as closed, serving({}) as server:
+        entries = [{**nested, "url": f"{closed.url}/catalog"}, {**agent, "url": f"{server.url}/card.json"}]
+        server.replies["/catalog"] = as_json({"specVersion": "1.0", "entries": entries})
+        (tmp_path / "one.yml").write_text(
+            f"{{name: one, directories: [{{url: '{server.url}/catalog'}}], contact: 'mailto:me@a.example',"
+            " networks: {allow: [127.0.0.0/8]}, opt_out: {hosts: [127.0.0.2]}}"
+        )
+        assert await census("one.yml", "--format", "json") == 0
+        assert closed.heads == []
+    shown = capsys.readouterr()
+    assert "opted out: 127.0.0.2" in shown.err
+    assert json.loads(shown.out)["listed"] == 1
 
 
 def set_back(file: str, by_s: float) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 from agent_health.cli.crawl_home import Home
 from agent_health.cli.crawl_processes import Standings, probe_all
 from agent_health.cli.crawl_share import Said
-from agent_health.cli.directory_import import DirectoryImporter, Outcome, targets_text
+from agent_health.cli.directory_import import DirectoryImporter, Outcome, opt_outs_of, targets_text
 from agent_health.cli.progress import Progress
 from agent_health.errors import AgentHealthError
 from agent_health.observation import ResultClass
@@ -190,6 +190,7 @@ class Crawl:
                 networks=definition.networks_allowed,
                 user_agent=definition.user_agent,
                 resolver=resolver,
+                opt_outs=opt_outs_of(definition),
             ) as fetcher,
         ):
             yield DirectoryImporter(

@@ -104,6 +104,8 @@ class Fetched(Answer):
     """Whether the request was sent: False if there was no connection, or none was tried."""
     is_resolver_fault: bool = False
     """Whether it failed as no name server did its work for us."""
+    is_opted_out: bool = False
+    """Whether nothing was sent since its owner, or a list, does not want it."""
     allow: str = ""
     """The methods that `Allow` names, as sent (RFC 9110 10.2.1)."""
 
@@ -235,7 +237,8 @@ class Fetcher:
         if entry is None:
             return target
         result = ResultClass.REDIRECT_REFUSED if is_redirect else ResultClass.NOT_MEASURED
-        return Fetched(url=url, result=result, reason=f"opted out: {entry}", is_reached=False)
+        reason = f"opted out: {entry}"
+        return Fetched(url=url, result=result, reason=reason, is_reached=False, is_opted_out=True)
 
     async def _exchange(self, hop: _Hop, line: Line) -> tuple[Fetched, str | None]:
         """Send one request and read the answer; raises one of FAILURES."""

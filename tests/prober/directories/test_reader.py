@@ -24,6 +24,7 @@ from agent_health.prober.directories.page import Kind
 from agent_health.prober.directories.reader import FIRST_WAIT_S, MAX_READING_S, MAX_TRIES, MAX_WAIT_S
 from agent_health.prober.directories.source import Get, Got, Wanted
 from agent_health.prober.fetch import Fetched, Fetcher
+from agent_health.prober.opt_out import read_opt_outs
 from agent_health.prober.resolve import Resolver
 from agent_health.target_address import read_networks
 
@@ -608,3 +609,39 @@ async def test_a_name_without_address_is_asked_again_only_if_our_resolver_is_at_
     refused = await read_directory(Source(url="https://a.example/list"), get, sleep=no_wait)
     assert isinstance(refused, NotRead)
     assert (refused.result, len(asked)) == (ResultClass.DNS_FAILURE, tries)
+
+
+async def test_who_opted_out_is_not_asked_for_a_directory_wherever_that_leads() -> None:
+    entries = [
+        {"identifier": "urn:one", "type": A2A, "url": "https://one.example/card.json"},
+        {"identifier": "urn:closed", "type": CATALOG_TYPE, "url": ""},
+    ]
+    async with serving({"/list": answer(200, LIST.encode())}, host="127.0.0.2") as closed:
+        entries[1]["url"] = f"{closed.url}/list"
+        replies = {
+            "/catalog": as_json({"specVersion": "1.0", "entries": entries}),
+            "/moved": redirect(f"{closed.url}/list"),
+        }
+        async with (
+            serving(replies) as server,
+            Resolver() as resolver,
+            Fetcher(
+                timeouts=Timeouts(first_byte_seconds=5, total_seconds=5),
+                networks=read_networks(["127.0.0.0/8"]),
+                user_agent="agent-health-prober/test",
+                resolver=resolver,
+                opt_outs=read_opt_outs(["127.0.0.2"], "opt_out.hosts"),
+            ) as fetcher,
+        ):
+            reader = Reader(fetcher, server)
+            found = await reader.snapshot("/catalog")
+            assert [entry.url for entry in found.entries] == ["https://one.example/card.json"]
+            (finding,) = found.findings
+            assert finding.name == "nested_not_read"
+            assert finding.message.endswith("/list: opted out: 127.0.0.2")
+            moved = await reader.refusal("/moved")
+            assert "opted out: 127.0.0.2" in moved.message
+            named = await Reader(fetcher, closed).refusal("/list")
+            assert "opted out: 127.0.0.2" in named.message
+        # Nor is it tried again and again.
+        assert (closed.heads, reader.waits) == ([], [])

@@ -296,6 +296,8 @@ async def _beside(document: Document, work: Callable[[], T]) -> T:
 
 def _is_passing(got: Got) -> bool:
     """Whether asking again in a moment may help."""
+    if got.is_opted_out:
+        return False
     if got.result is ResultClass.HTTP_ERROR:
         return got.status is None or got.status in {408, 425} or got.status >= 500
     if got.result is ResultClass.DNS_FAILURE:
@@ -307,7 +309,7 @@ def _is_absent(got: Got) -> bool:
     """Whether there is definitely no document for us; whoever is away for a while may have one."""
     if got.result in {ResultClass.HTTP_ERROR, ResultClass.DNS_FAILURE}:
         return not _is_passing(got)
-    return got.result in _ABSENT
+    return got.is_opted_out or got.result in _ABSENT
 
 
 def _file_bytes(file: Path) -> bytes | None:

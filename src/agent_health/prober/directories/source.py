@@ -87,6 +87,11 @@ class Got(Protocol):
         """Whether no name server did its work for us."""
         ...
 
+    @property
+    def is_opted_out(self) -> bool:
+        """Whether nothing was sent since a list keeps us from it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
