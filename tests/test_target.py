@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
+from agent_health import target
 from agent_health.observation import MAX_URL_CHARS, URL_PATTERN
 from agent_health.target import (
     HASH_DIGITS,
@@ -21,7 +22,7 @@ from agent_health.target import (
     target_id,
     turn_of,
 )
-from agent_health.target_address import MAX_URL_CHARACTERS, Refused, judge_url
+from agent_health.target_address import MAX_URL_CHARACTERS, Refused, TargetUrl, judge_url
 
 TARGETS = 100_000
 URLS = st.one_of(
@@ -206,3 +207,16 @@ def test_all_targets_of_a_host_lie_in_one_shard() -> None:
     urls = ["https://agent.example/", "http://agent.example:8000/a", "https://agent.example/b?c=d"]
     shards = [shard_of(host_of(url)) for url in urls]
     assert all(one == other for one, other in pairwise(shards))
+
+
+def test_a_spelling_that_is_repeated_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def judge(url: str) -> TargetUrl | Refused:
+        judged.append(url)
+        return judge_url(url)
+
+    monkeypatch.setattr(target, "judge_url", judge)
+    text = "http://192.0.2.1:18303"
+    assert {read_target(text) for _ in range(1000)} == {f"{text}/"}
+    assert judged == [text]

@@ -6,6 +6,7 @@ asked of one host; when within the interval, by its id, so that load is even and
 """
 
 import re
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv6Address
 from typing import Final
@@ -25,6 +26,8 @@ _PLAIN: Final = re.compile(
     r"(https?://)?((?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z](?:[a-z0-9_-]{0,61}[a-z0-9_])?)"
     r"(/[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]*)?"
 )
+MAX_REMEMBERED: Final = 4_096
+"""Spellings that take long to read: a list may repeat one half a million times."""
 _MAX_PLAIN_CHARACTERS: Final = 250
 """So that neither the host nor the URL can be too long."""
 # A URL may stand in the query of another one.
@@ -43,6 +46,11 @@ def read_target(text: str) -> str | Refused:
     """
     if len(text) <= _MAX_PLAIN_CHARACTERS and (plain := _PLAIN.fullmatch(text)):
         return f"{plain[1] or 'https://'}{plain[2]}{plain[3] or '/'}"
+    return _remembered(text) if len(text) <= _MAX_PLAIN_CHARACTERS else _read_odd(text)
+
+
+def _read_odd(text: str) -> str | Refused:
+    """Read a target that may be spelled in any way."""
     url = with_scheme(text.strip())
     judged = judge_url(url)
     # Which networks are open is the probe definition's matter: any address may be listed.
@@ -59,6 +67,9 @@ def read_target(text: str) -> str | Refused:
     if len(spelled) > MAX_URL_CHARACTERS:
         return Refused("invalid_url", f"the URL is longer than {MAX_URL_CHARACTERS} characters")
     return spelled
+
+
+_remembered: Final = lru_cache(maxsize=MAX_REMEMBERED)(_read_odd)
 
 
 def with_scheme(text: str) -> str:

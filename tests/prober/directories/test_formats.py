@@ -25,7 +25,7 @@ from agent_health.prober.directories.formats import (
     told,
 )
 from agent_health.prober.directories.gathered import Gathered
-from agent_health.prober.directories.page import NotReadable, Page
+from agent_health.prober.directories.page import Document, NotReadable, Page
 from agent_health.prober.directories.snapshot import NotRead
 
 EXAMPLES = {
@@ -248,3 +248,29 @@ def test_what_a_plug_in_may_import_is_what_it_needs() -> None:
     assert listed(Page(entries=[directories.Listed("a.example")])) == [
         ("a.example", None, directories.Kind.UNKNOWN)
     ]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "what"),
+    [
+        (b"foo bar\n# c\nhttps://a.example\nx y\n", "", "text of which 2 of 3 lines|'foo bar' in line 1"),
+        (b"\n# c\na.example\none\ntwo # d\n", "", "text of which 2 of 3 lines|'one' in line 4"),
+        (b"url\nfoo\nbar\nhttps://a.example\n", "text/csv", "CSV of which 2 of 3 lines|'foo' in line 2"),
+        (b"x,1\ny,2\na.example,3\n", "text/csv", "CSV of which 2 of 3 lines|'x' in line 1"),
+        (b'["a.example","x","y"]', "application/json", "a JSON list of which 2 of 3 items|'x' in item 2"),
+        (b'{"urls": ["x","y","a.example"]}', "", "a JSON list of which 2 of 3 items|'x' in item 1"),
+        (b'{"url":"a.example"}\n"x"\n3\n', "application/jsonl", "text of which 2 of 3 lines|'x' in line 2"),
+        (b"a.example\n" + b"\xff\n" * 30, "", "text of which 19 of the first 20 lines|'\\ufffd' in line 2"),
+    ],
+)
+def test_of_a_list_that_is_mostly_junk_the_first_is_named(body: bytes, content_type: str, what: str) -> None:
+    document = Document(body, content_type)
+    assert format_of(document)[0] is None
+    counted, first = what.split("|")
+    end = f" are neither a URL nor a domain, the first {first}; of a list at least half are"
+    assert told(document) == counted + end
+
+
+@given(st.binary(max_size=200), st.sampled_from(["", "text/csv", "application/json", "application/jsonl"]))
+def test_whatever_comes_can_be_told(body: bytes, content_type: str) -> None:
+    assert told(Document(body, content_type)).isprintable()

@@ -35,7 +35,7 @@ from agent_health.prober.directories.page import (
     Page,
     Skipped,
 )
-from agent_health.prober.directories.plain_list import PlainList
+from agent_health.prober.directories.plain_list import PlainList, told_of_junk
 
 AUTO: Final = "auto"
 ENTRY_POINT_GROUP: Final = "agent_health.directories"
@@ -183,11 +183,13 @@ def told(document: Document) -> str:
     if value is None:
         return _told_of_text(document)
     if isinstance(value, list):
-        return "a JSON list of neither URLs nor objects with a URL"
+        return told_of_junk(document) or "a JSON list of neither URLs nor objects with a URL"
     if "$schema" in value and not _SCHEMA_KEYS.isdisjoint(value):
         return "a JSON Schema"
     if interpret_agent_card(value).kind is not CardKind.NOT_A_CARD:
         return "one agent's own A2A card: list its URL as a target"
+    if junk := told_of_junk(document):
+        return junk
     members = ", ".join(ascii(key)[1:-1][:MAX_SHOWN_CHARS] for key in list(value)[:5])
     return f"a JSON object with the members {members or '(none)'}"
 
@@ -197,5 +199,7 @@ def _told_of_text(document: Document) -> str:
         return "empty"
     if _HTML.match(document.body) or document.content_type == "text/html":
         return "a page (HTML or XML)"
+    if junk := told_of_junk(document):
+        return junk
     is_meant_as_json = document.body.lstrip()[:1] in {b"{", b"["}
     return document.json_fault if is_meant_as_json else "text whose lines are neither URLs nor domains"

@@ -32,6 +32,8 @@ SAMPLE_LINES: Final = 20
 SAMPLE_BYTES: Final = 65_536
 MAX_LINE_CHARS: Final = 65_536
 """Of one line of JSONL."""
+MAX_JUNK_CHARS: Final = 60
+"""Of what is no URL, where it is told."""
 MAX_COLUMNS: Final = 256
 """Further columns of CSV are not looked at."""
 
@@ -111,6 +113,30 @@ class PlainList:
         return Page(entries=_text_entries(document, way))
 
 
+def told_of_junk(document: Document) -> str:
+    """Say which of its first entries are neither URLs nor domains, where those are too many for a list.
+
+    It completes "this is …"; empty if none is a URL or a domain, so that it was hardly meant as a list.
+    """
+    if _is_json(document):
+        items = _json_items(document.value) or []
+        numbered, what, unit = [*enumerate(_json_entries(items[:SAMPLE_LINES]), 1)], "a JSON list", "item"
+    elif (way := _way_of(document)) is not None:
+        numbered, what, unit = _numbered(_sample(document), way), "CSV" if way == "csv" else "text", "line"
+    else:
+        return ""
+    junk = [(number, entry) for number, entry in numbered if not _places([entry])]
+    if not junk or len(junk) == len(numbered):
+        return ""
+    number, first = junk[0]
+    shown = (first.url if isinstance(first, Listed) else first.what)[:MAX_JUNK_CHARS]
+    first_ones = "the first " if len(numbered) == SAMPLE_LINES else ""
+    return (
+        f"{what} of which {len(junk)} of {first_ones}{len(numbered)} {unit}s are neither a URL nor a domain, "
+        f"the first {shown!a} in {unit} {number}; of a list at least half are"
+    )
+
+
 def is_place(text: str) -> bool:
     """Whether a text is a URL, or a domain with a dot or a port: a single word is a word."""
     return ("." in text or ":" in text) and isinstance(read_target(text), str)
@@ -153,6 +179,23 @@ def _sampled(document: Document, way: Way) -> list[Entry]:
         return list(islice(_text_entries(_sample(document), way), SAMPLE_LINES))
     except NotReadable:
         return []
+
+
+def _numbered(document: Document, way: Way) -> list[tuple[int, Entry]]:
+    """Return the first entries of a text, each with its line's number, from 1."""
+    lines = ((number, line.strip()) for number, line in enumerate(_lines(document), 1))
+    said = list(islice(((number, line) for number, line in lines if line and line[0] != "#"), SAMPLE_LINES))
+    if way != "csv":
+        read = _line_entry if way == "jsonl" else Listed
+        return [(number, read(next(_said(iter([line]))))) for number, line in said]
+    texts = [line for _, line in said]
+    rows = csv.reader(texts, delimiter=_delimiter_of(texts[0]) or ",")
+    try:
+        cells = [(said[rows.line_num - 1][0], row) for row in rows]
+    except csv.Error:
+        return []
+    column, has_header = _likeliest_column([row for _, row in cells])
+    return [(number, Listed(_cell(row, column).strip())) for number, row in cells[has_header:]]
 
 
 def _places(entries: Sequence[Entry]) -> int:
@@ -277,6 +320,16 @@ def _columns(rows: list[list[str]]) -> _Columns:
         if sum(map(is_place, cells)) * 2 >= len(cells):
             return _Columns(column)
     raise NotReadable("expected a column of URLs or domains")
+
+
+def _likeliest_column(rows: list[list[str]]) -> tuple[int, bool]:
+    """Return the column of URLs by its name, else that with the most of them; and whether it has a name."""
+    try:
+        columns = _columns(rows)
+    except NotReadable:
+        width = min(max(len(row) for row in rows), MAX_COLUMNS)
+        return max(range(width), key=lambda at: sum(is_place(_cell(row, at).strip()) for row in rows)), False
+    return columns.url, columns.has_header
 
 
 def _cell(row: list[str], column: int | None) -> str:
