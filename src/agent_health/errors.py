@@ -591,7 +591,7 @@ class InvalidTaskTransition(AgentHealthError):
 
 
 class CommandFailed(AgentHealthError):
-    """An agent's command cannot be started."""
+    """An agent's command, or that of a server of its tools, cannot be started."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the command cannot be started: {reason}")

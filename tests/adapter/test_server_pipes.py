@@ -1,18 +1,26 @@
 """How is a server of tools spoken with over its pipes, whatever it writes? Real processes."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCResponse
-from tests.support.servers import until
+from tests.support.servers import REPOSITORY, until
 
 from agent_health.adapter import server_pipes as module
 from agent_health.adapter.server_pipes import ServerEnd, ServerProgram, server_pipes
+from agent_health.errors import CommandFailed
 
 ASKED = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized"))
 ANSWER = '{"jsonrpc":"2.0","id":1,"result":{}}'
+LEAVES_TWO = (
+    'echo $$ > own; (trap "" TERM; exec sleep 1000) & echo $! > child; setsid sleep 1000 & echo $! > apart; '
+    "cat > rest"
+)
+"""One child hears no SIGTERM, the other one has left the session; the server ends with its input."""
 STUBBORN = 'trap "" TERM; (trap "" TERM; exec sleep 1000) & echo $! > child; echo $$ > own; wait; wait'
 
 
@@ -28,6 +36,10 @@ def is_gone(pid: int) -> bool:
     except FileNotFoundError:
         return True
     return state == "Z"
+
+
+def pid_in(file: Path) -> int:
+    return until(f"{file.name} is written", lambda: file.exists() and int(file.read_text() or "0"))
 
 
 def open_files() -> int:
@@ -81,12 +93,38 @@ async def test_nothing_that_it_has_started_is_left(tmp_path: Path, monkeypatch: 
         await asyncio.to_thread(until, "it is gone", lambda pid=pid: is_gone(pid))
 
 
+async def test_so_is_what_outlives_a_server_that_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EXIT_SECONDS", 0.1)
+    async with server_pipes(program(LEAVES_TWO, tmp_path), ServerEnd()):
+        pids = [await asyncio.to_thread(pid_in, tmp_path / name) for name in ("child", "apart")]
+        assert not any(is_gone(pid) for pid in pids)
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_server_that_does_not_look_at_its_input_ends_with_an_adapter_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import asyncio; from pathlib import Path\n"
+        "from tests.adapter.test_server_pipes import ServerEnd, program, server_pipes\n"
+        "async def main():\n"
+        f"    deaf = program({f'{LEAVES_TWO}; sleep 1000'!r}, Path({str(tmp_path)!r}))\n"
+        "    async with server_pipes(deaf, ServerEnd()):\n"
+        "        await asyncio.sleep(1000)\n"
+        "asyncio.run(main())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY) as adapter:
+        pids = [pid_in(tmp_path / name) for name in ("own", "child", "apart")]
+        adapter.kill()
+    until("nothing is left", lambda: all(is_gone(pid) for pid in pids))
+
+
 async def test_a_program_that_cannot_be_started_leaves_nothing_open(tmp_path: Path) -> None:
     before = open_files()
     absent = ServerProgram(
         name="acme", command=["/no/such"], environment={}, directory=tmp_path, max_line_bytes=64
     )
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(CommandFailed, match="No such file"):
         async with server_pipes(absent, ServerEnd()):
             pytest.fail("it is not there")
     await asyncio.to_thread(until, "all is closed", lambda: open_files() <= before)

@@ -1,4 +1,4 @@
-"""How is an agent's process started, and how is it ended with all that it has started?"""
+"""How is an agent's process, or a server's of its tools, started, and ended with all that it has started?"""
 
 import asyncio
 import json
@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from agent_health.adapter import warden
 from agent_health.adapter.lease_environment import RUN_ID_VARIABLE
-from agent_health.adapter.output import OutputCopy
 from agent_health.errors import CommandFailed
 
 START_SECONDS: Final = 60.0
@@ -32,6 +31,23 @@ class Job:
     """All of it: nothing of ours comes with it."""
     directory: Path
     """In which it is started."""
+    input_fd: int | None = None
+    """What its standard input is; None for nothing."""
+
+
+class Output(Protocol):
+    """Where what it writes goes."""
+
+    @property
+    def stdout_fd(self) -> int:
+        """What its standard output has to be."""
+
+    @property
+    def stderr_fd(self) -> int:
+        """What its standard error has to be."""
+
+    def begin(self) -> None:
+        """Hear that it has its descriptors, or will never have them."""
 
 
 class AgentProcess:
@@ -51,7 +67,7 @@ class AgentProcess:
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
-    async def start(cls, job: Job, output: OutputCopy) -> Self:
+    async def start(cls, job: Job, output: Output) -> Self:
         """Start it in a session of its own; CommandFailed if there is no such program."""
         read_fd, write_fd = os.pipe()
         try:
@@ -67,7 +83,7 @@ class AgentProcess:
                 stderr=output.stderr_fd,
                 env={},
                 cwd="/",
-                pass_fds=[write_fd],
+                pass_fds=[write_fd] if job.input_fd is None else [write_fd, job.input_fd],
             )
         except BaseException:
             os.close(read_fd)
@@ -209,6 +225,7 @@ def _job_line(job: Job) -> bytes:
         "command": [_said(part) for part in job.command],
         "environment": {_said(name): _said(value) for name, value in job.environment.items()},
         "cwd": _said(str(job.directory)),
+        "input": job.input_fd,
     }
     return json.dumps(said).encode() + b"\n"
 

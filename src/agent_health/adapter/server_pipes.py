@@ -8,19 +8,18 @@ peer's text. Whatever ends the reading is known at once to whoever waits for ans
 import asyncio
 import logging
 import os
-import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 import anyio
-from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
+from agent_health.adapter.agent_process import AgentProcess, Job
 from agent_health.adapter.server_line import TOO_LONG, NotText, answer_in_place, answered_call, read_line
 from agent_health.adapter.server_words import ServerWords, WordsPipe
 
@@ -28,7 +27,6 @@ EXIT_SECONDS: Final = 2.0
 """For a server to end once nothing more comes in; and again between SIGTERM and SIGKILL."""
 FLUSH_SECONDS: Final = 0.5
 """For what was accepted already, before its input is closed."""
-_POLL_SECONDS: Final = 0.01
 _PIECE_BYTES: Final = 65_536
 
 _log = logging.getLogger("agent_health.adapter.tools")
@@ -74,21 +72,26 @@ class _LineTooLong(ValueError):
 async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[Streams]:
     """Start a server and speak with it until the block ends; then it is ended with all that it has started.
 
-    OSError if it cannot be started.
+    CommandFailed or OSError if it cannot be started.
     """
     words = ServerWords(program.name)
-    beside = WordsPipe(words)
+    ends = _Ends(words)
+    job = Job(
+        command=program.command,
+        environment=get_default_environment() | dict(program.environment),
+        directory=program.directory or Path.cwd(),
+        input_fd=ends.input_fd,
+    )
     try:
-        process = await anyio.open_process(
-            program.command,
-            env=get_default_environment() | dict(program.environment),
-            cwd=program.directory,
-            stderr=beside.write_fd,
-            start_new_session=True,
-        )
-    finally:
-        beside.begin()
-    stdin, stdout = cast("ByteSendStream", process.stdin), cast("ByteReceiveStream", process.stdout)
+        process = await AgentProcess.start(job, ends)
+    except BaseException:
+        ends.close()
+        raise
+    try:
+        stdout, stdin = await ends.opened()
+    except BaseException:
+        await process.kill()
+        raise
     # Nothing is awaited between here and the group, or a cancellation would leave the process behind.
     incoming_end, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, outgoing_end = anyio.create_memory_object_stream[SessionMessage](0)
@@ -107,13 +110,61 @@ async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[
                 await _end(process, stdin, at_once=end.is_fault)
                 incoming_end.close()
                 outgoing_end.close()
-                await asyncio.to_thread(beside.finish)
-            # A process that has left the group may still hold a pipe open.
+                await asyncio.to_thread(ends.finish)
+            # A process that is stuck in the kernel may still hold a pipe open.
+            ends.stop()
             group.cancel_scope.cancel()
 
 
+class _Ends:
+    """The pipes of a server: its ends, which the one that starts it has, and ours."""
+
+    def __init__(self, words: ServerWords) -> None:
+        self.input_fd, self._write_fd = os.pipe2(os.O_CLOEXEC)
+        self._read_fd, self.stdout_fd = os.pipe2(os.O_CLOEXEC)
+        self._beside = WordsPipe(words)
+        self._reading: asyncio.BaseTransport | None = None
+
+    @property
+    def stderr_fd(self) -> int:
+        """What its standard error has to be."""
+        return self._beside.write_fd
+
+    def begin(self) -> None:
+        """Let its ends go."""
+        os.close(self.input_fd)
+        os.close(self.stdout_fd)
+        self._beside.begin()
+
+    def close(self) -> None:
+        """Let ours go, of one that was not started."""
+        os.close(self._write_fd)
+        os.close(self._read_fd)
+
+    async def opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return what it writes, and what it reads."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        self._reading, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(self._read_fd, "rb")
+        )
+        transport, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), os.fdopen(self._write_fd, "wb")
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+
+    def finish(self) -> None:
+        """Wait a moment for the last of what it wrote beside its answers."""
+        self._beside.finish()
+
+    def stop(self) -> None:
+        """Read no more, whoever may still write."""
+        if self._reading is not None:
+            self._reading.close()
+
+
 async def _read(
-    stdout: ByteReceiveStream, to: _Incoming, words: ServerWords, max_line_bytes: int, end: ServerEnd
+    stdout: asyncio.StreamReader, to: _Incoming, words: ServerWords, max_line_bytes: int, end: ServerEnd
 ) -> None:
     """Hand on what a server says, until it says nothing more or what cannot be taken; then drop the rest."""
     with to:
@@ -144,13 +195,12 @@ async def _read(
     await _drop_all(stdout)
 
 
-async def _lines(stream: ByteReceiveStream, max_bytes: int) -> AsyncIterator[bytes]:
+async def _lines(stream: asyncio.StreamReader, max_bytes: int) -> AsyncIterator[bytes]:
     """Yield whole lines; _LineTooLong as soon as one has more bytes than are taken."""
     line = bytearray()
     while True:
-        try:
-            piece = await stream.receive(_PIECE_BYTES)
-        except anyio.EndOfStream:
+        piece = await stream.read(_PIECE_BYTES)
+        if not piece:
             return
         first, *others = piece.split(b"\n")
         line += first
@@ -163,22 +213,27 @@ async def _lines(stream: ByteReceiveStream, max_bytes: int) -> AsyncIterator[byt
             raise _LineTooLong(bytes(line[:max_bytes]))
 
 
-async def _drop_all(stream: ByteReceiveStream) -> None:
+async def _drop_all(stream: asyncio.StreamReader) -> None:
     """Read on, so that a server that writes comes to its end."""
-    with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-        while True:
-            await stream.receive(_PIECE_BYTES)
+    with suppress(OSError):
+        while await stream.read(_PIECE_BYTES):
+            pass
 
 
 async def _write(
-    stdin: ByteSendStream, messages: _Outgoing, incoming: _Incoming, end: ServerEnd, is_written: anyio.Event
+    stdin: asyncio.StreamWriter,
+    messages: _Outgoing,
+    incoming: _Incoming,
+    end: ServerEnd,
+    is_written: anyio.Event,
 ) -> None:
     """Hand on what a server is asked."""
     try:
         with messages:
             async for message in messages:
                 line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await stdin.send(f"{line}\n".encode())
+                stdin.write(f"{line}\n".encode())
+                await stdin.drain()
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
         # It may still live: whoever waits for an answer must know that none will come.
         incoming.close()
@@ -187,39 +242,11 @@ async def _write(
         is_written.set()
 
 
-async def _end(process: Process, stdin: ByteSendStream, *, at_once: bool) -> None:
+async def _end(process: AgentProcess, stdin: asyncio.StreamWriter, *, at_once: bool) -> None:
     """Let it end by itself unless that must be `at_once`, then end it with all that it has started."""
-    with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        await stdin.aclose()
-    if at_once or not await _is_over(lambda: process.returncode is not None):
-        _send(process.pid, signal.SIGTERM)
-        if not await _is_over(lambda: process.returncode is not None and not _send(process.pid, 0)):
-            _send(process.pid, signal.SIGKILL)
-            if not await _is_over(lambda: process.returncode is not None):
-                _log.warning("process %d of a server of tools is there although it was killed", process.pid)
-    with anyio.move_on_after(EXIT_SECONDS), suppress(OSError, anyio.BrokenResourceError):
-        await process.aclose()
-
-
-async def _is_over(is_over: Callable[[], bool]) -> bool:
-    """Wait until something is over, and return whether it is, in time."""
-    # Not process.wait(): that waits for whoever has inherited a pipe, too.
-    with anyio.move_on_after(EXIT_SECONDS):
-        while not is_over():  # noqa: ASYNC110 - a process group tells nobody of its end
-            await anyio.sleep(_POLL_SECONDS)
-        return True
-    return False
-
-
-def _send(group: int, number: int) -> bool:
-    """Send a signal to all that a server has started, and return whether there is any of it left.
-
-    Its group has the number of its first process, also when that is gone.
-    """
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    stdin.close()
+    if not at_once:
+        with anyio.move_on_after(EXIT_SECONDS):
+            await process.wait()
+    if not await process.end(EXIT_SECONDS, asyncio.Event()):
+        _log.warning("process %s of a server of tools is there although it was killed", process.pid)

@@ -25,7 +25,7 @@ from agent_health.adapter.server_line import TOO_LONG, UNREADABLE
 from agent_health.adapter.server_pipes import ServerEnd, ServerProgram, server_pipes
 from agent_health.adapter.upstreams import MAX_TOOLS, Limits, Upstream
 from agent_health.adapter.upstreams_file import secret_of
-from agent_health.errors import InvalidSetting
+from agent_health.errors import CommandFailed, InvalidSetting
 from agent_health.mcp.answer import MAX_NAME_CHARS
 from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import ToolFailed
@@ -300,6 +300,8 @@ def _words(error: BaseException) -> str:
     error = _innermost(error)
     if isinstance(error, OSError) and not isinstance(error, TimeoutError):
         return os.strerror(error.errno) if error.errno else type(error).__name__
+    if isinstance(error, CommandFailed):
+        return error.reason
     if isinstance(error, InvalidSetting | TimeoutError | MCPError):
         return " ".join(str(error).split())[:MAX_WORDS_CHARS] or "it took too long"
     return type(error).__name__

@@ -1,8 +1,9 @@
-"""How does no process of an agent outlive its run, whatever becomes of the adapter?
+"""How does no process of an agent or of its tools outlive its run, whatever becomes of the adapter?
 
 A small program between the two, started by its path and standing on the standard library alone. All that
 the agent starts is below it, also what forks away from its parents (PR_SET_CHILD_SUBREAPER). It ends them
-all when it is told to, and at once when the adapter is gone: then the pipe from it is at its end.
+all when it is told to, and at once when the adapter is gone: then the pipe from it is at its end. A server of
+tools has one of its own, for which it is what the agent is here.
 
 An agent may kill it. Above it is a keeper, which does nothing but kill what is left when a warden was killed;
 and when it is the keeper who was, the warden kills all. Each has a group of its own.
@@ -115,6 +116,7 @@ class Warden:
             _become_agent(self._job, warden, failed_write)
         os.close(failed_write)
         _drop_output()
+        _drop_input(self._job)
         failure = os.read(failed_read, 16)
         if failure:
             os.waitpid(self._pid, 0)
@@ -197,6 +199,12 @@ def _drop_output() -> None:
     os.dup2(nothing, 2)
 
 
+def _drop_input(job: dict[str, Any]) -> None:
+    """Let whoever writes to it see that nobody reads any more."""
+    if job["input"] is not None:
+        os.close(job["input"])
+
+
 def _say(status_fd: int, line: str) -> None:
     with suppress(OSError):
         os.write(status_fd, f"{line}\n".encode())
@@ -214,7 +222,7 @@ def _become_agent(job: dict[str, Any], warden: int, failed_fd: int) -> NoReturn:
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             with suppress(OSError):
                 signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY) if job["input"] is None else job["input"], 0)
         os.chdir(_bytes(job["cwd"]))
         command = [_bytes(part) for part in job["command"]]
         environment = {_bytes(name): _bytes(value) for name, value in job["environment"].items()}
@@ -243,6 +251,8 @@ def _read_job() -> dict[str, Any] | None:
     if asked:
         return None
     job: dict[str, Any] = json.loads(written)
+    if job["input"] is not None:
+        os.set_inheritable(job["input"], False)  # noqa: FBT003 - has no name
     return job
 
 
@@ -263,6 +273,7 @@ def main() -> None:
         Warden(job, status_fd, keeper).run()
         return
     _drop_output()
+    _drop_input(job)
     keep(warden, job["adapter"], status_fd)
 
 
