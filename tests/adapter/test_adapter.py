@@ -1,11 +1,13 @@
 """How does an adapter live: as which agent, with which task next, until when?"""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
-from tests.support.adapting import World, new_task, shell, world_of
-from tests.support.registry_server import registry_server
+from tests.support.adapting import World, adapter_process, new_task, shell, world_of
+from tests.support.registry_server import RegistryServer, registry_server
 from tests.support.servers import until
 
 from agent_health.adapter import warden
@@ -103,6 +105,33 @@ async def test_another_process_that_takes_the_agents_place_ends_its_run(
         failed = await adapter.until("failed")
         assert (failed.exit_reason, failed.exit_code) == ("lease_expired", -15)
         assert pid not in warden.processes()
+
+
+async def test_what_goes_on_of_a_run_whose_adapter_was_killed_is_ended_by_the_next_one(
+    world: World, registry: RegistryServer
+) -> None:
+    code = "env -i setsid sleep 1000 & echo $! > apart; echo $$ > pid; exec sleep 1000"
+    command = ("--pool", "coder", "--agent-id", "coder-left", "--in-workspace", "--", *shell(code))
+    with adapter_process(registry, world.directory, *command) as first:
+        workspace = Path((await asyncio.to_thread(first.until, "started"))["text"].partition(" works in ")[2])
+        pids = [await looked("it has begun", workspace / name) for name in ("pid", "apart")]
+        watching = warden.processes()[pids[0]][0]
+        keeping = warden.processes()[watching][0]
+        # Stopped, they do not see that the adapter is gone.
+        for pid in (keeping, watching):
+            os.kill(pid, signal.SIGSTOP)
+        first.process.kill()
+        await asyncio.to_thread(first.process.wait)
+    pids += [keeping, watching]
+    assert set(pids) <= warden.processes().keys()
+    nothing = Wanted(role_id="nobody", is_once=True, wait_s=0.0)
+    async with world.adapting("true", wanted=nothing) as adapter:
+        await adapter.until("registered")
+        assert not set(pids) & warden.processes().keys()
+        assert adapter.said()[0] == (
+            "pruned",
+            "4 processes of runs whose adapter was killed went on, and are killed",
+        )
 
 
 async def test_a_second_request_ends_it_at_once(world: World) -> None:

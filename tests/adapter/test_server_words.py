@@ -18,6 +18,18 @@ def test_so_many_lines_a_second_are_logged_and_the_rest_is_counted(caplog: pytes
     assert caplog.messages[-2:] == ["acme wrote 7 more lines, which are left out", "acme wrote: again"]
 
 
+def test_what_a_server_left_out_before_its_end_is_counted_too(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = WordsPipe(ServerWords("acme", lambda: 10.0))
+    writing = os.dup(pipe.write_fd)
+    pipe.begin()
+    with os.fdopen(writing, "wb") as opened:
+        opened.write(b"line\n" * (MAX_LINES_PER_SECOND + 7))
+    pipe.finish()
+    assert caplog.messages[MAX_LINES_PER_SECOND:] == ["acme wrote 7 more lines, which are left out"]
+    pipe.finish()
+    assert len(caplog.messages) == MAX_LINES_PER_SECOND + 1
+
+
 def test_a_pipe_is_read_to_its_end_and_a_line_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     pipe = WordsPipe(ServerWords("acme"))
     writing = os.dup(pipe.write_fd)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from agent_health.adapter.left_behind import end_left
 from agent_health.adapter.task_run import OpenTools, RunOutcome, RunSettings, TaskRun
 from agent_health.adapter.telling import Tell, Told, What
 from agent_health.adapter.workspaces import KEEP_SECONDS, Workspaces
@@ -88,6 +89,8 @@ class Adapter:
         RegistryError if the registry does not take the agent at the beginning, or refuses it tasks.
         """
         try:
+            # To begin a new life ends the leases of the former one: others may begin what went on in it.
+            await self._end_left()
             record = await self._place.register(supersede=True)
             self._say(What.REGISTERED, f"registered as {self._place.agent_id}, life {record.incarnation}")
             self._loop.resume(record.incarnation)
@@ -248,8 +251,21 @@ class Adapter:
         if self._run is not None:
             self._run.stop(Stop.DRAIN, why)
 
+    async def _end_left(self) -> None:
+        """End what goes on of runs whose adapter was killed, and their wardens with it or stopped."""
+        try:
+            ended = await end_left(await asyncio.to_thread(self._workspaces.left_behind))
+        except OSError as error:
+            _log.warning("what earlier runs have left cannot be looked for: %s", error)
+            return
+        if ended:
+            self._say(
+                What.PRUNED, f"{ended} processes of runs whose adapter was killed went on, and are killed"
+            )
+
     async def _prune_daily(self) -> None:
         while True:
+            await self._end_left()
             try:
                 removed = await asyncio.to_thread(self._workspaces.prune, self._keep_s)
             except OSError as error:

@@ -13,12 +13,11 @@ from typing import Final, Protocol, Self
 
 from agent_health.adapter import warden
 from agent_health.adapter.lease_environment import RUN_ID_VARIABLE
+from agent_health.adapter.left_behind import KILL_SECONDS, is_of_run
 from agent_health.errors import CommandFailed
 
 START_SECONDS: Final = 60.0
 """For its first process to begin; an agent may stop its warden before that is told."""
-KILL_SECONDS: Final = 10.0
-"""For the kernel, to end processes that were killed; who is stuck in it is left to the warden."""
 _MAX_STATUS_BYTES: Final = 4096
 
 
@@ -69,6 +68,7 @@ class AgentProcess:
     @classmethod
     async def start(cls, job: Job, output: Output) -> Self:
         """Start it in a session of its own; CommandFailed if there is no such program."""
+        run_id = job.environment.get(RUN_ID_VARIABLE)
         read_fd, write_fd = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -81,7 +81,8 @@ class AgentProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output.stdout_fd,
                 stderr=output.stderr_fd,
-                env={},
+                # By which they are found should they be stopped, and the adapter be killed.
+                env={} if run_id is None else {RUN_ID_VARIABLE: run_id},
                 cwd="/",
                 pass_fds=[write_fd] if job.input_fd is None else [write_fd, job.input_fd],
             )
@@ -95,7 +96,7 @@ class AgentProcess:
         await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(status), os.fdopen(read_fd, "rb")
         )
-        started = cls(process, status, job.environment.get(RUN_ID_VARIABLE))
+        started = cls(process, status, run_id)
         started._tell(_job_line(job))
         # Retrieved, so that nobody is told of what was given up.
         started._started.add_done_callback(asyncio.Future.exception)
@@ -200,7 +201,7 @@ class AgentProcess:
             left = [
                 pid
                 for pid, (_, _, session) in warden.processes().items()
-                if session == self._pid or self._is_of_run(pid)
+                if session == self._pid or (self._run_id is not None and is_of_run(pid, [self._run_id]))
             ]
             if not left:
                 return
@@ -208,14 +209,6 @@ class AgentProcess:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(warden.KILL_AGAIN_MS / 1_000)
-
-    def _is_of_run(self, pid: int) -> bool:
-        if self._run_id is None:
-            return False
-        mark = f"{RUN_ID_VARIABLE}={self._run_id}".encode()
-        with suppress(OSError), Path(f"/proc/{pid}/environ").open("rb") as file:
-            return mark in file.read(warden.MAX_JOB_BYTES).split(b"\0")
-        return False
 
 
 def _job_line(job: Job) -> bytes:

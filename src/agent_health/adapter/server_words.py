@@ -14,7 +14,7 @@ from typing import Final
 MAX_LINE_BYTES: Final = 4_096
 """Of a line that is logged; the rest of it is left out."""
 MAX_LINES_PER_SECOND: Final = 50
-"""Of one server; how many more there were is logged later."""
+"""Of one server; how many more there were is logged with the first that follows, or at its end."""
 JOIN_SECONDS: Final = 1.0
 """For the last of it, when the server has ended."""
 _PIECE_BYTES: Final = 65_536
@@ -39,16 +39,29 @@ class ServerWords:
             return
         with self._lock:
             second = int(self._clock())
-            left_out = 0
-            if second != self._second:
-                left_out = max(0, self._lines - MAX_LINES_PER_SECOND)
-                self._second, self._lines = second, 0
+            is_new = second != self._second
+            left_out = self._take_left_out() if is_new else 0
+            self._second = second
             self._lines += 1
             is_shown = self._lines <= MAX_LINES_PER_SECOND
-        if left_out:
-            _log.warning("%s wrote %d more lines, which are left out", self._name, left_out)
+        self._tell_left_out(left_out)
         if is_shown:
             _log.warning("%s wrote: %s", self._name, text)
+
+    def finish(self) -> None:
+        """Log how many lines were left out since it was told last; the server has ended."""
+        with self._lock:
+            left_out = self._take_left_out()
+        self._tell_left_out(left_out)
+
+    def _take_left_out(self) -> int:
+        """Return how many lines of the second were left out, and count anew."""
+        left_out, self._lines = max(0, self._lines - MAX_LINES_PER_SECOND), 0
+        return left_out
+
+    def _tell_left_out(self, lines: int) -> None:
+        if lines:
+            _log.warning("%s wrote %d more lines, which are left out", self._name, lines)
 
 
 class WordsPipe(threading.Thread):
@@ -79,3 +92,4 @@ class WordsPipe(threading.Thread):
     def finish(self) -> None:
         """Wait a moment until all is told; what somebody else still holds open is left."""
         self.join(JOIN_SECONDS)
+        self._words.finish()

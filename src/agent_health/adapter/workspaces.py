@@ -167,6 +167,16 @@ class Workspaces:
         finally:
             workspace.close()
 
+    def left_behind(self) -> list[str]:
+        """Return the runs that nobody ended and nobody runs: their adapter was killed."""
+        return [run_id for run_id in self._runs() if self._is_left(run_id)]
+
+    def _is_left(self, run_id: str) -> bool:
+        with self._locked(run_id) as note_fd:
+            note = {} if note_fd is None else _read_note(note_fd)
+            # One that says nothing yet is being prepared.
+            return bool(note) and "ended_at_s" not in note
+
     def prune(self, keep_s: float = KEEP_SECONDS) -> int:
         """Remove what ended longer ago than that; return how many workspaces there were.
 

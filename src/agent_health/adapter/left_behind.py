@@ -1,0 +1,59 @@
+"""What goes on of a run whose adapter is gone, and how is it ended?
+
+A process tells of which run it is by the environment that it was started with, as its warden and keeper do.
+Where those were stopped, all that has another environment is still below them.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from agent_health.adapter import warden
+from agent_health.adapter.lease_environment import RUN_ID_VARIABLE
+
+KILL_SECONDS: Final = 10.0
+"""For the kernel, to end processes that were killed; who is stuck in it is left."""
+
+
+def is_of_run(pid: int, run_ids: Collection[str]) -> bool:
+    """Whether a process was started for one of these runs."""
+    with suppress(OSError), Path(f"/proc/{pid}/environ").open("rb") as file:
+        said = file.read(warden.MAX_JOB_BYTES).split(b"\0")
+        return any(f"{RUN_ID_VARIABLE}={run_id}".encode() in said for run_id in run_ids)
+    return False
+
+
+async def end_left(run_ids: Collection[str]) -> int:
+    """Kill what goes on of these runs, and all below it; return how many processes those were."""
+    give_up_s = asyncio.get_running_loop().time() + KILL_SECONDS
+    killed: set[int] = set()
+    while run_ids and asyncio.get_running_loop().time() < give_up_s:
+        left = await asyncio.to_thread(_found, run_ids)
+        if not left:
+            break
+        for pid in left:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= left
+        await asyncio.sleep(warden.KILL_AGAIN_MS / 1_000)
+    return len(killed)
+
+
+def _found(run_ids: Collection[str]) -> set[int]:
+    marked = {pid for pid in warden.processes() if is_of_run(pid, run_ids)}
+    below = {pid for one in marked for pid in warden.descendants(one)}
+    return (marked | below) - _ours()
+
+
+def _ours() -> set[int]:
+    """Return this process and those above it: what a run has started may be an adapter."""
+    living = warden.processes()
+    ours, pid = set[int](), os.getpid()
+    while pid in living and pid not in ours:
+        ours.add(pid)
+        pid = living[pid][0]
+    return ours
