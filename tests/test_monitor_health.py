@@ -30,6 +30,7 @@ from agent_health.monitor_health import (
     release,
     report_illness,
     report_wellness,
+    tells_of_us,
     to_json,
 )
 
@@ -554,3 +555,21 @@ def test_a_clock_that_is_set_back_makes_no_cohort_and_no_lasting_illness() -> No
     after = look(monitor, [], 10.0).monitor
     assert after.cohort_before_s == after.since_s == 10.0
     assert after.illnesses[0].until_s == 610.0
+
+
+@pytest.mark.parametrize(
+    ("who", "heard_for_s", "is_of_cohort", "tells"),
+    [
+        ("never beat since it registered", 0.0, False, False),
+        ("beat once, and fell silent", 30.0, False, False),
+        ("is taken its second step down", 0.0, False, False),
+        ("gave signs of life for just long enough", 300.0, False, True),
+        ("was held once already", 0.0, True, True),
+    ],
+)
+def test_only_who_has_lived_tells_of_us(
+    who: str, heard_for_s: float, *, is_of_cohort: bool, tells: bool
+) -> None:
+    monitor = replace(new_monitor(START_S), cohort_before_s=START_S)
+    last_sign_s = START_S - 1 if is_of_cohort else START_S
+    assert tells_of_us(monitor, last_sign_s, heard_for_s) is tells, who

@@ -65,7 +65,15 @@ class MonitorPolicy:
     baseline_cadences: int = 10
     """How many cadences the baseline is the mean of, 1 to 100: more are steadier, fewer follow growth."""
 
+    proven_seconds: float = 300.0
+    """How long an agent must have given signs of life for its silence to tell anything of us, 0 to 86400.
+
+    Else whoever may register agents could have all decisions held, with agents that never beat. Longer
+    makes that dearer, and leaves a fleet that has just begun without protection for as long.
+    """
+
     def __post_init__(self) -> None:
+        _within("proven_seconds", self.proven_seconds, 0, 86_400)
         _within("cadence_seconds", self.cadence_seconds, 1, 3600)
         _within("min_exits", self.min_exits, 1, 10**9)
         _within("end_factor", self.end_factor, 1, 10**6)
@@ -217,14 +225,26 @@ def exit_limit(monitor: Monitor, policy: MonitorPolicy = DEFAULT_POLICY) -> int:
     return max(policy.min_exits, math.floor(policy.factor * baseline_exits(monitor)))
 
 
+def tells_of_us(
+    monitor: Monitor, last_sign_s: float, heard_for_s: float, policy: MonitorPolicy = DEFAULT_POLICY
+) -> bool:
+    """Whether an agent that silence would take down now is to be among the exits that are looked at.
+
+    `heard_for_s` is how long it has given signs of life in its present status: nothing for one that never
+    beat, nor for one that goes its second step down, whose first one was counted. A cohort is whole.
+    """
+    return heard_for_s >= policy.proven_seconds or last_sign_s < monitor.cohort_before_s
+
+
 def look(
     monitor: Monitor, exits: Sequence[float], now_s: float, policy: MonitorPolicy = DEFAULT_POLICY
 ) -> Look:
     """Judge a sweep before it lets anyone go.
 
-    `exits` has the last sign of life (s) of each agent that silence would take down now, once per
-    agent, in any order; while held, of all who still wait. Whoever loses the compare-and-set of the
-    row fetches row and exits again, since another sweep may have let the same agents go.
+    `exits` has the last sign of life (s) of each agent that silence would take down now and that
+    `tells_of_us`, once per agent, in any order; while held, of all of these who still wait. Whoever
+    loses the compare-and-set of the row fetches row and exits again, since another sweep may have let
+    the same agents go.
     """
     monitor = _rolled(_caught_up(monitor, now_s), now_s, policy)
     fresh = [sign_s for sign_s in exits if sign_s >= monitor.cohort_before_s]

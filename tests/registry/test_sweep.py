@@ -7,6 +7,7 @@ from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents, count_by_status, give_lease
 from tests.support.registry_api import AGENTS, RegistryApi
 
+from agent_health.access import Role
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.sweep import Sweeper
 from agent_health.storage import commands, event_log, leases, registry_row
@@ -221,6 +222,33 @@ async def test_when_all_fall_silent_at_once_nobody_goes_until_the_hold_is_over(s
     assert [name for name in types if name.startswith("monitor.")] == [
         "monitor.held", "monitor.recovering", "monitor.normal",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("beats", [0, 1])
+async def test_who_may_only_register_agents_has_nothing_held(slow_api: RegistryApi, beats: int) -> None:
+    """A loop registers agents that never beat, or once: a victim is missed all the same."""
+    quick = {"interval_seconds": 1, "unhealthy_after_seconds": 3, "dead_after_seconds": 6}
+    await add_agents(slow_api.database, 1, "victim")
+    for number in range(40):
+        body = {"agent_id": f"sybil-{number}", "heartbeat_config": quick}
+        answer = await slow_api.ask("POST", AGENTS, body, key=Role.ENROLL)
+        assert answer.status == 201
+        slow_api.clock.advance(0.01)
+        for _ in range(beats):
+            await slow_api.beat(f"sybil-{number}", answer.json()["agent_key"])
+    await _live(slow_api, 100)
+    assert (await slow_api.record("victim-0"))["status"] == "unhealthy"
+    assert not [name for name in await _types(slow_api.database) if name.startswith("monitor.")]
+
+
+async def test_who_has_just_registered_is_held_with_the_others(slow_api: RegistryApi) -> None:
+    await add_agents(slow_api.database, 30)
+    await slow_api.register("newcomer")
+    slow_api.clock.advance(91)
+    await slow_api.sweep()
+    await _live(slow_api, 60)
+    assert await count_by_status(slow_api.database) == {"active": 31}
+    assert (await slow_api.ask("GET", "/api/v1/monitor")).json()["exits"] == 30
 
 
 async def test_when_those_who_are_held_are_heard_again_nobody_ever_goes(slow_api: RegistryApi) -> None:

@@ -9,6 +9,9 @@ from agent_health.storage.database import Database, Transaction
 from agent_health.storage.tables import agents as agents_table
 from agent_health.storage.tables import leases
 
+LIVED_S = 3_600.0
+"""How long they have been there: their silence may be ours."""
+
 
 async def add_agents(database: Database, count: int, prefix: str = "agent", **columns: Any) -> list[str]:
     """Store active agents whose last heartbeat came just now; thresholds are those of RFC-0016."""
@@ -72,12 +75,12 @@ def _columns(agent_id: str, now_s: float) -> dict[str, Any]:
         "drain_timeout_s": 120.0,
         "status": "active",
         "reason": "registered",
-        "status_since_s": now_s,
+        "status_since_s": now_s - LIVED_S,
         "explanation": "registered",
         "health": "unknown",
         "incarnation": 1,
         "version": 1,
-        "registered_at_s": now_s,
+        "registered_at_s": now_s - LIVED_S,
         "judge_at_s": now_s + 90.0,
         "drain_deadline_s": None,
         "maintenance_until_s": None,

@@ -33,6 +33,8 @@ class Change:
     drain_deadline_s: float | None = None
     silent_since_s: float | None = None
     """The last sign of life, if it is silence that takes the agent down."""
+    heard_for_s: float = 0.0
+    """How long it had given signs of life then, since its status began."""
 
     @property
     def is_visible(self) -> bool:
@@ -90,13 +92,15 @@ def judge_one(
 def change_of(agent: StoredAgent, verdict: Verdict) -> Change:
     """Return what a verdict changes of an agent."""
     is_silent = not _SILENCES.isdisjoint(verdict.signals)
+    last_sign_s = silent_since_s(facts_of(agent, 0)) if is_silent else None
     return Change(
         agent=agent,
         signals=verdict.signals,
         explanation=verdict.explanation if verdict.signals else agent.explanation,
         health=verdict.health,
         judge_at_s=verdict.judge_at_s,
-        silent_since_s=silent_since_s(facts_of(agent, 0)) if is_silent else None,
+        silent_since_s=last_sign_s,
+        heard_for_s=0.0 if last_sign_s is None else max(0.0, last_sign_s - agent.status_since_s),
     )
 
 

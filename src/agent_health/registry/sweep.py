@@ -64,7 +64,7 @@ class _Judged:
 
     is_last: bool
     waiting: tuple[float, ...] = ()
-    """The last signs of those whom a hold keeps back."""
+    """The last signs of those whom a hold keeps back, and who tell of us."""
 
 
 class Sweeper:
@@ -198,15 +198,23 @@ class Sweeper:
         is_last = len(found) < limit
         row = with_hold(with_monitor(row, look.monitor), look.excused, now_s)
         self._store(transaction, row, is_over=is_last and not sweep.is_looking)
-        return _Judged(is_last, tuple(change.silent_since_s or 0.0 for change in held))
+        return _Judged(is_last, tuple(self._exits(look.monitor, held)))
 
     def _look(self, monitor: Monitor, changes: Sequence[Change], now_s: float) -> Look:
         """Ask whether those whom silence would take down may go."""
         if monitor.state is MonitorState.HELD:
             # Who waits is counted at the end of a sweep that meets all of them.
             return Look(monitor=monitor, is_held=True, cohort_before_s=monitor.cohort_before_s)
-        exits = [change.silent_since_s for change in changes if change.silent_since_s is not None]
-        return monitor_health.look(monitor, exits, now_s, self._policy)
+        return monitor_health.look(monitor, self._exits(monitor, changes), now_s, self._policy)
+
+    def _exits(self, monitor: Monitor, changes: Sequence[Change]) -> list[float]:
+        """Return the last signs of those whose silence may be ours."""
+        silent = [(change.silent_since_s, change.heard_for_s) for change in changes]
+        return [
+            sign_s
+            for sign_s, heard_for_s in silent
+            if sign_s is not None and monitor_health.tells_of_us(monitor, sign_s, heard_for_s, self._policy)
+        ]
 
     def _held_back(
         self, transaction: Transaction, held: Sequence[StoredAgent], alike: Circumstances, monitor: Monitor
