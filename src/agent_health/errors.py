@@ -642,6 +642,17 @@ class NotLoggedIn(AgentHealthError):
         super().__init__("log in first")
 
 
+class UnknownHost(AgentHealthError):
+    """A page of the dashboard was asked for under a name that is not the server's."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(
+            f"this server is not known as {host[:80]!r}: use its address, or the name that its setting "
+            "public_url (--public-url) says"
+        )
+        self.host = host
+
+
 class ForgedForm(AgentHealthError):
     """A form was not sent from a page of the dashboard, or from one of a session that is over."""
 

@@ -1,9 +1,11 @@
 """Who gets in, and for how long?"""
 
 import re
+import socket
+from pathlib import Path
 
 import pytest
-from tests.dashboard.conftest import Sample
+from tests.dashboard.conftest import Filled, Sample
 from tests.support.dashboard_sample import KEYS
 from tests.support.dashboard_visitor import Visitor
 from tests.support.registry_server import registry_server
@@ -163,3 +165,55 @@ def test_what_is_no_form_is_refused(sample: Sample, body: bytes, status: int) ->
 @pytest.mark.parametrize("host", ["[", "a b", "::", "agent.example:x", ""])
 def test_pages_ask_nothing_of_the_host_that_is_named(sample: Sample, host: str) -> None:
     assert sample.visitor().get("/login", host=host).status == 200
+
+
+def test_once_the_public_url_is_known_pages_answer_to_it_and_to_addresses_alone(
+    filled: Filled, tmp_path: Path
+) -> None:
+    with filled.served(tmp_path, public_url="https://registry.example") as served:
+        visitor = served.visitor()
+        refused = visitor.get("/login", host="evil.example")
+        assert refused.status == 421
+        assert "not known as" in refused.text
+        assert "public_url" in refused.text
+        for host in ("registry.example", "Registry.Example:443", "localhost:1", "10.0.0.7"):
+            assert visitor.get("/login", host=host).status == 200, host
+        form = {"key": KEYS[Role.READER], "token": visitor.get("/login").form_token()}
+        forged = {"host": "evil.example", "origin": "http://evil.example"}
+        assert visitor.post("/login", form, **forged).status == 421
+        assert visitor.get("/live", host="evil.example").status == 421
+        # What everybody may read, and what needs a key that no browser sends by itself.
+        assert visitor.get("/status/absent", host="evil.example").status == 404
+        told = visitor.get("/api/v1/agents", host="evil.example", x_api_key=KEYS[Role.READER])
+        assert told.status == 200
+
+
+def test_where_everyone_may_read_a_name_that_was_made_to_lead_here_shows_nothing(
+    filled: Filled, tmp_path: Path
+) -> None:
+    with filled.served(tmp_path, open_dashboard=True) as served:
+        visitor = served.visitor()
+        assert visitor.get("/", host="evil.example").status == 421
+        own = socket.gethostname()
+        for host in ("127.0.0.1", "[::1]:8440", "localhost", own, f"{own}.local:8440"):
+            assert visitor.get("/", host=host).status == 200, host
+
+
+def test_without_a_public_url_any_name_leads_to_the_login(sample: Sample) -> None:
+    assert sample.visitor().get("/login", host="registry.lan").status == 200
+
+
+def test_a_public_url_of_https_is_kept_to_although_a_proxy_asks_without(
+    filled: Filled, tmp_path: Path
+) -> None:
+    with filled.served(tmp_path, public_url="https://registry.example") as served:
+        visitor = served.visitor()
+        page = visitor.get("/login", host="registry.example")
+        assert page.headers["strict-transport-security"] == "max-age=31536000"
+        answer = visitor.log_in(KEYS[Role.READER])
+        assert answer.status == 303
+        assert all("Secure" in cookie for cookie in (*page.cookies, *answer.cookies))
+
+
+def test_nobody_is_told_to_come_by_https_where_there_is_none(sample: Sample) -> None:
+    assert "strict-transport-security" not in sample.visitor().get("/login").headers

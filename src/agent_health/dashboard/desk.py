@@ -6,11 +6,12 @@ the session. What the API refuses, a page refuses in the same words.
 
 import asyncio
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
@@ -27,8 +28,10 @@ from agent_health.errors import (
     InvalidRequest,
     NotLoggedIn,
     TooManyRequests,
+    UnknownHost,
 )
 from agent_health.finding import Finding
+from agent_health.public_address import PublicAddress, is_ours
 from agent_health.rate_limit import RateLimit, RateLimiter
 from agent_health.registry.app import OPERATIONS, Registry
 from agent_health.registry.body_time import MAX_BODY_SECONDS
@@ -46,6 +49,8 @@ PAGES_PER_VISITOR: Final = RateLimit(20, 200)
 LOGINS_PER_VISITOR: Final = RateLimit(0.2, 30)
 """Per address; keys cannot be guessed, but looking for them costs."""
 MAX_VISITORS_COUNTED: Final = 10_000
+HTTPS_ONLY_SECONDS: Final = 365 * 86_400
+"""How long browsers ask by https alone, once they were told where the public URL is one."""
 
 _BY_PLACE: Final[Mapping[tuple[str, str], Operation]] = {
     (operation.method, operation.path): operation for operation in OPERATIONS
@@ -101,7 +106,9 @@ class Desk:
         self.database = registry.door.database
         self.is_open = registry.settings.open_dashboard
         public_url = registry.settings.public_url
-        self._public_host = "" if public_url is None else urlsplit(public_url).netloc.lower()
+        self._public = None if public_url is None else PublicAddress.read(public_url)
+        self._names = _names(self._public)
+        self.is_https = self._public is not None and self._public.is_https
         self._pages = RateLimiter(PAGES_PER_VISITOR, MAX_VISITORS_COUNTED)
         self._logins = RateLimiter(LOGINS_PER_VISITOR, MAX_VISITORS_COUNTED)
 
@@ -179,7 +186,18 @@ class Desk:
 
     def check_form(self, request: Request, form: Mapping[str, str], token: str) -> None:
         """Raise ForgedForm unless a form is from a page of ours."""
-        visitors.check_form(request, form.get("token", ""), token, self._public_host)
+        public_host = "" if self._public is None else self._public.place
+        visitors.check_form(request, form.get("token", ""), token, public_host)
+
+    def _check_host(self, request: Request) -> None:
+        """Raise UnknownHost where another site's name may have been made to lead here.
+
+        Without a public URL only where everyone may read: else a session is needed, and browsers keep its
+        cookie for the name under which it began.
+        """
+        host = request.headers.get("host", "")
+        if (self._public is not None or self.is_open) and not is_ours(host, self._names):
+            raise UnknownHost(host)
 
     def count(self, request: Request, *, is_login: bool = False) -> None:
         """Count a request of an address; TooManyRequests if it asks too often."""
@@ -188,9 +206,24 @@ class Desk:
         if wait_s > 0:
             raise TooManyRequests(wait_s)
 
-    async def guarded(self, request: Request, answer: Callable[[], Awaitable[Response]]) -> Response:
-        """Return the answer, or a page that says why there is none."""
+    async def guarded(
+        self, request: Request, answer: Callable[[], Awaitable[Response]], *, is_public: bool = False
+    ) -> Response:
+        """Return the answer, or a page that says why there is none.
+
+        What `is_public` may be read by everybody, and so under any name of the server.
+        """
+        response = await self._answered(request, answer, is_public=is_public)
+        if self.is_https:
+            response.headers["Strict-Transport-Security"] = f"max-age={HTTPS_ONLY_SECONDS}"
+        return response
+
+    async def _answered(
+        self, request: Request, answer: Callable[[], Awaitable[Response]], *, is_public: bool
+    ) -> Response:
         try:
+            if not is_public:
+                self._check_host(request)
             return await answer()
         except NotLoggedIn:
             return RedirectResponse("/login", 303, HEADERS)
@@ -206,6 +239,8 @@ class Desk:
         """Return a page that says what is wrong."""
         if isinstance(error, ForgedForm):
             return self._told(request, 403, str(error))
+        if isinstance(error, UnknownHost):
+            return self._told(request, 421, str(error))
         known = STATUS_AND_CODE.get(type(error))
         if known is None:
             _log.error("an error that no visitor can cause: %s", error, exc_info=error)
@@ -239,6 +274,14 @@ def seconds_in(form: Mapping[str, str]) -> float:
 def login_token(request: Request) -> str:
     """Return what the token of the login form follows from: the one that the browser has, or a new one."""
     return token_in(request, FORM_COOKIE) or visitors.new_token()
+
+
+def _names(public: PublicAddress | None) -> frozenset[str]:
+    """Return under which names pages are shown: the public one, else those that the machine has itself."""
+    if public is not None:
+        return frozenset({public.host})
+    own = socket.gethostname().lower()
+    return frozenset({own, f"{own}.local"})
 
 
 def _address(request: Request) -> bytes:

@@ -41,8 +41,8 @@ class LogIn:
                 why = f"A key with the role {refused.role} may not read the whole fleet: take another one."
                 return await self._form(request, 403, why)
             answer = RedirectResponse("/", 303, HEADERS)
-            visitors.set_cookie(answer, request, SESSION_COOKIE, token, SESSION_SECONDS)
-            visitors.set_cookie(answer, request, FORM_COOKIE, "", 0)
+            self._set_cookie(answer, request, SESSION_COOKIE, token, SESSION_SECONDS)
+            self._set_cookie(answer, request, FORM_COOKIE, "", 0)
             return answer
 
         return await self._desk.guarded(request, begin)
@@ -56,10 +56,15 @@ class LogIn:
             self._desk.check_form(request, form, token)
             await self._desk.database.write(lambda transaction: visitors.log_out(transaction, token))
             answer = RedirectResponse("/login", 303, HEADERS)
-            visitors.set_cookie(answer, request, SESSION_COOKIE, "", 0)
+            self._set_cookie(answer, request, SESSION_COOKIE, "", 0)
             return answer
 
         return await self._desk.guarded(request, end)
+
+    def _set_cookie(self, answer: Response, request: Request, name: str, token: str, seconds: int) -> None:
+        # A proxy before us that has TLS may ask by plain http.
+        is_https = self._desk.is_https or request.url.scheme == "https"
+        visitors.set_cookie(answer, name, token, seconds, is_https=is_https)
 
     async def _form(self, request: Request, status: int, why: str | None) -> Response:
         token = login_token(request)
@@ -71,5 +76,5 @@ class LogIn:
             "is_open": self._desk.is_open,
         }
         answer = page("login.html", shown, status)
-        visitors.set_cookie(answer, request, FORM_COOKIE, token, FORM_SECONDS)
+        self._set_cookie(answer, request, FORM_COOKIE, token, FORM_SECONDS)
         return answer

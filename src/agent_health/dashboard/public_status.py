@@ -68,7 +68,7 @@ class PublicStatus:
             answer.headers["Cache-Control"] = _CACHED["Cache-Control"]
             return answer
 
-        return await self._desk.guarded(request, answer)
+        return await self._desk.guarded(request, answer, is_public=True)
 
     async def badge(self, request: Request) -> Response:
         """Draw a badge; of who does not want one, 404 and a badge that says unknown."""
@@ -85,7 +85,7 @@ class PublicStatus:
                 pass
             return Response(badge_svg("agent", word), status, _CACHED, "image/svg+xml")
 
-        return await self._desk.guarded(request, answer)
+        return await self._desk.guarded(request, answer, is_public=True)
 
 
 def badge_svg(label: str, word: str) -> str:

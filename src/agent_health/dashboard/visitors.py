@@ -118,14 +118,14 @@ def token_in(request: Request, cookie: str) -> str:
     return token if token.isascii() and len(token) <= MAX_TOKEN_CHARACTERS else ""
 
 
-def set_cookie(response: Response, request: Request, name: str, token: str, seconds: int) -> None:
+def set_cookie(response: Response, name: str, token: str, seconds: int, *, is_https: bool) -> None:
     """Give a browser a token that no script reads and no other site sends; 0 seconds takes it away."""
     response.set_cookie(
         name,
         token,
         max_age=seconds,
         path="/",
-        secure=request.url.scheme == "https",
+        secure=is_https,
         httponly=True,
         samesite="strict",
     )

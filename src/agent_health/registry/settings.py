@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from agent_health.errors import InvalidSetting
+from agent_health.expectation import invalid_setting
+from agent_health.public_address import PublicAddress
 
 DEFAULT_DATABASE = "sqlite:///agent-health.db"
 DEFAULT_PORT = 8440
@@ -14,6 +17,14 @@ DEFAULT_PORT = 8440
 
 def _take_network(text: str) -> str:
     return str(ip_network(text))
+
+
+def _take_public_url(text: str) -> str:
+    try:
+        PublicAddress.read(text)
+    except InvalidSetting as error:
+        raise PydanticCustomError("public_url", "expected {form}", {"form": error.expected}) from None
+    return text
 
 
 Network = Annotated[str, AfterValidator(_take_network)]
@@ -45,8 +56,11 @@ class RegistrySettings(BaseModel):
     """Where archived events go; None: beside an SQLite file, else the working directory."""
     dialects: tuple[Literal["openintent"], ...] = ()
     """Foreign dialects that are spoken too: `openintent`."""
-    public_url: Annotated[str, Field(pattern=r"^https?://")] | None = None
-    """Under which address others know this server; names it in its own health document."""
+    public_url: Annotated[str, AfterValidator(_take_public_url)] | None = None
+    """Under which address others know this server; names it in its own health document.
+
+    The dashboard is shown under this host, and under addresses, alone.
+    """
     open_dashboard: bool = False
     """Whether everyone may read the dashboard; to act, people log in all the same."""
     trusted_proxies: tuple[Network, ...] = ()
@@ -64,6 +78,11 @@ class RegistrySettings(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            name = str(fault["loc"][0])
-            raise InvalidSetting(name, fault.get("input"), fault["msg"]) from None
+            raise _told(error) from None
+
+
+def _told(error: ValidationError) -> InvalidSetting:
+    """Return what is wrong first, by the setting's own name, in our words."""
+    name = str(error.errors(include_url=False)[0]["loc"][0])
+    fault = invalid_setting(error, name)
+    return InvalidSetting(name, fault.given, fault.expected)
