@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,6 +14,8 @@ from agent_health.utc_time import utc_text
 
 _OF_TOOLS: Final = ("agent_health.adapter.tools", "agent_health.mcp", "mcp", "uvicorn", "httpx2")
 """The loggers of what offers tools to an agent."""
+REPEAT_SECONDS: Final = 10.0
+"""In which the same line of a library is told once."""
 _KEPT: Final = frozenset({What.ASKED, What.FAILED, What.UNTOLD})
 """What is told of runs whose workspace stays."""
 
@@ -40,15 +41,32 @@ class LogTeller(logging.Handler):
     def __init__(self, tell: Tell) -> None:
         super().__init__(logging.WARNING)
         self._tell = tell
+        self._said: tuple[str, str] | None = None
+        self._said_at_s = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tell one line."""
         is_of_tools = any(record.name == name or record.name.startswith(f"{name}.") for name in _OF_TOOLS)
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
-            # Where it was raised is no line for people.
-            text = f"{text}: {traceback.format_exception_only(record.exc_info[1])[-1].strip()}"
-        self._tell(Told(what=What.TOOLS if is_of_tools else What.REGISTRY, text=text))
+            # Where it was raised is no line for people, nor is what a library adds on further ones.
+            text = f"{text}: {_in_a_line(record.exc_info[1])}"
+        if not self._is_repeated(record, text):
+            self._tell(Told(what=What.TOOLS if is_of_tools else What.REGISTRY, text=text))
+
+    def _is_repeated(self, record: logging.LogRecord, text: str) -> bool:
+        """Whether a library said the same just before: it may ask a server several times at once."""
+        said, former, at_s = (record.name, text), self._said, self._said_at_s
+        is_ours = record.name.partition(".")[0] == "agent_health"
+        if not is_ours and said == former and record.created - at_s < REPEAT_SECONDS:
+            return True
+        self._said, self._said_at_s = said, record.created
+        return False
+
+
+def _in_a_line(error: BaseException) -> str:
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}".removesuffix(": ")
 
 
 def _json_line(at: str, told: Told) -> str:
