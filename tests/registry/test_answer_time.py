@@ -13,8 +13,8 @@ from agent_health.registry.answer_time import PromptDatabase
 from agent_health.storage import registry_row
 from agent_health.storage.database import POOL_CONNECTIONS, Database, PostgresqlDatabase, Transaction
 
-MOST_S = 0.1
-LONG_S = 0.5
+MOST_S = 0.2
+LONG_S = 0.6
 
 
 def _wait(transaction: Transaction) -> None:
@@ -37,6 +37,11 @@ def _slowly(deed: Callable[[Transaction], str]) -> Callable[[Transaction], str]:
         return deed(transaction)
 
     return wait_first
+
+
+async def _connect(database: Database) -> None:
+    """Let it have a connection, so that the next deed begins at once."""
+    await database.write(_do_nothing)
 
 
 def _do_nothing(_transaction: Transaction) -> str:
@@ -69,6 +74,7 @@ async def test_what_is_done_in_time_is_answered_as_it_is(database: Database) -> 
 
 async def test_what_has_begun_goes_on_though_its_caller_was_told(database: Database) -> None:
     prompt = PromptDatabase(database, MOST_S)
+    await _connect(database)
     with pytest.raises(StoreUnavailable, match="may be done all the same"):
         await prompt.write(_slowly(_add))
     assert database.writes.failure is not None
@@ -102,6 +108,7 @@ async def test_what_fails_after_its_answer_is_told_to_the_log(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     prompt = PromptDatabase(database, MOST_S)
+    await _connect(database)
     with pytest.raises(StoreUnavailable):
         await prompt.write(_slowly(_fail))
     await _until_nothing_goes_on(prompt)
