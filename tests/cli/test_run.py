@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from tests.support.adapting import new_task
@@ -70,6 +71,22 @@ def test_two_do_not_live_as_one_agent_with_the_same_workspaces(
         # Another agent's place is another one's.
         assert main(["run", *ONCE, *who, "--agent-id", "coder-other", "--", "true"]) == 5
     assert main(["run", *ONCE, *who, "--", "true"]) == 5
+
+
+def test_the_key_of_an_agent_without_a_name_ends_with_it(at: RegistryServer) -> None:
+    assert main(["run", *ONCE, "--wait", "0s", "--agent-id", "coder-named", "--", "true"]) == 5
+
+    def keys() -> dict[str | None, bool]:
+        asked = Request(f"{at.url}/api/v1/keys", headers={"X-API-Key": ADMIN_KEY})  # noqa: S310 - ours
+        with urlopen(asked) as answer:  # noqa: S310 - ours
+            return {key.get("agent_id"): key["is_valid"] for key in json.load(answer)["keys"]}
+
+    before = keys()
+    assert before["coder-named"]
+    assert main(["run", *ONCE, "--wait", "0s", "--", "true"]) == 5
+    after = keys()
+    assert [after[agent_id] for agent_id in after.keys() - before.keys()] == [False]
+    assert after["coder-named"]
 
 
 def test_json_is_one_object_per_line_and_what_the_command_says_goes_elsewhere(

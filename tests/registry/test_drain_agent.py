@@ -146,6 +146,16 @@ async def test_a_draining_agent_cannot_drain_again(api: RegistryApi) -> None:
     assert answer.json()["error"]["code"] == "invalid_transition"
 
 
+async def test_an_agent_may_end_its_own_key_with_itself_and_nobody_else_does(api: RegistryApi) -> None:
+    key, other = [(await api.register(f"agent-{number}"))["agent_key"] for number in (1, 2)]
+    assert (await api.ask("DELETE", f"{AGENTS}/agent-2?end_key=true")).status == 204
+    # Who asked was an admin, whose key is as good as before, and so is the agent's.
+    assert (await api.beat("agent-2", other)).status == 410
+    assert (await api.ask("DELETE", f"{AGENTS}/agent-1?end_key=true", key=key)).status == 204
+    assert (await api.beat("agent-1", key)).status == 401
+    assert [event["type"] for event in await api.events()][-2:] == ["agent.lifecycle", "key.revoked"]
+
+
 async def test_deregistering_expires_the_leases_after_the_agents_own_event(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     for number in range(2):

@@ -33,14 +33,22 @@ class Place:
     """One agent's place in one registry. Everything raises RegistryError."""
 
     def __init__(
-        self, profile: AgentProfile, keys: AgentKeys, registry: str, *, allow_plain_http: bool = False
+        self,
+        profile: AgentProfile,
+        keys: AgentKeys,
+        registry: str,
+        *,
+        allow_plain_http: bool = False,
+        comes_back: bool = True,
     ) -> None:
+        """`comes_back`: whether a later process may live as this agent; else its key ends with it."""
         self.profile = profile
         self.incarnation: int | None = None
         """Of the life that this process lives; None while it has none."""
         self._keys = keys
         self._url = registry
         self._allows_plain_http = allow_plain_http
+        self._comes_back = comes_back
         self._client_key = keys.current()
         self._client = self._client_with(self._client_key)
 
@@ -91,7 +99,9 @@ class Place:
             if record.incarnation != self.incarnation or record.status not in ALIVE:
                 break
             try:
-                await client.agents.deregister(self.agent_id, if_match=record.etag)
+                await client.agents.deregister(
+                    self.agent_id, if_match=record.etag, ends_key=not self._comes_back
+                )
             except Stale:
                 # The drain was noted, or it ended, between the two.
                 continue

@@ -33,7 +33,7 @@ from agent_health.client.registry_connection import (
     path_of,
     query_of,
 )
-from agent_health.client.registry_errors import Conflict, InvalidAnswer
+from agent_health.client.registry_errors import Conflict, InvalidAnswer, NotAuthorized
 from agent_health.document import HealthStatus, Time
 from agent_health.errors import InvalidSetting
 from agent_health.history_record import AgentHistory
@@ -228,16 +228,24 @@ class RegistryAgents:
         )
         return await self._connection.ask_for(AgentRecord, question)
 
-    async def deregister(self, agent_id: str, *, if_match: str | None = None) -> None:
-        """Take an agent off the list at once; its leases end, its record stays for audit."""
+    async def deregister(self, agent_id: str, *, if_match: str | None = None, ends_key: bool = False) -> None:
+        """Take an agent off the list at once; its leases end, its record stays for audit.
+
+        `ends_key`: asked by the agent itself, its key is good for nothing any more.
+        """
         question = Question(
             method="DELETE",
             path=path_of("agents", agent_id),
+            query={"end_key": "true"} if ends_key else {},
             headers={} if if_match is None else {"If-Match": if_match},
             may_repeat=True,
         )
         try:
             await self._connection.ask(question)
+        except NotAuthorized as error:
+            # So has it then, and the key has ended with it.
+            if not (ends_key and error.may_be_repeat):
+                raise
         except Conflict as error:
             # The earlier try, whose answer was lost, has done it.
             if not (error.may_be_repeat and error.details.get("status") == Status.DEREGISTERED):

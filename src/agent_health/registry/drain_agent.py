@@ -1,6 +1,9 @@
 """How does an agent leave, or lose its place? (RFC-0016 5; `PATCH …/status`, `DELETE`)"""
 
 from dataclasses import replace
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from agent_health.access import Action, require
 from agent_health.agent_record import AgentRecord, StatusChange
@@ -10,9 +13,21 @@ from agent_health.registry.agent_records import etag, record
 from agent_health.registry.change_status import change_status
 from agent_health.registry.find_agents import existing_agent
 from agent_health.registry.judge_agents import Change, unchanged
+from agent_health.registry.manage_keys import revoke_key
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
+
+
+class Departure(BaseModel):
+    """How an agent is taken off the list."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    end_key: Annotated[
+        bool,
+        Field(description="Whether the key by which this is asked ends too, if it is the agent's own"),
+    ] = False
 
 
 def with_drain(change: Change, now_s: float, timeout_s: float, explanation: str) -> Change:
@@ -40,10 +55,15 @@ def set_status(transaction: Transaction, call: Call) -> Reply:
 
 
 def delete_agent(transaction: Transaction, call: Call) -> Reply:
-    """Take an agent off the list at once; its record stays for audit."""
+    """Take an agent off the list at once; its record stays for audit.
+
+    An agent as which nobody comes back may end its own key with it.
+    """
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
     _deregister(transaction, agent, call.actor)
+    if call.query_as(Departure).end_key and call.caller.agent_id == agent.agent_id:
+        revoke_key(transaction, call.caller.key_id, call.actor)
     return Reply(status=204)
 
 
@@ -82,6 +102,7 @@ OPERATIONS = (
         summary="Take an agent off the list at once, without a drain",
         action=Action.DEREGISTER,
         deed=delete_agent,
+        query=Departure,
         status=204,
         errors=(404, 409, 412),
         headers=("If-Match",),
