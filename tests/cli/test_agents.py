@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+from tests.support.servers import until
 
 from agent_health.access import Role
 from agent_health.cli import main
@@ -181,7 +182,7 @@ def test_an_agent_is_drained_commanded_and_taken_off(registry: RegistryServer, c
 
 @pytest.mark.parametrize(
     "arguments",
-    [("show", "nobody"), ("drain", "nobody"), ("list", "--status", "bogus"), ("command", "nobody", "drain")],
+    [("show", "nobody"), ("drain", "nobody"), ("list", "--health", "bogus"), ("command", "nobody", "drain")],
 )
 def test_a_refusal_ends_with_one(
     registry: RegistryServer, capsys: Captured, arguments: tuple[str, ...]
@@ -303,7 +304,7 @@ def test_the_key_is_no_argument(capsys: Captured) -> None:
 
 
 def test_a_listing_of_nobody_says_so(registry: RegistryServer, capsys: Captured) -> None:
-    assert shown_by(capsys, "list") == "no agent matches that is active (see --status)\n"
+    assert shown_by(capsys, "list") == "no agent matches that is active\n"
     assert shown_by(capsys, "list", "--status", "all") == "no agent matches\n"
     assert json_of(capsys, "list")["agents"] == []
 
@@ -312,6 +313,63 @@ def test_what_waits_for_an_agent_stands_in_its_page(registry: RegistryServer, ca
     shown_by(capsys, "register", "a")
     shown_by(capsys, "command", "a", "drain", "--reason", "new disk")
     assert "is told     drain at its next heartbeat: new disk (command_" in shown_by(capsys, "show", "a")
+
+
+def test_whom_a_listing_leaves_out_is_counted(registry: RegistryServer, capsys: Captured) -> None:
+    for number in range(3):
+        shown_by(capsys, "register", f"a-{number}", "--role", "hidden")
+    assert "not active" not in shown_by(capsys, "list", "--role", "hidden")
+    shown_by(capsys, "deregister", "a-0")
+    assert "1 more is not active (--status all)\n" in shown_by(capsys, "list", "--role", "hidden")
+    shown_by(capsys, "deregister", "a-1")
+    assert "2 more are not active" in shown_by(capsys, "list", "--role", "hidden")
+    assert json_of(capsys, "list", "--role", "hidden")["not_active"] == 2
+    shown_by(capsys, "deregister", "a-2")
+    assert shown_by(capsys, "list", "--role", "hidden") == (
+        "no agent matches that is active\n3 more are not active (--status all)\n"
+    )
+    for word in ("all", "any"):
+        found = json_of(capsys, "list", "--role", "hidden", "--status", word)
+        assert (found["total"], "not_active" in found) == (3, False)
+    refused = shown_by(capsys, "list", "--status", "alive", ends=3)
+    assert "--status: expected one of active, unhealthy, draining, dead, deregistered, or all" in refused
+
+
+def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "silent")
+    assert json_of(capsys, "show", "silent")["decisions_held"] is False
+    _hold(registry)
+
+    def told(*arguments: str) -> str:
+        assert main(["agents", *arguments]) == 0
+        return capsys.readouterr().err
+
+    for arguments in (["list"], ["show", "silent"]):
+        assert told(*arguments).startswith(
+            "agent-health: decisions are held: nobody is taken down for silence"
+        )
+        assert told(*arguments, "--json") == ""
+    for arguments in (["list", "--json"], ["show", "silent", "--json"]):
+        assert main(["agents", *arguments]) == 0
+        assert json.loads(capsys.readouterr().out)["decisions_held"] is True
+    assert main(["doctor", "--registry", registry.url, "--port", "1", "--json"]) in {0, 1}
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    (held,) = [one for one in findings if one["about"] == "decisions"]
+    assert (held["verdict"], held["told"].split(" since ")[0]) == ("warning", "held")
+    assert "a prober says that it is ill" in held["told"]
+
+
+def _hold(registry: RegistryServer) -> None:
+    """Let a prober be ill until decisions are held."""
+
+    async def state(*, is_ill: bool) -> str:
+        async with RegistryClient(registry.url, key=KEYS[Role.PROBER]) as client:
+            if is_ill:
+                await client.monitor.report_illness(why="no answer from any reference", seconds=300)
+            return str((await client.monitor.get()).state)
+
+    asyncio.run(state(is_ill=True))
+    until("decisions are held", lambda: asyncio.run(state(is_ill=False)) == "held")
 
 
 def test_an_impossible_id_is_refused_in_words(registry: RegistryServer, capsys: Captured) -> None:

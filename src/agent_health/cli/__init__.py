@@ -11,6 +11,7 @@
     targets.py          which targets are there, and what came of their probes?
     known_as.py         who is meant by this id or URL?
     agents.py           which agents are there, and what becomes of them?
+    held_decisions.py   is a status older than it looks, since decisions are held?
     agent_page.py       how is an agent's record shown to people?
     history.py          how did an agent do over the last day and month?
     maintenance.py      when may nothing take an agent down?

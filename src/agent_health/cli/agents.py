@@ -1,11 +1,13 @@
 """Which agents are there, and what becomes of them? Asked on the command line."""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agent_health.cli.agent_page import load_text, page, time_text
+from agent_health.cli.held_decisions import are_held, say_held
 from agent_health.cli.known_as import check_id, done_for, is_url
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.secret_file import WriteKey, new_key_file
@@ -21,6 +23,7 @@ PAGE = 1_000
 """The most that the registry tells at once."""
 MAX_LISTED = 100_000
 STATUSES = ("active", "unhealthy", "draining", "dead", "deregistered")
+_ALL = frozenset({"all", "any"})
 
 AgentIdArgument = Annotated[str, typer.Argument(metavar="AGENT_ID", help="Of the agent.")]
 DrainTimeout = Annotated[
@@ -79,38 +82,65 @@ def list_agents(
     Keys of --json:
       agents    as the registry lists them   total   how many match
       pool      with --role: what it can take
+      not_active      without --status: how many match that are not active
+      decisions_held  whether nobody is taken down for silence now; absent if the key may not know
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     wanted: dict[str, Any] = {
-        "status": STATUSES if status == ["all"] else tuple(status or ()),
+        "status": _statuses(status or ()),
         "capabilities": tuple(capability or ()),
         "health": tuple(health or ()),
         "role_id": role,
         "min_available_capacity": free,
         "sort": "least_loaded" if least_loaded else None,
     }
-    found = ask(
-        lambda client: _listing(client, limit, wanted),
+    found, not_active, held = ask(
+        lambda client: _looked_up(client, limit, wanted),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
     )
     if as_json:
-        write_json(sys.stdout, found.model_dump(mode="json", exclude_none=True, exclude={"cursor"}))
+        told = found.model_dump(mode="json", exclude_none=True, exclude={"cursor"})
+        also = {"not_active": not_active, "decisions_held": held}
+        write_json(sys.stdout, {**told, **{name: value for name, value in also.items() if value is not None}})
         return
-    if not found.agents:
-        sys.stdout.write(
-            "no agent matches\n" if status else "no agent matches that is active (see --status)\n"
+    say_held(is_held=held)
+    if found.agents:
+        write_table(
+            sys.stdout,
+            ("AGENT", "STATUS", "HEALTH", "LOAD", "ROLE", "LAST HEARTBEAT", "NAME"),
+            (_row(agent) for agent in found.agents),
         )
-        return
-    write_table(
-        sys.stdout,
-        ("AGENT", "STATUS", "HEALTH", "LOAD", "ROLE", "LAST HEARTBEAT", "NAME"),
-        (_row(agent) for agent in found.agents),
-    )
+    else:
+        sys.stdout.write("no agent matches\n" if status else "no agent matches that is active\n")
     if found.total > len(found.agents):
         sys.stdout.write(f"{len(found.agents)} of {found.total} (see --limit)\n")
-    if found.pool is not None:
+    if not_active:
+        verb = "is" if not_active == 1 else "are"
+        sys.stdout.write(f"{not_active} more {verb} not active (--status all)\n")
+    if found.agents and found.pool is not None:
         sys.stdout.write(f"the pool can take {found.pool.available_capacity} more tasks\n")
+
+
+def _statuses(given: Sequence[str]) -> tuple[str, ...]:
+    """Return the statuses that are meant; `any` is what the dashboard calls all of them. InvalidSetting."""
+    if not _ALL.isdisjoint(given):
+        return STATUSES
+    for status in given:
+        if status not in STATUSES:
+            raise InvalidSetting("--status", status, f"one of {', '.join(STATUSES)}, or all")
+    return tuple(given)
+
+
+async def _looked_up(
+    client: "RegistryClient", limit: int, wanted: dict[str, Any]
+) -> "tuple[AgentList, int | None, bool | None]":
+    """Return who matches, how many are hidden since they are not active, and whether decisions are held."""
+    found = await _listing(client, limit, wanted)
+    if wanted["status"]:
+        return found, None, await are_held(client)
+    others = await client.agents.list(limit=1, **{**wanted, "status": STATUSES[1:]})
+    return found, others.total, await are_held(client)
 
 
 async def _listing(client: "RegistryClient", limit: int, wanted: dict[str, Any]) -> "AgentList":
@@ -159,21 +189,27 @@ def show_agent(
     Exit codes:
       0 done   1 refused by the registry   2 no usable answer   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    shown = ask(
+    shown, held = ask(
         lambda client: _shown(client, agent),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
     )
-    _write_record(shown, as_json=as_json)
+    if as_json:
+        known = {} if held is None else {"decisions_held": held}
+        write_json(sys.stdout, {**shown.model_dump(mode="json", exclude_none=True), **known})
+        return
+    say_held(is_held=held)
+    _write_record(shown, as_json=False)
 
 
-async def _shown(client: "RegistryClient", given: str) -> "AgentRecord":
+async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bool | None]":
+    """Return an agent's record, and whether decisions are held."""
     from agent_health.client.registry_errors import NotFound  # noqa: PLC0415 - loaded by now
     from agent_health.errors import TargetNotFound  # noqa: PLC0415
 
     try:
-        return await done_for(client.agents.get, client.targets, given)
+        return await done_for(client.agents.get, client.targets, given), await are_held(client)
     except TargetNotFound:
         told = f"nobody is probed at {given}; who only sends heartbeats is known by its id alone"
         raise NotFound(told) from None

@@ -20,17 +20,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
+from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from agent_health.access import Role, looks_like_key
 from agent_health.cli.server_database import run_deed, sqlite_file
 from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import AgentHealthError, InvalidFile
+from agent_health.monitor_health import HoldCause, MonitorState
+from agent_health.monitor_record import MonitorRecord
 from agent_health.registry.listening_socket import bound
 from agent_health.registry.own_certificate import certificate_ends_s
 from agent_health.storage import keys, registry_row, schema
 from agent_health.storage.database import Transaction
 from agent_health.target import host_of
+from agent_health.utc_time import utc_text
 
 ASK_SECONDS: Final = 5.0
 """For one question to a registry."""
@@ -228,7 +232,7 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[Finding]:
         advice = "is it running, is the address right, and does a proxy or firewall let you through?"
         yield Finding("registry", "fault", f"{url} does not answer", advice)
         return
-    status, date = answer
+    status, date, _ = answer
     if status == 200:
         yield Finding("registry", "ok", f"{url} can serve")
     else:
@@ -241,6 +245,28 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[Finding]:
         yield from _of_the_key(url, key)
 
 
+def _of_its_decisions(answer: bytes) -> Iterator[Finding]:
+    """Say whether silence takes anybody down now."""
+    try:
+        monitor = MonitorRecord.model_validate_json(answer)
+    except ValidationError:
+        return
+    if monitor.state is not MonitorState.HELD:
+        yield Finding("decisions", "ok", "silence is believed")
+        return
+    why = (
+        "a prober says that it is ill"
+        if monitor.held_because is HoldCause.PROBER_ILL
+        else f"{monitor.exits} agents are silent, more than {monitor.limit} at once are not believed"
+    )
+    yield Finding(
+        "decisions",
+        "warning",
+        f"held since {utc_text(monitor.since, 'seconds')}: {why}, and nobody is taken down for silence",
+        "it ends by itself; if the silence is real: POST /api/v1/monitor/release, or the dashboard's button",
+    )
+
+
 def _of_the_key(url: str, key: str) -> Iterator[Finding]:
     asked = _answers(f"{url.rstrip('/')}/api/v1/monitor", key)
     status = None if asked is None else asked[0]
@@ -250,6 +276,8 @@ def _of_the_key(url: str, key: str) -> Iterator[Finding]:
         )
     elif status in {200, 403}:
         yield Finding("key", "ok", "the registry knows it")
+        if asked is not None and status == 200:
+            yield from _of_its_decisions(asked[2])
     else:
         yield Finding("key", "warning", f"the registry answers {status} to it", "ask again later")
 
@@ -329,13 +357,16 @@ def _of_the_mode(file: Path, what: str) -> Iterator[Finding]:
         yield Finding(what, "warning", told, f"chmod 600 {file}")
 
 
-def _answers(url: str, key: str = "") -> tuple[int, float | None] | None:
-    """Return the status of an answer and the time in it, in seconds since the epoch; None without one."""
+def _answers(url: str, key: str = "") -> tuple[int, float | None, bytes] | None:
+    """Return the status of an answer, the time in it and the beginning of its body; None without one.
+
+    The time is in seconds since the epoch; of the body it is what came at once, at most MAX_ANSWER_BYTES.
+    """
     import asyncio  # noqa: PLC0415 - with aiohttp it takes 200 ms
 
     import aiohttp  # noqa: PLC0415
 
-    async def ask() -> tuple[int, float | None]:
+    async def ask() -> tuple[int, float | None, bytes]:
         timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
         headers = {"X-API-Key": key} if key else {}
         async with (
@@ -343,7 +374,8 @@ def _answers(url: str, key: str = "") -> tuple[int, float | None] | None:
             session.get(url, headers=headers, allow_redirects=False) as answer,
         ):
             date = answer.headers.get("Date")
-            return answer.status, None if date is None else parsedate_to_datetime(date).timestamp()
+            body = await answer.content.read(MAX_ANSWER_BYTES)
+            return answer.status, None if date is None else parsedate_to_datetime(date).timestamp(), body
 
     try:
         return asyncio.run(ask())
