@@ -90,7 +90,7 @@ def test_buttons_are_for_who_may_press_them(
 )
 def test_who_may_not_press_a_button_is_refused_by_the_same_rules(sample: Sample, deed: str) -> None:
     visitor = sample.visitor(Role.READER)
-    form = {"minutes": "5", "reason": "why not", "etag": '"1"', "status": "active"}
+    form = {"minutes": "5", "reason": "why not", "etag": '"1"', "status": "active", "sure": "yes"}
     answer = visitor.do("/", f"{AGENT}/{deed}", **form)
     assert answer.status == 403
     assert "may not" in answer.text or "not allowed" in answer.text
@@ -126,10 +126,11 @@ def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
     assert visitor.do(AGENT, f"{AGENT}/maintenance/end").status == 303
     assert "In maintenance until" not in visitor.get(AGENT).text
 
-    stale = visitor.do(AGENT, f"{AGENT}/drain", etag='"99"')
+    assert visitor.do(AGENT, f"{AGENT}/drain", etag='"99"').status == 422, "nobody said to be sure"
+    stale = visitor.do(AGENT, f"{AGENT}/drain", etag='"99"', sure="yes")
     assert stale.status == 412
     (etag,) = re.findall(r'name="etag" value="([^"]+)"', visitor.get(AGENT).html)
-    assert visitor.do(AGENT, f"{AGENT}/drain", etag=etag.replace("&#34;", '"')).status == 303
+    assert visitor.do(AGENT, f"{AGENT}/drain", etag=etag.replace("&#34;", '"'), sure="yes").status == 303
     assert re.search(r"draining|deregistered", visitor.get(AGENT).text)
     record = visitor.get("/api/v1/events?type=agent.maintenance_changed", x_api_key=KEYS[Role.READER])
     assert b'"actor":"key:key_coordinator_"' in record.body

@@ -4,6 +4,7 @@ import re
 
 import pytest
 from tests.dashboard.conftest import Sample
+from tests.support.dashboard_sample import LONGEST_ID
 from tests.support.dashboard_visitor import Page
 
 
@@ -14,7 +15,7 @@ def agents_on(page: Page) -> list[str]:
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        ("status=deregistered", ["retired"]),
+        ("status=deregistered", [LONGEST_ID]),
         ("status=dead", ["librarian", "billing-7"]),
         ("status=unhealthy&sort=changed", ["support-3", "planner"]),
         ("q=BILLING-7", ["billing-7"]),

@@ -39,6 +39,12 @@ FLAGS = (
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 PATIENCE_MS = 30_000
+CUT_LINKS = """
+[...document.querySelectorAll(".top nav a")]
+  .filter(link => link.getBoundingClientRect().right > link.closest("nav").getBoundingClientRect().right + 1)
+  .map(link => link.textContent)
+"""
+"""Names of pages that the navigation has and does not show."""
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="chromium is absent: no page is seen in a browser (apt-get install chromium)"
@@ -132,6 +138,9 @@ def test_every_page_is_accessible_fits_and_loads_nothing_from_elsewhere(
             page.goto(path)
             wide = page.evaluate("document.scrollingElement.scrollWidth - window.innerWidth")
             assert wide <= 0, f"{name} is {wide} pixels too wide"
+            if name not in {"login", "status", "refusal"}:
+                cut = page.evaluate(CUT_LINKS)
+                assert cut == [], f"{name}: the navigation is cut"
             if SCREENSHOTS and (look, name) == ("light", "overview"):
                 # For README.
                 page.screenshot(path=Path(SCREENSHOTS) / "dashboard.png")

@@ -60,6 +60,14 @@ def test_what_agents_call_themselves_is_text(open_sample: Sample, path: str) -> 
     assert "<img src=x" not in html
 
 
+@pytest.mark.parametrize("path", ["/", "/agents", "/events", "/agents/hostile", "/status/hostile"])
+def test_no_name_turns_the_rest_of_its_line_around(open_sample: Sample, path: str) -> None:
+    page = open_sample.visitor().get(path)
+    assert page.status == 200
+    assert "\u202e" not in page.html
+    assert page.title.startswith('<b>Bold</b> & "quoted" \ufffdtxt') == path.endswith("hostile")
+
+
 def test_programs_are_answered_at_the_root_as_ever(sample: Sample) -> None:
     for accept in ("application/json", "*/*"):
         answer = sample.visitor().get("/", accept=accept)

@@ -5,6 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from tests.dashboard.conftest import Sample
+from tests.support.dashboard_sample import LONGEST_ID
 
 from agent_health.dashboard.public_status import badge_svg, is_public, public_word
 from agent_health.document import HealthStatus
@@ -23,7 +24,9 @@ def test_who_wants_to_has_a_page_and_a_badge(sample: Sample) -> None:
     assert "agent: healthy" in badge.html
 
 
-@pytest.mark.parametrize("agent_id", ["planner", "research-1", "nobody", "x" * 500, "%3Cscript%3E"])
+@pytest.mark.parametrize(
+    "agent_id", ["planner", "research-1", "nobody", "x" * 129, "x" * 500, "%3Cscript%3E"]
+)
 def test_of_all_others_nobody_learns_whether_they_are_there(sample: Sample, agent_id: str) -> None:
     visitor = sample.visitor()
     page, badge = visitor.get(f"/status/{agent_id}"), visitor.get(f"/badge/{agent_id}.svg")
@@ -31,6 +34,10 @@ def test_of_all_others_nobody_learns_whether_they_are_there(sample: Sample, agen
     nobody = visitor.get("/badge/somebody-else.svg")
     assert badge.body == nobody.body
     assert "<script" not in page.html
+
+
+def test_an_id_may_be_as_long_as_it_may_be(sample: Sample) -> None:
+    assert sample.visitor().get(f"/status/{LONGEST_ID}").status == 200
 
 
 @pytest.mark.parametrize("said", ["true", 1, "yes", None, False, []])

@@ -57,6 +57,7 @@ def decided(
 
 
 def test_people_decide(acted: Sample) -> None:
+    assert decided(acted, "review", "review", {"verdict": "reject"}).status == 422, "nobody said to be sure"
     accepted = decided(acted, "review", "review", {"verdict": "accept", "comment": "well done"})
     assert "done since" in accepted.text
     assert "well done" in accepted.text
@@ -69,6 +70,16 @@ def test_people_decide(acted: Sample) -> None:
     sure = {"sure": "yes", "comment": "obsolete"}
     assert "cancelled since" in decided(acted, "queued", "cancel", sure).text
     assert decided(acted, "queued", "cancel", sure).status == 409
+
+
+def test_work_is_rejected_by_who_is_sure(acted: Sample) -> None:
+    rejected = {"verdict": "reject", "comment": "page 3 is empty", "sure": "yes"}
+    assert "rejected: page 3 is empty" in decided(acted, "review", "review", rejected).text
+
+
+def test_what_agents_write_in_lines_is_shown_in_lines(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['review']}").html
+    assert '<b class="lines">Translated the handbook:\n- 12 pages\n- no pictures \ufffd[2J</b>' in html
 
 
 @pytest.mark.parametrize(

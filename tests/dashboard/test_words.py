@@ -40,6 +40,18 @@ def test_a_text_from_elsewhere_stays_in_its_line(text: str, most: int) -> None:
     assert shown.isprintable()
 
 
+@given(st.text(), st.integers(min_value=1, max_value=50))
+def test_a_block_from_elsewhere_keeps_its_lines_and_nothing_else(text: str, most: int) -> None:
+    shown = words.block(text, most)
+    assert len(shown) <= most
+    assert shown.replace("\n", "").isprintable()
+
+
+def test_lines_stay_in_a_block_and_stand_behind_one_another_in_a_line() -> None:
+    assert words.block("one\r\ntwo\n\nthree\x1b[2J") == "one\ntwo\n\nthree\ufffd[2J"
+    assert words.brief("one\r\ntwo\nthree") == "one two three"
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -29,6 +29,8 @@ from agent_health.storage.database import Transaction, open_database
 
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(2)> \u202etxt'
 """What no page may take for markup."""
+LONGEST_ID = "x" * 128
+LINES = "Translated the handbook:\r\n- 12 pages\n- no pictures \x1b[2J"
 CARD = "https://agents.example.com/{}/.well-known/agent-card.json"
 TEAMS = ("research", "support", "billing")
 SPAN_SECONDS = 5_400.0
@@ -68,10 +70,12 @@ async def _people(api: RegistryApi, clock: WoundClock) -> None:
             metadata={"owner": f"team-{team}"},
         )
         clock.advance(7)
-    await api.register("hostile", name='<b>Bold</b> & "quoted"', metadata={"note": HOSTILE})
+    await api.register(
+        "hostile", name='<b>Bold</b> & "quoted" \u202etxt', metadata={"note": HOSTILE, "public_status": True}
+    )
     await api.register("librarian", name="Librarian")
-    await api.register("retired", name="Retired agent")
-    await api.ask("DELETE", f"{AGENTS}/retired")
+    await api.register(LONGEST_ID, name="Retired agent", metadata={"public_status": True})
+    await api.ask("DELETE", f"{AGENTS}/{LONGEST_ID}")
 
 
 async def _probed(api: RegistryApi, clock: WoundClock) -> None:
@@ -217,7 +221,7 @@ async def _tasks(api: RegistryApi, clock: WoundClock) -> dict[str, str]:
     await hand.write(child, "complete", output={"colour": "#3ecf8e"})
     review = await create(api, "Translate the handbook", agent_id="worker-1")
     grant = await hand.granted()
-    done = await hand.write(grant, "complete", output={"pages": 12}, report=REPORT)
+    done = await hand.write(grant, "complete", output={"pages": 12}, report=REPORT | {"summary": LINES})
     assert done.status == 200, done.body
     handoff = await create(api, "Refund order 4711", agent_id="worker-1", input={"note": HOSTILE})
     grant = await hand.granted()

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from agent_health.access import Action
 from agent_health.dashboard import history, plots
-from agent_health.dashboard.desk import Look, seconds_in
+from agent_health.dashboard.desk import Look, check_sure, seconds_in
 from agent_health.dashboard.event_lines import line_of
 from agent_health.dashboard.public_status import is_public
 from agent_health.dashboard.words import layers_seen, sight_of, sight_of_seen, standing_of
@@ -94,6 +94,7 @@ def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
 def drain(look: Look, request: Request, form: Mapping[str, str]) -> str:
     """Let it drain, if it is still as it was shown."""
     agent_id = request.path_params["agent_id"]
+    check_sure(form)
     headers = {"if-match": form.get("etag", "")}
     look.ask("PATCH", f"{_AGENT}/status", agent_id=agent_id, body={"status": "draining"}, headers=headers)
     return _back(agent_id, "drain")

@@ -271,6 +271,12 @@ def seconds_in(form: Mapping[str, str]) -> float:
     return float(said) * MINUTE_SECONDS
 
 
+def check_sure(form: Mapping[str, str]) -> None:
+    """Raise InvalidRequest unless whoever sends a form says that it is meant: it cannot be taken back."""
+    if form.get("sure") != "yes":
+        raise InvalidRequest([Finding("not_sure", "/sure", "expected the box to be ticked")])
+
+
 def login_token(request: Request) -> str:
     """Return what the token of the login form follows from: the one that the browser has, or a new one."""
     return token_in(request, FORM_COOKIE) or visitors.new_token()

@@ -1,7 +1,8 @@
 """How does a page look like as a response?
 
-Templates escape whatever they show. A page may load from this server alone, and run our one script: should
-a text from an agent ever get through as markup, it could still do nothing.
+Templates escape whatever they show, and leave out what moves a cursor or turns a line around. A page may
+load from this server alone, and run our one script: should a text from an agent ever get through as markup,
+it could still do nothing.
 """
 
 import json
@@ -51,6 +52,7 @@ def _environment() -> Environment:
         loader=PackageLoader("agent_health.dashboard"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_harmless,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
@@ -73,6 +75,14 @@ def _environment() -> Environment:
     environment.filters.update(filters)
     environment.globals["asset"] = asset_path
     return environment
+
+
+def _harmless(value: object) -> object:
+    """Return what a template shows without what turns a line around, wherever it stands: in titles too.
+
+    What is markup by now was made of texts that came by here.
+    """
+    return words.harmless(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _json_text(value: object) -> str:

@@ -4,6 +4,7 @@ Only who wants to: `"public_status": true` in the metadata of its record. Of all
 that they are there.
 """
 
+import re
 from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
@@ -11,7 +12,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_health.dashboard.agents_table import MAX_NAME_CHARACTERS
+from agent_health.agent_record import AGENT_ID_CHARACTERS
 from agent_health.dashboard.desk import Desk
 from agent_health.dashboard.pages import HEADERS, page
 from agent_health.dashboard.words import sight_of_seen
@@ -35,6 +36,7 @@ _COLOURS: Final[Mapping[str, str]] = {
     "draining": "#1d5b9e", "gone": "#55606c", "active": "#0a6b57", "unknown": "#55606c",
 }  # fmt: skip
 _CACHED: Final = {**HEADERS, "Cache-Control": f"public, max-age={MAX_AGE_SECONDS}"}
+_AGENT_ID: Final = re.compile(AGENT_ID_CHARACTERS)
 _ABSENT_WORD: Final = "unknown"
 
 
@@ -63,7 +65,9 @@ class PublicStatus:
 
         async def answer() -> Response:
             self._desk.count(request)
-            shown = await self._desk.database.read(lambda transaction: _read(transaction, _id_in(request)))
+            shown = await self._desk.database.read(
+                lambda transaction: _read(transaction, request.path_params["agent_id"])
+            )
             answer = page("status.html", {**shown, "visitor": None, "path": request.url.path})
             answer.headers["Cache-Control"] = _CACHED["Cache-Control"]
             return answer
@@ -78,7 +82,7 @@ class PublicStatus:
             word, status = _ABSENT_WORD, 404
             try:
                 shown = await self._desk.database.read(
-                    lambda transaction: _read(transaction, _id_in(request))
+                    lambda transaction: _read(transaction, request.path_params["agent_id"])
                 )
                 word, status = shown["word"], 200
             except AgentNotFound:
@@ -106,13 +110,8 @@ def badge_svg(label: str, word: str) -> str:
     )
 
 
-def _id_in(request: Request) -> str:
-    agent_id: str = request.path_params["agent_id"]
-    return agent_id[:MAX_NAME_CHARACTERS]
-
-
 def _read(transaction: Transaction, agent_id: str) -> dict[str, Any]:
-    stored = agents.find(transaction, agent_id)
+    stored = agents.find(transaction, agent_id) if _AGENT_ID.fullmatch(agent_id) else None
     if stored is None or not is_public(stored.metadata):
         raise AgentNotFound(agent_id)
     agent = record(stored, judge_one(stored, 0, transaction.now_s, circumstances(transaction)))

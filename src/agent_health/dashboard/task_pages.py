@@ -9,10 +9,9 @@ from starlette.requests import Request
 
 from agent_health.access import Action
 from agent_health.agent_record import RoleId
-from agent_health.dashboard.desk import Look, query_in
-from agent_health.errors import InvalidRequest, TaskNotFound
+from agent_health.dashboard.desk import Look, check_sure, query_in
+from agent_health.errors import TaskNotFound
 from agent_health.event import AgentId
-from agent_health.finding import Finding
 from agent_health.registry.cursors import Cursor
 from agent_health.storage import event_log
 from agent_health.task import FINISHED, TaskStatus
@@ -27,6 +26,7 @@ MAX_DESCENDANTS = 100
 """Of the delegation tree that is drawn."""
 MAX_DEPTH = 5
 
+_REJECT = "reject"
 _TASK = "/api/v1/tasks/{task_id:task}"
 _DEED = "/api/v1/tasks/{task_id}"
 
@@ -90,6 +90,8 @@ def show_task(look: Look, request: Request) -> Mapping[str, Any]:
 def review(look: Look, request: Request, form: Mapping[str, str]) -> str:
     """Accept a result, or have it done once more."""
     task_id = request.path_params["task_id"]
+    if form.get("verdict") == _REJECT:
+        check_sure(form)
     body = {"verdict": form.get("verdict", ""), **_comment(form, "comment")}
     look.ask("POST", f"{_DEED}/review", task_id=task_id, body=body)
     return f"/tasks/{task_id}?done=review"
@@ -106,8 +108,7 @@ def resolve(look: Look, request: Request, form: Mapping[str, str]) -> str:
 def cancel(look: Look, request: Request, form: Mapping[str, str]) -> str:
     """End a task."""
     task_id = request.path_params["task_id"]
-    if form.get("sure") != "yes":
-        raise InvalidRequest([Finding("not_sure", "/sure", "expected the box to be ticked")])
+    check_sure(form)
     look.ask("POST", f"{_DEED}/cancel", task_id=task_id, body=_comment(form, "reason"))
     return f"/tasks/{task_id}?done=cancel"
 

@@ -175,15 +175,27 @@ def duration_s(seconds: float | None) -> str:
 
 
 def brief(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
-    """Return a text from elsewhere so that it stays in its line: bounded, and without control characters."""
-    whole = str(text)
-    shown = "".join(char if char.isprintable() else "\ufffd" for char in whole[: most + 1])
-    return shown if len(shown) <= most else shown[: most - 1] + _ELLIPSIS
+    """Return a text from elsewhere so that it stays in its line: bounded, and without control characters.
+
+    Where it had several lines, they stand behind one another.
+    """
+    return harmless(_cut(" ".join(str(text)[: 2 * most + 1].splitlines()), most)).replace("\n", " ")
 
 
-def block(text: str, most: int = MAX_SHOWN_CHARACTERS) -> str:
-    """Return a text of several lines, as `brief` does one."""
-    return "\n".join(brief(line, most) for line in text[:most].split("\n"))
+def block(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
+    """Return a text from elsewhere with its lines as they are, else as `brief` does."""
+    return harmless(_cut("\n".join(str(text)[: 2 * most + 1].splitlines()), most))
+
+
+def harmless(text: str) -> str:
+    """Return a text that moves no cursor and turns no line around; line breaks stay."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + _ELLIPSIS
 
 
 def safe_link(url: str | None) -> str | None:
