@@ -390,7 +390,7 @@ class MonitorTurned(Payload):
 
 
 class MonitorDowntime(Payload):
-    """We did not look: this time is nobody's silence."""
+    """We did not look for 10 s or longer: this time is nobody's silence, nor is a shorter one."""
 
     begin: Moment
     end: Moment

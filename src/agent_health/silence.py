@@ -25,6 +25,8 @@ silence for ever; more would let a short outage of ours count against agents wit
 """
 MIN_DOWNTIME_S: Final = 1.0
 """A shorter gap is none, however often we sweep: a busy machine is not away."""
+MIN_TOLD_DOWNTIME_S: Final = 10.0
+"""A shorter downtime is excused and not told of in the event log: on a busy machine there is one a minute."""
 DRIFT_INTERVALS: Final = 2
 """A heartbeat's own time may differ from ours by this many of its intervals (RFC-0016 4.5)."""
 

@@ -192,6 +192,15 @@ def exit_reason_of(end_reason: EndReason) -> ExitReason:
     return _EXIT_REASONS[end_reason]
 
 
+def told_of_end(signal: str, exit_reason: str | None) -> str:
+    """Return in words what happened to a task: with its signal, and why its run ended if that says more.
+
+    A run that asked for help ends as `completed` too, which must not read like a success.
+    """
+    told = [signal] if exit_reason in {None, ExitReason.COMPLETED} else [signal, exit_reason]
+    return ", ".join(word.replace("_", " ") for word in told if word)
+
+
 def is_lost(exit_reason: ExitReason | None) -> bool:
     """Whether a run that ended like this is no attempt: its holder was lost, or somebody ended it."""
     return exit_reason in _LOST

@@ -3,6 +3,7 @@
 The bodies that the registry takes and the records that it gives.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
@@ -217,6 +218,16 @@ class RunRecord(BaseModel):
     ended_at: Time | None = None
     exit_reason: ExitReason | None = None
     exit_code: int | None = None
+
+
+def told_of_run(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
+    """Return in words how a run of a task with these comments ended; one that asked for help says so."""
+    if run.exit_reason is None:
+        return "under way"
+    asked_at = {said.said_at for said in comments if said.signal is TaskSignal.HELP_ASKED}
+    if run.exit_reason is ExitReason.COMPLETED and run.ended_at in asked_at:
+        return "asked for help"
+    return run.exit_reason.replace("_", " ")
 
 
 class ReportRecord(BaseModel):

@@ -85,6 +85,13 @@ def test_a_registry_in_order_is_told_so(
         assert "chmod 600" in found.of("key", "warning")[0]
 
 
+def test_what_an_extra_is_missing_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [finding.about for finding in examination.of_the_program()] == ["program"]
+    monkeypatch.setitem(examination.EXTRAS, "metrics", "no_module_is_called_so")
+    (told,) = (finding for finding in examination.of_the_program() if finding.about == "metrics")
+    assert "agent-health[metrics]" in told.advice
+
+
 def test_a_database_of_another_kind_is_told(
     database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -270,6 +270,26 @@ def test_no_database_is_made_where_none_was(capsys: Captured, tmp_path: Path) ->
             {"task_id": "t", "previous_status": "running", "new_status": "failed", "exit_reason": "crash"},
             "t: running -> failed (crash) by x",
         ),
+        (
+            {
+                "task_id": "t",
+                "previous_status": "running",
+                "new_status": "failed",
+                "signal": "run_failed",
+                "exit_reason": "lease_expired",
+            },
+            "t: running -> failed (run failed, lease expired) by x",
+        ),
+        (
+            {
+                "task_id": "t",
+                "previous_status": "running",
+                "new_status": "handoff",
+                "signal": "help_asked",
+                "exit_reason": "completed",
+            },
+            "t: running -> handoff (help asked) by x",
+        ),
         ({"task_id": "t", "run_id": "r", "report": 2}, "t: run_id r; report 2 by x"),
     ],
 )

@@ -37,7 +37,7 @@ def worked_at(registry: RegistryServer, agent_id: str = "worker", *, asks_for_he
             grant = await own.tasks.claim()
             assert grant is not None
             run = HeldRun.of(grant)
-            report = {"summary": "drafted \x1b[31mit", "nextStep": "polish", "blockers": ["no logo"]}
+            report = {"summary": "drafted:\r\n- \x1b[31mit", "nextStep": "polish", "blockers": ["no logo"]}
             await own.tasks.report_progress(run, report, idempotency_key="1")
             if asks_for_help:
                 await own.tasks.request_human_help(run, "which logo?")
@@ -63,6 +63,7 @@ def test_a_task_is_created_worked_at_and_reviewed(
     shown = shown_by(capsys, "show", made["task_id"])
     assert "status      review since" in shown
     assert "blocked by  no logo" in shown
+    assert "said        drafted:\n              - \ufffd[31mit (" in shown
     assert "10 tokens, 1.500000 USD left of 10 tokens, 1.500000 USD" in shown
     assert "worker with token 1" in shown
     assert "\x1b" not in shown
@@ -96,6 +97,8 @@ def test_people_help_and_pay(registry: RegistryServer, capsys: Captured, tmp_pat
     shown = shown_by(capsys, "show", made["task_id"])
     assert "requeued: this one (key:" in shown
     assert "help asked: which logo? (worker, " in shown
+    (run,) = (line for line in shown.splitlines() if line.startswith("runs "))
+    assert run.endswith(": asked for help"), "it did not complete anything"
     assert json_of(capsys, "top-up", made["task_id"], "--usd", "0.5")["budget"]["envelope"]["usd"] == 0.5
     worked_at(registry, "another", asks_for_help=True)
     output = tmp_path / "output.json"

@@ -77,6 +77,14 @@ def test_work_is_rejected_by_who_is_sure(acted: Sample) -> None:
     assert "rejected: page 3 is empty" in decided(acted, "review", "review", rejected).text
 
 
+def test_a_run_that_asked_for_help_is_no_success(sample: Sample) -> None:
+    visitor = sample.visitor(Role.READER)
+    assert "asked for help" in visitor.get(f"/tasks/{sample.tasks['handoff']}").text
+    events = visitor.get("/events?group=task").text
+    assert "handoff (help asked)" in events
+    assert "help asked, completed" not in events
+
+
 def test_what_agents_write_in_lines_is_shown_in_lines(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['review']}").html
     assert '<b class="lines">Translated the handbook:\n- 12 pages\n- no pictures \ufffd[2J</b>' in html

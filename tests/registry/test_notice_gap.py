@@ -77,6 +77,22 @@ async def test_our_own_downtime_kills_nobody(machine: Machine) -> None:
     assert [name for name, _ in await machine.events()] == ["monitor.downtime"]
 
 
+async def test_a_short_stall_is_excused_and_not_worth_an_event(machine: Machine) -> None:
+    machine.sweeper = Sweeper(
+        machine.database, RegistrySettings.read(sweep_seconds=0.5), lambda: machine.clock.at_s
+    )
+    await add_agents(machine.database, 1)
+    await machine.live(80, step_s=0.5)
+    for _ in range(3):
+        machine.clock.advance(8)
+        await machine.sweeper.sweep_once()
+    await machine.live(9, step_s=0.5)
+    assert await count_by_status(machine.database) == {"active": 1}
+    await machine.live(2, step_s=0.5)
+    assert await count_by_status(machine.database) == {"unhealthy": 1}
+    assert "monitor.downtime" not in [name for name, _ in await machine.events()]
+
+
 async def test_after_a_downtime_silence_goes_on_where_it_was(machine: Machine) -> None:
     await add_agents(machine.database, 1)
     await machine.live(5)

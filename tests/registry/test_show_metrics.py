@@ -219,6 +219,7 @@ async def test_without_prometheus_client_it_is_said_what_is_missing(
     answer = await api.ask("GET", "/metrics", key=Role.READER)
     assert answer.status == 404
     assert "agent-health[metrics]" in answer.json()["message"]
+    assert (await api.ask("GET", "/metrics", key=None)).status == 401, "a stranger is not told even that"
 
 
 @ON_ONE_DATABASE

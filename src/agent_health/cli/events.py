@@ -24,6 +24,7 @@ from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, run_
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, printable, write_page
 from agent_health.errors import AgentHealthError, InvalidSetting
+from agent_health.task import told_of_end
 
 if TYPE_CHECKING:
     from agent_health.client import RegistryClient
@@ -264,7 +265,7 @@ def told(event: "LoggedEvent") -> str:
         case {"previous_status": before, "new_status": now, "agent_id": agent_id, **rest}:
             return f"{agent_id}: {before} -> {now} ({rest.get('reason', 'no reason')}) by {event.actor}"
         case {"task_id": task_id, "previous_status": before, "new_status": now, **rest}:
-            why = rest.get("exit_reason", rest.get("signal", "no reason"))
+            why = told_of_end(str(rest.get("signal", "")), rest.get("exit_reason")) or "no reason"
             return f"{task_id}: {before} -> {now} ({why}) by {event.actor}"
         case {"previous_health": before, "new_health": now, "agent_id": agent_id}:
             return f"{agent_id}: {before} -> {now}"

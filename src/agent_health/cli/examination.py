@@ -76,6 +76,10 @@ def of_the_program() -> Iterator[Finding]:
     python = ".".join(map(str, sys.version_info[:3]))
     told = f"agent-health {version('agent-health')}, Python {python}, with {', '.join(there)}"
     yield Finding("program", "ok", told)
+    if "metrics" not in there:
+        yield Finding(
+            "metrics", "skipped", "a server here has no /metrics", "pip install 'agent-health[metrics]'"
+        )
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < FEW_FILES:
         advice = (

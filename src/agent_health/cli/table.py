@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from agent_health.cli.terminal import printable
+from agent_health.cli.terminal import MAX_READ_CHARS, printable
 
 MAX_CELL_CHARS = 48
 """Of all columns but the last; `--json` shows them whole."""
@@ -12,7 +12,7 @@ MAX_CELL_CHARS = 48
 
 def write_table(stream: TextIO, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write rows under their heads, each column as wide as it must be; all text is made printable here."""
-    shown = [[_cell(text) for text in row[:-1]] + [printable(row[-1])] for row in (heads, *rows)]
+    shown = [[_cell(text) for text in row[:-1]] + [_in_line(row[-1])] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for row in shown:
         line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))
@@ -24,6 +24,11 @@ def write_json(stream: TextIO, value: object, *, indent: int | None = 2) -> None
     stream.write(json.dumps(value, indent=indent, ensure_ascii=True) + "\n")
 
 
+def _in_line(text: str) -> str:
+    """Return a text printable, its lines behind one another."""
+    return printable(" ".join(text[:MAX_READ_CHARS].splitlines()))
+
+
 def _cell(text: str) -> str:
-    shown = printable(text)
+    shown = _in_line(text)
     return shown if len(shown) <= MAX_CELL_CHARS else shown[: MAX_CELL_CHARS - 1] + "…"

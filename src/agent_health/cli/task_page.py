@@ -1,10 +1,11 @@
 """How is a task shown to people?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.terminal import Colour, Line, listed
+from agent_health.task_record import told_of_run
 
 if TYPE_CHECKING:
     from agent_health.budget import AmountRecord, BudgetRecord
@@ -24,8 +25,8 @@ def page(task: "TaskRecord") -> Iterator[Line]:
     yield Line("task", task.task_id)
     yield Line("title", task.title)
     yield Line("status", f"{task.status} since {time_text(task.status_since)}", _COLOURS.get(task.status))
+    yield from listed("because", _lines([task.explanation] if task.explanation else ()))
     facts = (
-        ("because", task.explanation),
         ("held by", task.holder),
         ("not before", None if task.not_before is None else time_text(task.not_before)),
         ("for agent", task.agent_id),
@@ -42,12 +43,19 @@ def page(task: "TaskRecord") -> Iterator[Line]:
     yield from _budget(task.budget)
     if task.latest_report is not None:
         yield from _report(task.latest_report)
-    yield from listed("comments", map(_comment, task.comments))
-    yield from listed("runs", map(_run, task.runs))
+    yield from listed("comments", _lines(map(_comment, task.comments)))
+    yield from listed("runs", (_run(run, told_of_run(run, task.comments)) for run in task.runs))
     yield from listed("parts", (f"{child.task_id}  {child.status}  {child.title}" for child in task.children))
     yield from listed("input", (f"{name}: {value}" for name, value in task.input.items()))
     yield from listed("output", (f"{name}: {value}" for name, value in (task.output or {}).items()))
     yield Line("created", f"{time_text(task.created_at)} by {task.created_by or 'erased'}")
+
+
+def _lines(texts: Iterable[str]) -> Iterator[str]:
+    """Take texts of several lines apart; all but the first line of each stand further in."""
+    for text in texts:
+        for number, line in enumerate(text.splitlines()):
+            yield f"  {line}" if number else line
 
 
 def _budget(budget: "BudgetRecord") -> Iterator[Line]:
@@ -62,10 +70,9 @@ def _budget(budget: "BudgetRecord") -> Iterator[Line]:
 
 def _report(report: "ReportRecord") -> Iterator[Line]:
     said = report.report
-    yield Line("said", f"{said['summary']} ({time_text(report.reported_at)})")
-    if "nextStep" in said:
-        yield Line("next", said["nextStep"])
-    yield from listed("blocked by", said.get("blockers", ()), Colour.YELLOW)
+    yield from listed("said", _lines([f"{said['summary']} ({time_text(report.reported_at)})"]))
+    yield from listed("next", _lines([said["nextStep"]] if "nextStep" in said else ()))
+    yield from listed("blocked by", _lines(said.get("blockers", ())), Colour.YELLOW)
 
 
 def _comment(said: "CommentRecord") -> str:
@@ -73,14 +80,14 @@ def _comment(said: "CommentRecord") -> str:
     return f"{with_what}: {said.comment} ({said.said_by or 'erased'}, {time_text(said.said_at)})"
 
 
-def _run(run: "RunRecord") -> str:
+def _run(run: "RunRecord", told: str) -> str:
     begun = (
         f"{run.number}. {run.holder or 'erased'} with token {run.fencing_token}, {time_text(run.began_at)}"
     )
     if run.ended_at is None:
         return begun
     code = "" if run.exit_code is None else f" ({run.exit_code})"
-    return f"{begun} to {time_text(run.ended_at)}: {run.exit_reason}{code}"
+    return f"{begun} to {time_text(run.ended_at)}: {told}{code}"
 
 
 def _amount(amount: "AmountRecord") -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from agent_health.dashboard.words import brief, spaced
 from agent_health.event import EventType
 from agent_health.event_chain import Event, whose
+from agent_health.task import told_of_end
 
 NOTABLE: Final = tuple(
     kind
@@ -127,9 +128,7 @@ def _lifecycle(said: Mapping[str, Any]) -> str:
 
 
 def _task(said: Mapping[str, Any]) -> str:
-    why = spaced(said["signal"])
-    if "exit_reason" in said:
-        why += f", {spaced(said['exit_reason'])}"
+    why = told_of_end(said["signal"], said.get("exit_reason"))
     return f"{said['previous_status']} {_ARROW} {said['new_status']} ({why})"
 
 

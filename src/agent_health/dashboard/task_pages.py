@@ -15,7 +15,7 @@ from agent_health.event import AgentId
 from agent_health.registry.cursors import Cursor
 from agent_health.storage import event_log
 from agent_health.task import FINISHED, TaskStatus
-from agent_health.task_record import ReportList, TaskList, TaskRecord, TaskSummary
+from agent_health.task_record import ReportList, TaskList, TaskRecord, TaskSummary, told_of_run
 
 PAGE_SIZE = 50
 WAITING_SHOWN = 50
@@ -75,6 +75,7 @@ def show_task(look: Look, request: Request) -> Mapping[str, Any]:
     may = look.visitor.may(Action.CREATE_TASKS)
     return {
         "task": task,
+        "told_of_run": told_of_run,
         "reports": reports.reports,
         "ancestors": _ancestors(look, task),
         "children": _tree(look, task.children, MAX_DEPTH, [MAX_DESCENDANTS]),

@@ -9,7 +9,7 @@ from agent_health.agent_record import moment
 from agent_health.event import EventDraft, EventType, MonitorClockJump, MonitorDowntime
 from agent_health.registry.change_status import MONITOR
 from agent_health.registry.monitor_row import with_span, without_future
-from agent_health.silence import Span, clock_jump_since_s, downtime
+from agent_health.silence import MIN_TOLD_DOWNTIME_S, Span, clock_jump_since_s, downtime
 from agent_health.storage import event_log, registry_row, set_clock
 from agent_health.storage.database import Transaction
 from agent_health.storage.registry_row import RegistryRow
@@ -39,6 +39,8 @@ def note_gap(
 ) -> tuple[RegistryRow, list[EventDraft]]:
     """Excuse what nobody saw since the last sweep, and return the row with it, and its events.
 
+    A short stall is excused like a long one, but has no event of its own: `GET /api/v1/monitor` tells of it.
+
     What drains gets that time back. Leases get back a jump of the clock alone: while we were down their
     holders' own clocks went on, and they have stopped by now (protocol 6, 12).
     """
@@ -53,8 +55,9 @@ def note_gap(
     if gap is not None:
         row = with_span(row, gap, now_s)
         set_clock.move_drains(transaction, gap.end_s - gap.begin_s, last_s)
-        payload = MonitorDowntime(begin=moment(gap.begin_s), end=moment(gap.end_s))
-        drafts.append(EventDraft(type=EventType.MONITOR_DOWNTIME, actor=MONITOR, payload=payload))
+        if gap.end_s - gap.begin_s >= MIN_TOLD_DOWNTIME_S:
+            payload = MonitorDowntime(begin=moment(gap.begin_s), end=moment(gap.end_s))
+            drafts.append(EventDraft(type=EventType.MONITOR_DOWNTIME, actor=MONITOR, payload=payload))
     return row, drafts
 
 

@@ -72,13 +72,13 @@ class MetricsEndpoint:
     async def answer(self, request: Request) -> Response:
         """Return all numbers; they need the key of a reader, unless the settings open them to everybody."""
         try:
-            from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - may not be installed
-        except ModuleNotFoundError:
-            return problem(404, "not_found", NOT_INSTALLED)
-        try:
             if not self._settings.open_metrics:
                 await self._let_in(request)
+            from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - may not be installed
+
             await self._count()
+        except ModuleNotFoundError:
+            return problem(404, "not_found", NOT_INSTALLED)
         except AgentHealthError as error:
             return error_response(error)
         encode, media_type = choose_encoder(request.headers.get("accept", "")[:MAX_ACCEPT_CHARACTERS])
