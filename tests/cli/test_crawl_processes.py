@@ -14,6 +14,7 @@ from agent_health.cli.crawl_share import Said, Share, worker_name
 from agent_health.errors import CrawlStopped
 from agent_health.observation import ResultClass
 from agent_health.prober.definition import ProbeDefinition
+from agent_health.target import SHARDS
 
 
 def shares(tmp_path: Path, count: int = 2) -> list[Share]:
@@ -118,6 +119,29 @@ def test_what_has_to_be_known_is_noted() -> None:
         "results cannot be stored: 70 wait; 5 results were lost; nothing is believed now: no name is "
         "looked up; 200 targets; begun 1,200 ms late at most (p99); 3 missed"
     )
+
+
+def test_shards_that_are_not_ours_yet_are_waited_for_aloud() -> None:
+    standings = Standings(total=None, workers=2)
+    half = replace(STANDING, shards=SHARDS // 2, has_asked=True)
+    told = "waiting for 512 of 1,024 shards: another crawl has them, or had them when it was killed"
+    standings.note("a", half)
+    assert "waiting" not in standings.state.note, "the other one has not begun"
+    standings.note("b", replace(half, shards=0, has_asked=False))
+    assert "waiting" not in standings.state.note, "the other one has not asked"
+    standings.note("b", replace(half, shards=0))
+    assert standings.state.note.startswith(told)
+    standings.note("b", half)
+    assert "waiting" not in standings.state.note
+    assert "waiting" not in Standings(total=None, now={"a": replace(half, shards=0)}).state.note
+
+
+def test_results_that_were_handed_over_are_counted_over_deaths() -> None:
+    standings = Standings(total=None)
+    standings.note("a", replace(STANDING, reported=3))
+    standings.let_go("a")
+    standings.note("a", replace(STANDING, reported=2))
+    assert standings.reported == 5
 
 
 def test_a_worker_that_is_alone_keeps_its_name_over_restarts() -> None:

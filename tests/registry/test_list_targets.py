@@ -100,6 +100,23 @@ async def test_it_is_told_in_one_line_what_was_seen(api: RegistryApi, clock: Wou
 
 
 @pytest.mark.usefixtures("directory")
+async def test_a_card_that_was_not_asked_for_again_is_not_forgotten(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    async def why() -> str:
+        found = (await api.ask("GET", f"{PATH}?host=agent-0.example", key=Role.READER)).json()["targets"]
+        return next(str(target["why"]) for target in found if target["url"] == URLS[0])
+
+    await report(api, clock, URLS[0], transport={"result": "ok"})
+    assert await why() == "a card, an interface that answers"
+    # Who shows no life has the reason of its last probe.
+    await report(api, clock, URLS[0], transport={"result": "refused", "reason": "closed"})
+    assert await why() == "closed"
+    await report(api, clock, URLS[0], discovery={"result": "not_an_agent"}, transport={"result": "ok"})
+    assert await why() == "an interface that answers"
+
+
+@pytest.mark.usefixtures("directory")
 async def test_how_many_there_are_is_counted_with_the_first_page(api: RegistryApi, clock: WoundClock) -> None:
     first = (await api.ask("GET", f"{PATH}?limit=2", key=Role.READER)).json()
     await put(api, "dir", "three", [*URLS, "https://agent-9.example/"])

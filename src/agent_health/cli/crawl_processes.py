@@ -20,6 +20,7 @@ from agent_health.cli.progress import CrawlState
 from agent_health.errors import CrawlStopped
 from agent_health.observation import ResultClass
 from agent_health.prober.progress import Progress
+from agent_health.target import SHARDS
 
 FIRST_WAIT_SECONDS: Final = 1.0
 """Before a process that died is replaced; doubled each time that its successor dies early."""
@@ -38,8 +39,11 @@ class Standings:
 
     total: int | None
     """How many targets there are to probe; None: it never ends."""
+    workers: int | None = None
+    """How many have all shards together; None: others have their part of them."""
     now: dict[str, Progress] = field(default_factory=dict)
     """By worker."""
+    _past_reported: int = 0
     _past: Counter[ResultClass] = field(default_factory=Counter)
     _past_probed: int = 0
     _past_unanswered: int = 0
@@ -54,7 +58,13 @@ class Standings:
         if progress is not None:
             self._past.update(progress.classes)
             self._past_probed += progress.probed
+            self._past_reported += progress.reported
             self._past_unanswered += progress.unanswered
+
+    @property
+    def reported(self) -> int:
+        """How many results were handed over."""
+        return self._past_reported + sum(progress.reported for progress in self.now.values())
 
     @property
     def state(self) -> CrawlState:
@@ -80,6 +90,11 @@ class Standings:
         doubts = sorted({progress.doubt for progress in now if progress.doubt is not None})
         if doubts:
             notes.append(f"nothing is believed now: {', '.join(doubts)}")
+        held = sum(progress.shards for progress in now)
+        has_asked = len(now) == self.workers and all(progress.has_asked for progress in now)
+        if has_asked and held < SHARDS:
+            waited_for = f"{SHARDS - held:,} of {SHARDS:,} shards"
+            notes.append(f"waiting for {waited_for}: another crawl has them, or had them when it was killed")
         if self.total is None:
             notes.append(f"{sum(progress.targets for progress in now):,} targets")
             late = [

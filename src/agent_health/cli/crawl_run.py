@@ -107,7 +107,10 @@ class Crawl:
                 await self._unless_stopped(reading)
             finally:
                 await _end([showing])
-            standings = Standings(None if since_s is None else await self._home.unprobed(since_s))
+            standings = Standings(
+                None if since_s is None else await self._home.unprobed(since_s),
+                workers=None if self._home.is_shared else processes,
+            )
             self.standings = standings
             beside = [self._home.tend(), self._show(standings)]
             if since_s is None:
@@ -178,7 +181,10 @@ class Crawl:
         while True:
             await asyncio.sleep(COUNT_SECONDS)
             with suppress(AgentHealthError):
-                standings.total = standings.state.probed + await self._home.unprobed(since_s)
+                # What is not handed over yet is among the unprobed: it counts once.
+                reported = standings.reported
+                left = await self._home.unprobed(since_s)
+                standings.total = max(standings.state.probed, reported + left)
 
     @asynccontextmanager
     async def _importer(self) -> AsyncIterator[DirectoryImporter]:

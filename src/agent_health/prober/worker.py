@@ -150,6 +150,7 @@ class Worker:
             reported=self._reporter.reported,
             given_up=self._outbox.given_up,
             is_ledger_away=self._reporter.is_away,
+            has_asked=self._keeper.has_asked.is_set(),
             doubt=None if self._check.doubt is None else self._check.doubt.why,
             backed_off=self._dispatch.plan.backed_off,
             unanswered=self._network().lookup_faults,

@@ -16,8 +16,8 @@ from agent_health.observation import LayerResult, ResultClass
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.feed_targets import recalled
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
-from agent_health.result_sums import Layer
-from agent_health.sight import sight
+from agent_health.registry.target_results import ASKED, last_of
+from agent_health.sight import sight, signs_of_life
 from agent_health.storage import directories, result_history, target_search
 from agent_health.storage.database import Transaction
 from agent_health.storage.result_history import ResultChange
@@ -120,24 +120,29 @@ def _summary(row: Row[Any]) -> dict[str, Any]:
         "target_id": row.subject_id,
         "url": row.url,
         "result": row.result,
-        "why": None if row.seen is None else _why(row.seen),
+        "why": None if row.seen is None else _why(row.seen, row.layers),
         "gone_reason": row.gone_reason,
         **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},
     }
 
 
-def _why(stored: str) -> str | None:
+def _why(stored: str, known: str | None) -> str | None:
+    """Tell what was seen; of who lives also what the last probe did not ask for, such as a card of today."""
     members = from_json(stored)
     # As it was stored it was checked; checking it again would take most of a page's time.
-    layers = [
-        (
-            layer,
-            LayerResult.model_construct(result=ResultClass(said["result"]), reason=said.get("reason", "")),
-        )
-        for layer in Layer
+    layers = {
+        layer: LayerResult.model_construct(result=ResultClass(said["result"]), reason=said.get("reason", ""))
+        for layer in ASKED
         if (said := members.get(layer.value)) is not None
-    ]
-    return sight(layers) or None
+    }
+    if known is not None and signs_of_life([*layers.items()]):
+        before = {
+            layer: LayerResult.model_construct(result=result, reason="") for layer, result in last_of(known)
+        }
+        layers = {
+            layer: said for layer in ASKED if (said := layers.get(layer) or before.get(layer)) is not None
+        }
+    return sight([*layers.items()]) or None
 
 
 def _seen(stored: str) -> TargetSeen:

@@ -24,9 +24,9 @@ SAME_MOMENT_S = 2e-6
 
 _NOT_STORED = {"agent_id", "target_url", "observed_at"}
 # Of each layer one part, in this order; empty where nothing is known of it.
-_LAYERS = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
+ASKED = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
 _SEPARATOR = ","
-_NOTHING_KNOWN = _SEPARATOR * (len(_LAYERS) - 1)
+_NOTHING_KNOWN = _SEPARATOR * (len(ASKED) - 1)
 
 Layers = Sequence[tuple[Layer, LayerResult]]
 
@@ -96,7 +96,7 @@ class Results:
             left.result_since_s = at_s
         known = (subject.layers or _NOTHING_KNOWN).split(_SEPARATOR)
         for layer, said in layers:
-            place, now = _LAYERS.index(layer), said.result.value
+            place, now = ASKED.index(layer), said.result.value
             if now == known[place] or not tells_anything(said.result):
                 continue
             if known[place]:
@@ -107,6 +107,12 @@ class Results:
         after = _SEPARATOR.join(known)
         if after != subject.layers:
             subject.layers = left.layers = after
+
+
+def last_of(stored: str) -> list[tuple[Layer, ResultClass]]:
+    """Return how each layer ended when it last told anything, as it is stored; in the order of asking."""
+    parts = zip(ASKED, stored.split(_SEPARATOR), strict=True)
+    return [(layer, ResultClass(result)) for layer, result in parts if result]
 
 
 def _printable(text: str | None) -> str | None:

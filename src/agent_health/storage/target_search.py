@@ -27,6 +27,7 @@ class TargetFilter:
 _SUMMARY: tuple[Any, ...] = (
     targets.c.id, targets.c.subject_id, targets.c.url, targets.c.gone_at_s, targets.c.gone_reason,
     probed.c.result, probed.c.result_since_s, probed.c.observed_at_s, probed.c.seen,
+    probed.c.layers,
 )  # fmt: skip
 _WHOLE: tuple[Any, ...] = (
     *_SUMMARY, targets.c.host, targets.c.shard, targets.c.is_registered, targets.c.added_at_s,
