@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
-from agent_health.cli import main, targets
+from agent_health.cli import main, target_order, targets
 from agent_health.cli.crawl_home import open_local_home
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.client import RegistryClient
@@ -119,6 +119,26 @@ def test_all_pages_are_turned_and_no_cell_is_a_formula(
     assert capsys.readouterr().out.splitlines()[-1] == "3 of 5 (see --limit)"
     assert run("--database", database, "--result", "gated") == 0
     assert capsys.readouterr().out == "no target matches\n"
+
+
+@pytest.mark.parametrize("held", [1, 3, 5, 20_000])
+def test_targets_are_told_by_host_as_long_as_they_can_be_held(
+    held: int, database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "MAX_PAGE", 2)
+    monkeypatch.setattr(target_order, "MAX_SORTED", held)
+    found = []
+    for _ in range(2):
+        assert run("--database", database, "--csv") == 0
+        rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))[1:]
+        found.append([row[0] for row in rows])
+    assert found[0] == found[1]
+    assert sorted(found[0]) == sorted(URLS)
+    if held >= len(URLS):
+        assert found[0] == sorted(URLS)
+        assert run("--database", database, "--limit", "2", "--csv") == 0
+        rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))[1:]
+        assert [row[0] for row in rows] == sorted(URLS)[:2]
 
 
 def test_a_registry_is_asked_where_no_database_is_named(

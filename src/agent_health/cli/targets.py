@@ -70,6 +70,8 @@ def list_targets(
 ) -> None:
     """List targets with their last result: since when, when they were last probed, and what was seen.
 
+    By host and URL; more than 20,000 in the registry's own order, which stays the same too.
+
     Whether a target lives follows from its result, as in a census; of stale_document and never_measured
     that is unknown. --alive, --not-alive and --result add up: who matches one of them is listed.
 
@@ -83,7 +85,8 @@ def list_targets(
     \b
     Result classes:
       ok gated not_an_agent invalid_document stale_document refused timeout dns_failure tls_failure
-      http_error too_large redirect_refused rate_limited blocked_address never_measured
+      http_error too_large redirect_refused rate_limited blocked_address internal not_measured
+      never_measured
 
     \b
     Exit codes:
@@ -158,11 +161,11 @@ def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
 async def _pages(
     source: "PagedTargets", most: int | None, wanted: "TargetQuery"
 ) -> AsyncIterator["TargetList"]:
-    """Yield so many pages as it takes, the last one cut."""
-    from agent_health.client.registry_targets import all_pages  # noqa: PLC0415 - see _wanted
+    """Yield so many pages as it takes, in the order of telling, the last one cut."""
+    from agent_health.cli.target_order import pages_in_order  # noqa: PLC0415 - see _wanted
 
     left = most
-    async for page in all_pages(source, page=min(most or MAX_PAGE, MAX_PAGE), **wanted):
+    async for page in pages_in_order(source, page=MAX_PAGE, **wanted):
         yield page if left is None else page.model_copy(update={"targets": page.targets[:left]})
         if left is not None and (left := left - len(page.targets)) <= 0:
             return
