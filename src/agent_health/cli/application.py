@@ -13,6 +13,7 @@ from agent_health.cli.backup import backup, restore
 from agent_health.cli.census import census
 from agent_health.cli.check import check
 from agent_health.cli.completion import completion, is_asked
+from agent_health.cli.config_file import told_by_source
 from agent_health.cli.crawl import crawl
 from agent_health.cli.directories import directories
 from agent_health.cli.doctor import doctor
@@ -55,7 +56,7 @@ def run(arguments: Sequence[str] | None) -> int:
     try:
         exit_code = _application(arguments, prog_name="agent-health", standalone_mode=False)
     except TyperException as error:
-        _complain(f"{error.format_message()} (see agent-health --help)")
+        _complain(f"{told_by_source(error)} (see agent-health --help)")
         return EXIT_USAGE
     except InvalidSetting as error:
         _complain(str(error))

@@ -7,11 +7,14 @@ An option is stronger than its variable, a variable than the file, and the file 
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
 import typer
+from typer.exceptions import TyperException
 
 from agent_health.cli.terminal import printable
 from agent_health.errors import FileFault, InvalidConfig, InvalidSetting
@@ -27,9 +30,21 @@ SOURCES: Final = {
     "DEFAULT": "default",
 }
 
+_PLACES: Final = "agent_health.config_places"
+"""Under which name a command's context keeps where the settings of its file stand."""
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
 _NAME = re.compile(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=")
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a setting stands."""
+
+    file: Path
+    table: str
+    name: str
+    line: int
 
 
 def take_server_config(context: typer.Context, file: Path | None) -> Path | None:
@@ -89,27 +104,92 @@ def _defaults(
     context: typer.Context, given: Mapping[str, tuple[object, int]], file: Path, table: str
 ) -> dict[str, Any]:
     """Return a file's values by the parameters of a command; what no command of the table has is refused."""
-    known = {name: parameter.name for name, parameter in settings_of(context.command, table)}
+    known = dict(settings_of(context.command, table))
     everywhere = known.keys() | _settings_elsewhere(context, table)
     faults: list[FileFault] = []
-    defaults: dict[str | None, object] = {}
+    defaults: dict[str, Any] = {}
     for name, (value, line) in given.items():
+        place = f"/{table}/{name}"
+        parameter = known.get(name)
         if name not in everywhere:
-            faults.append(
-                FileFault(line, f"/{table}/{name}", "no such setting: docs/configuration.md has them all")
-            )
-        elif isinstance(value, list) and all(isinstance(each, str) and "," not in each for each in value):
-            defaults[known.get(name)] = ",".join(value)
-        elif isinstance(value, str | int | float):
-            # As the command line would give it, so that both are read alike.
-            defaults[known.get(name)] = value if isinstance(value, bool) else str(value)
-        else:
-            faults.append(
-                FileFault(line, f"/{table}/{name}", "a text, a number, true, false or a list of texts")
-            )
+            faults.append(FileFault(line, place, "no such setting: docs/configuration.md has them all"))
+        elif (read := _as_given(value)) is None:
+            faults.append(FileFault(line, place, "a text, a number, true, false or a list of texts"))
+        elif parameter is not None:
+            if (misfit := _misfit(context, parameter, value, read)) is not None:
+                faults.append(FileFault(line, place, misfit))
+            defaults[parameter.name] = read
     if faults:
         raise InvalidConfig(faults, str(file))
-    return {name: value for name, value in defaults.items() if name is not None}
+    context.meta[_PLACES] = {
+        known[name].name: _Place(file, table, name, line)
+        for name, (_, line) in given.items()
+        if name in known
+    }
+    return defaults
+
+
+def _as_given(value: object) -> str | bool | None:
+    """Return a value of a file as the command line would give it; None if it could not be there."""
+    if isinstance(value, list) and all(isinstance(each, str) and "," not in each for each in value):
+        return ",".join(value)
+    if isinstance(value, str | int | float):
+        return value if isinstance(value, bool) else str(value)
+    return None
+
+
+def _misfit(context: typer.Context, parameter: Any, value: object, read: object) -> str | None:
+    """Return what is wrong with a value of a file for this parameter; None if it fits."""
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    if annotation in {str, Path} and isinstance(value, int | float):
+        return f"a text in quotes, not {str(value).lower()}"
+    try:
+        parameter.process_value(context, read)
+    except TyperException as error:
+        return f"{_in_words(error)}; got {value!r}"
+    return None
+
+
+def _in_words(error: TyperException) -> str:
+    """Return what is wrong with a value, without the option's name."""
+    told = str(getattr(error, "message", error.format_message())).rstrip(".")
+    told = told.removeprefix("Value error, ")
+    expected = told.removeprefix("Input should be ")
+    if expected == told:
+        return told
+    return f"expected {'a value ' if expected.startswith(('less', 'greater')) else ''}{expected}"
+
+
+@contextmanager
+def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
+    """Let what is wrong with a setting be told by its option, its variable, or its line of the file."""
+    try:
+        yield
+    except InvalidSetting as error:
+        parameters = [each for _, each in settings_of(context.command, table) if each.name == error.name]
+        if not parameters:
+            raise
+        (parameter,) = parameters
+        source = context.get_parameter_source(parameter.name)
+        told = SOURCES.get(source.name if source is not None else "", "")
+        place = context.meta.get(_PLACES, {}).get(parameter.name)
+        if told == "file" and place is not None:
+            got = "" if error.given is None else f"; got {error.given!r}"
+            fault = FileFault(place.line, f"/{place.table}/{place.name}", f"expected {error.expected}{got}")
+            raise InvalidConfig([fault], str(place.file)) from None
+        name = parameter.envvar if told == "environment" else parameter.opts[0]
+        raise InvalidSetting(name, error.given, error.expected) from None
+
+
+def told_by_source(error: TyperException) -> str:
+    """Return what is wrong with a command's arguments; what a variable says is told by the variable alone."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    variable = getattr(parameter, "envvar", None)
+    if context is not None and parameter is not None and isinstance(variable, str):
+        source = context.get_parameter_source(parameter.name)
+        if source is not None and SOURCES.get(source.name) == "environment":
+            return f"{variable}: {_in_words(error)}"
+    return error.format_message()
 
 
 def _settings_elsewhere(context: typer.Context, table: str) -> set[str]:

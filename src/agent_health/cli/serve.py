@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent_health.cli.config_file import blaming_the_source, take_server_config
 from agent_health.cli.config_file import show_config as print_config
-from agent_health.cli.config_file import take_server_config
 from agent_health.cli.log_output import LogFormat
 from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
 from agent_health.cli.terminal import printable
@@ -188,40 +188,40 @@ def serve(  # noqa: PLR0913 - each setting is an option
     Exit codes:
       0 it was asked to end   1 it cannot serve   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from agent_health.registry.run_server import Listening, check, run_server  # noqa: PLC0415 - takes 500 ms
+
+    with blaming_the_source(context, "server"):
+        settings = _settings(
+            database=database,
+            public_url=public_url,
+            open_dashboard=open_dashboard,
+            dialects=_listed(dialects),
+            trusted_proxies=_listed(trusted_proxies),
+            webhook_networks=_listed(webhook_networks),
+            sweep_seconds=sweep_seconds,
+            answer_seconds=answer_seconds,
+            requests_per_second=requests_per_second,
+            request_burst=request_burst,
+            command_seconds=command_seconds,
+            event_retention_days=event_retention_days,
+            task_retention_days=task_retention_days,
+            archive_dir=archive_dir,
+            metrics_agents=metrics_agents,
+            open_metrics=open_metrics,
+        )
+        listening = Listening(
+            host=host,
+            port=port,
+            workers=workers,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
+            access_log=access_log,
+            log_format=log_format.value,
+        )
+        check(settings, listening)
     if show_config:
-        from agent_health.registry.settings import RegistrySettings  # noqa: PLC0415 - pydantic takes 60 ms
-
-        known = {name: field.default for name, field in RegistrySettings.model_fields.items()}
+        known = {name: field.default for name, field in type(settings).model_fields.items()}
         return print_config(context, "server", known)
-    from agent_health.registry.run_server import Listening, run_server  # noqa: PLC0415 - takes 500 ms
-
-    settings = _settings(
-        database=database,
-        public_url=public_url,
-        open_dashboard=open_dashboard,
-        dialects=_listed(dialects),
-        trusted_proxies=_listed(trusted_proxies),
-        webhook_networks=_listed(webhook_networks),
-        sweep_seconds=sweep_seconds,
-        answer_seconds=answer_seconds,
-        requests_per_second=requests_per_second,
-        request_burst=request_burst,
-        command_seconds=command_seconds,
-        event_retention_days=event_retention_days,
-        task_retention_days=task_retention_days,
-        archive_dir=archive_dir,
-        metrics_agents=metrics_agents,
-        open_metrics=open_metrics,
-    )
-    listening = Listening(
-        host=host,
-        port=port,
-        workers=workers,
-        tls_certificate=tls_certificate,
-        tls_key=tls_key,
-        access_log=access_log,
-        log_format=log_format.value,
-    )
     return run_server(
         settings,
         listening,

@@ -39,7 +39,7 @@ from agent_health.registry.own_certificate import certificate_ends_s
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.work_counts import SharedCounts, WorkCounts, shared_counts
 from agent_health.storage import keys, schema
-from agent_health.storage.database import Transaction, open_database
+from agent_health.storage.database import Transaction, open_database, read_url
 
 if TYPE_CHECKING:
     from agent_health.middleware import AgentHealthMiddleware
@@ -125,6 +125,12 @@ def run_server(
         return 1 if ended.code else 0
 
 
+def check(settings: RegistrySettings, listening: Listening) -> None:
+    """Return if a server can begin with these settings, as far as they tell; InvalidSetting."""
+    _check_database(settings.database)
+    _check_tls(listening)
+
+
 def _run(
     settings: RegistrySettings,
     listening: Listening,
@@ -134,8 +140,7 @@ def _run(
     say_prepared: Callable[[Prepared], None],
     say_ready: Callable[[str], None],
 ) -> int:
-    _check_database(settings.database)
-    _check_tls(listening)
+    check(settings, listening)
     logging.config.dictConfig(dict(_log_config(listening)))
     with bound(listening.host, listening.port) as opened:
         admin_key, needs_admin_key = asyncio.run(_prepare(settings.database, may_show_key=may_show_key))
@@ -304,6 +309,7 @@ def _end(_signal_number: int, _frame: object) -> None:
 def _check_database(url: str) -> None:
     if url in {"sqlite://", "sqlite:///:memory:"}:
         raise InvalidSetting("database", url, "a file: what is in memory is gone with the process")
+    read_url(url)
 
 
 def _check_tls(listening: Listening) -> None:

@@ -162,17 +162,24 @@ def open_database(url: str, *, clock: Clock | None = None) -> Database:
 
     `clock` replaces the database's own time, for tests. InvalidSetting for any other URL.
     """
+    parsed = read_url(url)
+    if parsed.drivername == "sqlite":
+        return SqliteDatabase(parsed, clock=clock)
+    return PostgresqlDatabase(parsed, clock=clock)
+
+
+def read_url(url: str) -> URL:
+    """Read the URL of a database that can be opened; InvalidSetting for any other."""
     try:
         parsed = make_url(url)
     except SQLAlchemyError:
         raise InvalidSetting("database", _without_password(url), _EXPECTED) from None
-    if parsed.drivername == "sqlite":
-        return SqliteDatabase(parsed, clock=clock)
-    if parsed.drivername in {"postgresql", "postgres"}:
-        return PostgresqlDatabase(parsed, clock=clock)
-    raise InvalidSetting("database", parsed.render_as_string(hide_password=True), _EXPECTED)
+    if parsed.drivername not in _DRIVERS:
+        raise InvalidSetting("database", parsed.render_as_string(hide_password=True), _EXPECTED)
+    return parsed
 
 
+_DRIVERS = frozenset({"sqlite", "postgresql", "postgres"})
 _EXPECTED = "sqlite:///FILE or postgresql://USER@HOST/NAME"
 
 
