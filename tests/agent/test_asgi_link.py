@@ -108,6 +108,19 @@ def in_directory(test: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
+@in_directory
+async def test_what_it_says_is_read_too_if_it_wants_to(directory: str) -> None:
+    async with scripted_registry() as registry:
+        where = {"card_url": "https://agent.example", "monitoring": "both"}
+        server = Server(link_to(registry, Desk().app, directory, **where))
+        await server.start()
+        await registry.until_beats(1)
+        assert {name: registry.said[name] for name in where} == where
+        await server.stop()
+    with pytest.raises(InvalidSetting, match="card_url"):
+        link_to(registry, Desk().app, directory, monitoring="both")
+
+
 @pytest.mark.parametrize("kind", APPS)
 def test_an_app_is_registered_while_it_is_served_and_its_load_is_the_requests_in_flight(
     kind: str, tmp_path: Path

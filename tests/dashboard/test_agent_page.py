@@ -54,6 +54,13 @@ def test_links_of_agents_lead_out_without_a_trace_and_over_http_only(sample: Sam
     assert 'rel="noopener noreferrer nofollow"' in link
 
 
+def test_it_says_what_is_missing_where_no_document_was_read(sample: Sample) -> None:
+    visitor = sample.visitor(Role.READER)
+    beats = visitor.get("/agents/librarian").text
+    assert "none was read: it is watched by its heartbeats alone; register it with monitoring both" in beats
+    assert "none was read" not in visitor.get(AGENT).text
+
+
 def test_what_a_hostile_agent_says_is_text(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get("/agents/hostile").html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html

@@ -18,6 +18,7 @@ from agent_health.agent.profile import AgentProfile
 from agent_health.agent.worker_crew import HAS_LEFT, WorkerCrew, default_directory
 from agent_health.agent_record import HeartbeatConfig
 from agent_health.client.registry_errors import RegistryError
+from agent_health.verdict import Monitoring
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 Message = MutableMapping[str, Any]
@@ -65,6 +66,7 @@ class AgentLink:
         capacity: int | None = None,
         endpoint: str | None = None,
         card_url: str | None = None,
+        monitoring: Monitoring | str | None = None,
         heartbeat: HeartbeatConfig | None = None,
         drain_timeout_seconds: float | None = None,
         metadata: Mapping[str, Any] = MappingProxyType({}),
@@ -81,6 +83,7 @@ class AgentLink:
             capacity=capacity,
             endpoint=endpoint,
             card_url=card_url,
+            monitoring=monitoring,
             heartbeat=heartbeat,
             drain_timeout_seconds=drain_timeout_seconds,
             metadata=metadata,

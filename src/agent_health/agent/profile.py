@@ -14,6 +14,7 @@ from agent_health.agent_record import DEFAULT_DRAIN_SECONDS, AgentRecord, Heartb
 from agent_health.client.registry_agents import RegistryAgents
 from agent_health.client.registry_connection import made
 from agent_health.errors import InvalidSetting, InvalidWorkflow
+from agent_health.verdict import Monitoring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class AgentProfile:
     """How many tasks at once (RFC-0016 `max_concurrent_tasks`)."""
     endpoint: str | None = None
     card_url: str | None = None
+    monitoring: Monitoring | str | None = None
+    """`both`: a prober reads its document too, at the host of its `card_url`. None: its heartbeats alone."""
     heartbeat: HeartbeatConfig | None = None
     """None: as RFC-0016 says, 30, 90 and 300 s."""
     drain_timeout_seconds: float | None = None
@@ -48,6 +51,8 @@ class AgentProfile:
             "heartbeat_config": self.heartbeat,
             "metadata": dict(self.metadata),
         }
+        if self.monitoring is not None:
+            given["monitoring"] = self.monitoring
         if self.drain_timeout_seconds is not None:
             given["drain_timeout_seconds"] = self.drain_timeout_seconds
         made(Registration, **given)
@@ -101,6 +106,7 @@ class AgentProfile:
             max_concurrent_tasks=self.capacity,
             endpoint=self.endpoint,
             card_url=self.card_url,
+            monitoring=self.monitoring,
             heartbeat_config=self.heartbeat,
             drain_timeout_seconds=self.drain_timeout_seconds,
             metadata=self.metadata,

@@ -11,7 +11,7 @@ from agent_health.dashboard import history, plots
 from agent_health.dashboard.desk import Look, check_sure, seconds_in
 from agent_health.dashboard.event_lines import line_of
 from agent_health.dashboard.public_status import is_public
-from agent_health.dashboard.words import layers_seen, sight_of, sight_of_seen, standing_of
+from agent_health.dashboard.words import layers_seen, sight_of, sight_of_seen, standing_of, why_unread
 from agent_health.errors import TargetNotFound
 from agent_health.event import EventType
 from agent_health.lifecycle import ALIVE, Status
@@ -49,6 +49,7 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
     return {
         "agent": agent,
         "why": standing_of(agent),
+        "unread": why_unread(agent),
         "sight": sight_of_seen(agent.seen) if target is None else sight_of(target.result, target.why or ""),
         "layers": [] if agent.seen is None else layers_seen(agent.seen),
         "target": target,

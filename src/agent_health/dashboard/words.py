@@ -15,6 +15,7 @@ from agent_health.agent_record import AgentRecord, LayerSeen, Seen
 from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from agent_health.result_sums import Layer
 from agent_health.sight import sight, signs_of_life
+from agent_health.verdict import Monitoring
 
 MAX_SHOWN_CHARACTERS: Final = 300
 """Of a text from elsewhere that stands in a line."""
@@ -111,6 +112,15 @@ def standing_of(agent: AgentRecord) -> str:
     if agent.standing:
         return agent.standing
     return agent.explanation if agent.explanation not in {"", agent.reason} else spaced(agent.reason)
+
+
+def why_unread(agent: AgentRecord) -> str:
+    """Return why nobody knows what an agent's health document says, and what is to be done; else empty."""
+    if agent.monitoring is Monitoring.HEARTBEAT:
+        return "it is watched by its heartbeats alone; register it with monitoring both and a card_url"
+    if agent.seen is None:
+        return "no prober has looked yet; one has to run (agent-health crawl --registry)"
+    return ""
 
 
 def meaning(word: str) -> str:
