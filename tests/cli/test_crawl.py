@@ -118,7 +118,7 @@ async def test_names_that_nobody_looks_up_are_told_of_with_what_to_do(
     assert "look-up of names stayed unanswered" in told
     assert "limits.concurrency" in told
     assert "resolver.servers" in told
-    assert ": 1 not measured (internal 1)" in told
+    assert ": 1 unknown (internal 1)" in told
 
 
 async def test_whoever_crawls_has_the_database_alone(
