@@ -162,7 +162,13 @@ def test_age_is_measured_across_time_zones() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s old"), (300, "5 min old"), (-0.9, "0 s old"), (-864_000, "10 d in the future")],
+    [
+        (0, "0 s old"),
+        (300, "5 min old"),
+        (-1.9, "0 s old"),
+        (-2, "2 s in the future"),
+        (-864_000, "10 d in the future"),
+    ],
 )
 def test_what_comes_from_the_future_has_no_age(seconds: float, text: str) -> None:
     assert age_text(seconds) == text

@@ -162,9 +162,9 @@ def duration_text(seconds: float) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """Return the age of a document for people, such as `5 min old`; below zero is `10 d in the future`."""
-    # Clocks differ: what is less than a second ahead of us is new.
-    return f"{duration_text(-seconds)} in the future" if seconds <= -1 else f"{duration_text(seconds)} old"
+    """Return the age of a document for people, such as `5 min old`; below -2 s it is `10 d in the future`."""
+    # A `Date` has whole seconds, and servers renew theirs once a second: less than two ahead is new.
+    return f"{duration_text(-seconds)} in the future" if seconds <= -2 else f"{duration_text(seconds)} old"
 
 
 def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:

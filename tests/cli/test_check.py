@@ -86,6 +86,16 @@ async def test_everything_worth_knowing_is_on_the_page(capsys: pytest.CaptureFix
         assert expected in shown
 
 
+async def test_an_id_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    said = full(agent_id="urn:example:one")
+    await run({HEALTH_PATH: as_json(said)})
+    shown = capsys.readouterr().out
+    assert shown.startswith("agent       urn:example:one\n")
+    assert shown.count("urn:example:one") == 1
+    await run({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(said)})
+    assert "\nid          urn:example:one\n" in capsys.readouterr().out
+
+
 async def test_nothing_of_a_peer_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     evil = full(agent_id=EVIL, extensions={f"com.example.{EVIL}": 1})
     replies = {CARD_PATH: as_json(card(name=EVIL, version=EVIL)), HEALTH_PATH: as_json(evil)}

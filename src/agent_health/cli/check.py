@@ -135,6 +135,8 @@ def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator
     if decision.retry_after_seconds is not None:
         yield Line("ask again", f"in {duration_text(decision.retry_after_seconds)}")
     if document is not None:
+        if card_name:
+            yield Line("id", document.agent_id)
         yield from _details(document)
     if checked.age_seconds is not None:
         yield Line("age", age_text(checked.age_seconds).removesuffix(" old"))
@@ -152,7 +154,6 @@ def _details(document: "HealthDocument") -> Iterator[Line]:
     from agent_health.decision import duration_text, shown_ratio  # noqa: PLC0415 - see page
 
     health, calibration, decay = document.health, document.calibration, document.decay
-    yield Line("id", document.agent_id)
     if calibration is not None:
         ratios = (("answered", calibration.response_ratio), ("failed", calibration.error_ratio))
         known = [f"{shown_ratio(ratio)} {name}" for name, ratio in ratios if ratio is not None]
