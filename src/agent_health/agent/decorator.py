@@ -13,6 +13,7 @@ from agent_health.agent.profile import AgentProfile
 from agent_health.agent.runner import AgentRunner
 from agent_health.agent_record import HeartbeatConfig
 from agent_health.errors import InvalidAgent
+from agent_health.verdict import Monitoring
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,6 +94,7 @@ class Agent:
         capacity: int | None = None,
         endpoint: str | None = None,
         card_url: str | None = None,
+        monitoring: Monitoring | str | None = None,
         heartbeat: HeartbeatConfig | None = None,
         drain_timeout_seconds: float | None = None,
         metadata: Mapping[str, Any] = MappingProxyType({}),
@@ -114,6 +116,7 @@ class Agent:
             capacity=capacity,
             endpoint=endpoint,
             card_url=card_url,
+            monitoring=monitoring,
             heartbeat=heartbeat,
             drain_timeout_seconds=drain_timeout_seconds,
             metadata=metadata,

@@ -23,6 +23,7 @@ from agent_health.agent.task_source import TaskSource
 from agent_health.agent.work import Work
 from agent_health.agent_record import HeartbeatConfig
 from agent_health.errors import InvalidAgent, InvalidSetting, WorkRefused
+from agent_health.verdict import Monitoring
 
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -53,7 +54,7 @@ class AgentRunner:
     (`agent_health.agent`) says so once.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each setting is a keyword
         self,
         agent_id: str | None = None,
         *,
@@ -63,6 +64,7 @@ class AgentRunner:
         capacity: int | None = None,
         endpoint: str | None = None,
         card_url: str | None = None,
+        monitoring: Monitoring | str | None = None,
         heartbeat: HeartbeatConfig | None = None,
         drain_timeout_seconds: float | None = None,
         metadata: Mapping[str, Any] = MappingProxyType({}),
@@ -87,6 +89,7 @@ class AgentRunner:
             capacity=capacity,
             endpoint=endpoint,
             card_url=card_url,
+            monitoring=monitoring,
             heartbeat=heartbeat,
             drain_timeout_seconds=drain_timeout_seconds,
             metadata=metadata,
