@@ -300,6 +300,8 @@ class TaskRecord(TaskSummary):
     """The latest, newest first."""
     children: list[TaskSummary]
     """The latest, newest first."""
+    names: dict[str, str] = Field(default_factory=dict)
+    """Of the keys in `created_by` and `said_by`, for callers who may read all events."""
 
 
 class TaskList(BaseModel):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def test_a_task_is_created_worked_at_and_reviewed(
     shown = shown_by(capsys, "show", made["task_id"])
     assert "status      review since" in shown
     assert "blocked by  no logo" in shown
+    assert re.search(r"created .* by \w+, key:key_\w+", shown)
     assert "said        drafted:\n              - \ufffd[31mit (" in shown
     assert "10 tokens, 1.500000 USD left of 10 tokens, 1.500000 USD" in shown
     assert "worker with token 1" in shown
@@ -95,7 +97,7 @@ def test_people_help_and_pay(registry: RegistryServer, capsys: Captured, tmp_pat
     again = json_of(capsys, "resolve", made["task_id"], "requeue", "--comment", "this one")
     assert (again["status"], again["explanation"]) == ("queued", "this one")
     shown = shown_by(capsys, "show", made["task_id"])
-    assert "requeued: this one (key:" in shown
+    assert "requeued: this one (admin, key:key_admin, " in shown
     assert "help asked: which logo? (worker, " in shown
     (run,) = (line for line in shown.splitlines() if line.startswith("runs "))
     assert run.endswith(": asked for help"), "it did not complete anything"

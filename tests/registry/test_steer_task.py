@@ -117,6 +117,11 @@ async def test_what_people_answer_reaches_the_next_holder_with_what_was_asked(ap
     answer, question = after["comments"]
     assert (answer["signal"], answer["comment"]) == ("requeued", "use logo-2026")
     assert answer["said_by"].startswith("key:")
+    # People read names; an agent is told none but those of agents.
+    assert set((await task(api, made["task_id"]))["names"]) == {answer["said_by"]}
+    asked = await api.ask("GET", f"{TASKS}/{made['task_id']}", key=other.key)
+    assert asked.json()["comments"][0]["said_by"] == answer["said_by"]
+    assert asked.json().get("names", {}) == {}
     assert (question["signal"], question["comment"]) == ("help_asked", "which logo?")
     assert question["said_by"] == "agent-1"
     await other.write(after, "complete")

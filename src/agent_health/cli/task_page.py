@@ -1,6 +1,6 @@
 """How is a task shown to people?"""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from agent_health.cli.agent_page import time_text
@@ -43,12 +43,12 @@ def page(task: "TaskRecord") -> Iterator[Line]:
     yield from _budget(task.budget)
     if task.latest_report is not None:
         yield from _report(task.latest_report)
-    yield from listed("comments", _lines(map(_comment, task.comments)))
+    yield from listed("comments", _lines(_comment(said, task.names) for said in task.comments))
     yield from listed("runs", (_run(run, told_of_run(run, task.comments)) for run in task.runs))
     yield from listed("parts", (f"{child.task_id}  {child.status}  {child.title}" for child in task.children))
     yield from listed("input", (f"{name}: {value}" for name, value in task.input.items()))
     yield from listed("output", (f"{name}: {value}" for name, value in (task.output or {}).items()))
-    yield Line("created", f"{time_text(task.created_at)} by {task.created_by or 'erased'}")
+    yield Line("created", f"{time_text(task.created_at)} by {_who(task.created_by, task.names)}")
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
@@ -75,9 +75,16 @@ def _report(report: "ReportRecord") -> Iterator[Line]:
     yield from listed("blocked by", _lines(said.get("blockers", ())), Colour.YELLOW)
 
 
-def _comment(said: "CommentRecord") -> str:
+def _comment(said: "CommentRecord", names: Mapping[str, str]) -> str:
     with_what = str(said.signal).replace("_", " ")
-    return f"{with_what}: {said.comment} ({said.said_by or 'erased'}, {time_text(said.said_at)})"
+    return f"{with_what}: {said.comment} ({_who(said.said_by, names)}, {time_text(said.said_at)})"
+
+
+def _who(actor: str | None, names: Mapping[str, str]) -> str:
+    """Say who did it: a key by its name too, where that may be known."""
+    if actor is None:
+        return "erased"
+    return f"{names[actor]}, {actor}" if actor in names else actor
 
 
 def _run(run: "RunRecord", told: str) -> str:

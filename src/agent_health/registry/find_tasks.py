@@ -11,7 +11,7 @@ from agent_health.event import AgentId
 from agent_health.registry.create_task import PATH
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
-from agent_health.registry.task_records import record, report_record, summaries
+from agent_health.registry.task_records import record, report_record, summaries, with_names
 from agent_health.storage import task_runs, tasks
 from agent_health.storage.database import Transaction
 from agent_health.storage.tasks import StoredTask, TaskFilter
@@ -81,7 +81,8 @@ def list_tasks(transaction: Transaction, call: Call) -> Reply:
 
 def show_task(transaction: Transaction, call: Call) -> Reply:
     """Return all that is known of a task."""
-    return Reply(content=record(transaction, _readable(transaction, call)))
+    shown = record(transaction, _readable(transaction, call))
+    return Reply(content=with_names(transaction, shown) if may(call.caller, Action.READ_EVENTS) else shown)
 
 
 def list_reports(transaction: Transaction, call: Call) -> Reply:

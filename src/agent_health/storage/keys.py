@@ -1,6 +1,6 @@
 """Which keys are there?"""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import Row, func, insert, select, update
@@ -21,6 +21,14 @@ def find_by_id(transaction: Transaction, key_id: str, *, to_change: bool = False
     wanted = select(keys).where(keys.c.key_id == key_id)
     row = transaction.connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
     return None if row is None else _stored(row)
+
+
+def names_of(transaction: Transaction, key_ids: Collection[str]) -> dict[str, str]:
+    """Return the names of keys, valid or not, by their ids; of those that are there."""
+    if not key_ids:
+        return {}
+    wanted = select(keys.c.key_id, keys.c.name).where(keys.c.key_id.in_(key_ids))
+    return {row.key_id: row.name for row in transaction.connection.execute(wanted)}
 
 
 def all_keys(
