@@ -78,7 +78,7 @@ async def until(client: RegistryClient, task_id: str, is_so: Callable[[TaskRecor
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not is_so(task := await client.tasks.get(task_id)):
         if time.monotonic() > deadline:
-            raise SystemExit(f"the task is {task.status} for too long")
+            raise SystemExit(f"the task is {task.status} for too long: {task.explanation}")
         await asyncio.sleep(0.05)
     return task
 
