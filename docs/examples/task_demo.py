@@ -29,7 +29,8 @@ from agent_health.client.registry_tasks import HeldRun
 from agent_health.task_record import TaskRecord
 
 HERE = Path(__file__).parent
-LEASE_SECONDS = 12.0
+LEASE_SECONDS = 20.0
+"""Short, so that a lost holder is seen to lose it; a busy machine may starve one that has less."""
 PATIENCE_SECONDS = 90
 """To start the agent takes a few seconds, and many on a busy machine."""
 TOOLS = f"""
