@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.registry.test_verify_events import report as log_report
 from tests.support.databases import WoundClock
+from tests.support.fleet import add_agents
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.task_api import TASKS, create, steer, steps, task, told, worker
 
@@ -115,8 +116,8 @@ async def test_case_15_the_reaper_works_while_sweeps_fail_and_nobody_claims(
 async def test_case_15_the_reaper_works_while_the_monitor_trusts_its_eyes_no_more(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api, "holder", heartbeat_config={**QUICK, "dead_after_seconds": 100_000})
-    for number in range(30):
-        await api.register(f"agent-{number}", heartbeat_config=QUICK)
+    soon_s = api.clock.at_s + 1
+    await add_agents(api.database, 30, interval_s=1, unhealthy_after_s=3, dead_after_s=9, judge_at_s=soon_s)
     await one.granted(ttl_seconds=5)
     for _ in range(15):
         api.clock.advance(1)
