@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.terminal import Colour, Line, listed
-from agent_health.task_record import told_of_run
 
 if TYPE_CHECKING:
     from agent_health.budget import AmountRecord, BudgetRecord
@@ -22,6 +21,8 @@ _COLOURS = {
 
 def page(task: "TaskRecord") -> Iterator[Line]:
     """Tell what is known of one task, for people."""
+    from agent_health.task_record import told_of_run  # noqa: PLC0415 - pydantic takes 60 ms
+
     yield Line("task", task.task_id)
     yield Line("title", task.title)
     yield Line("status", f"{task.status} since {time_text(task.status_since)}", _COLOURS.get(task.status))
