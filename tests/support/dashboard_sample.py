@@ -34,6 +34,13 @@ LINES = "Translated the handbook:\r\n- 12 pages\n- no pictures \x1b[2J"
 CARD = "https://agents.example.com/{}/.well-known/agent-card.json"
 TEAMS = ("research", "support", "billing")
 SPAN_SECONDS = 5_400.0
+PATIENT = {"interval_seconds": 30, "unhealthy_after_seconds": 14_400, "dead_after_seconds": 28_800}
+"""Of those who beat: the server that shows them is looked at for as long as the tests take."""
+SILENT: dict[str, dict[str, int]] = {
+    "billing-7": {},
+    "support-3": {**PATIENT, "unhealthy_after_seconds": 90},
+}
+"""Who is dead by now, and who is unhealthy and stays so."""
 KEYS = {role: key_of(bytes([number]) * 32) for number, role in enumerate(Role)}
 """One for each role; an agent's own are others."""
 
@@ -60,18 +67,23 @@ async def _people(api: RegistryApi, clock: WoundClock) -> None:
     """Register agents that beat."""
     for number in range(24):
         team = TEAMS[number % len(TEAMS)]
+        agent_id = f"{team}-{number // 3 + 1}"
         await api.register(
-            f"{team}-{number // 3 + 1}",
+            agent_id,
             name=f"{team.capitalize()} agent {number // 3 + 1}",
             role_id=team,
             capabilities=[team, "any"],
             capacity={"max_concurrent_tasks": 4, "current_load": number % 5},
             endpoint=f"https://agents.example.com/{team}-{number // 3 + 1}",
             metadata={"owner": f"team-{team}"},
+            heartbeat_config=SILENT.get(agent_id, PATIENT),
         )
         clock.advance(7)
     await api.register(
-        "hostile", name='<b>Bold</b> & "quoted" \u202etxt', metadata={"note": HOSTILE, "public_status": True}
+        "hostile",
+        name='<b>Bold</b> & "quoted" \u202etxt',
+        metadata={"note": HOSTILE, "public_status": True},
+        heartbeat_config=PATIENT,
     )
     await api.register("librarian", name="Librarian")
     await api.register(LONGEST_ID, name="Retired agent", metadata={"public_status": True})
@@ -207,7 +219,14 @@ async def _listed(api: RegistryApi, clock: WoundClock) -> None:
 async def _tasks(api: RegistryApi, clock: WoundClock) -> dict[str, str]:
     """Have tasks in every state, one of them with a child, reports and a budget."""
     budget = {"tokens": 20_000, "usd": 1.5}
-    hand = await worker(api, "worker-1", name="Worker 1", role_id="research", capabilities=["any"])
+    hand = await worker(
+        api,
+        "worker-1",
+        name="Worker 1",
+        role_id="research",
+        capabilities=["any"],
+        heartbeat_config=PATIENT,
+    )
     parent = await create(
         api, "Write the landing page", budget=budget, role_id="research", lease_seconds=3_600
     )
