@@ -27,8 +27,8 @@ from agent_health import observation
 from agent_health.adapter import upstreams
 from agent_health.adapter.upstreams import Upstreams
 from agent_health.observation import Observation, ResultClass
-from agent_health.prober import census, definition
-from agent_health.prober.census import Census
+from agent_health.prober import census_form, definition
+from agent_health.prober.census_form import Census
 from agent_health.prober.definition import ProbeDefinition
 
 REPOSITORY = Path(__file__).parents[1]
@@ -146,7 +146,7 @@ def generated() -> dict[str, dict[str, Any]]:
             "price. Durations are in seconds; paths lead from the directory of the file.",
         ),
         "census.schema.json": schema_of(
-            models_in(census, Census),
+            models_in(census_form, Census),
             FileSchema,
             **{"$id": PUBLISHED_AT + "census.schema.json"},
             title="Census",

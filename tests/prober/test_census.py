@@ -16,16 +16,15 @@ from agent_health.observation import INCONCLUSIVE, ResultClass
 from agent_health.prober import census as module
 from agent_health.prober.census import (
     ADDRESSES,
-    GROUPS,
     UNNAMED,
-    Census,
     CensusFacts,
-    Group,
     HostCount,
     RunFacts,
     platform_of,
     take_census,
 )
+from agent_health.prober.census_form import Census
+from agent_health.prober.census_group import GROUPS, Group
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "census.schema.json").read_text())
 

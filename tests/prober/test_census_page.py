@@ -12,6 +12,8 @@ from agent_health.observation import ResultClass as R
 from agent_health.prober import census as census_module
 from agent_health.prober import census_tables
 from agent_health.prober.census import CensusFacts, RunFacts, take_census
+from agent_health.prober.census_form import Latency
+from agent_health.prober.census_group import Group
 from agent_health.prober.census_page import POLICY, STYLE, as_html
 from agent_health.prober.census_plots import bar, latency_bar, trend
 from agent_health.prober.census_tables import tables
@@ -122,8 +124,7 @@ def test_an_empty_census_is_a_page_too() -> None:
 
 
 def test_parts_of_a_bar_stand_side_by_side() -> None:
-    group = census_module.Group
-    drawn = bar([(group.ALIVE, 0.25), (group.UNKNOWN, 0.0), (group.NOT_ALIVE, 0.75)])
+    drawn = bar([(Group.ALIVE, 0.25), (Group.UNKNOWN, 0.0), (Group.NOT_ALIVE, 0.75)])
     rects = Page(drawn).of("rect")
     assert [(rect["class"], rect["x"], rect["width"]) for rect in rects] == [
         ("alive", "0.000%", "25.000%"),
@@ -132,7 +133,7 @@ def test_parts_of_a_bar_stand_side_by_side() -> None:
 
 
 def test_a_latency_beyond_the_scale_is_drawn_at_its_end() -> None:
-    took = census_module.Latency(count=3, p50_ms=0.0, p90_ms=50.0, p99_ms=1e9)
+    took = Latency(count=3, p50_ms=0.0, p90_ms=50.0, p99_ms=1e9)
     places = [float((dot["cx"] or "").rstrip("%")) for dot in Page(latency_bar(took)).of("circle")]
     assert places[0] == 2
     assert places == sorted(places)

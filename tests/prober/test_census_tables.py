@@ -6,7 +6,8 @@ from tests.support.census_facts import MADE_AT_S, facts
 from agent_health.observation import ResultClass
 from agent_health.prober import census as census_module
 from agent_health.prober import census_tables
-from agent_health.prober.census import CensusFacts, Group, HostCount, take_census
+from agent_health.prober.census import CensusFacts, HostCount, take_census
+from agent_health.prober.census_group import Group
 from agent_health.prober.census_tables import (
     GROUP_WORDS,
     RESULT_WORDS,

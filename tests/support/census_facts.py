@@ -2,7 +2,8 @@
 
 from agent_health.document import HealthStatus
 from agent_health.observation import ResultClass as R
-from agent_health.prober.census import CensusFacts, HostCount, Latency, LayerCount, RunFacts
+from agent_health.prober.census import CensusFacts, HostCount, LayerCount, RunFacts
+from agent_health.prober.census_form import Latency
 from agent_health.result_sums import Layer
 
 MADE_AT_S = 1_790_000_000.0

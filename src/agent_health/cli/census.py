@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from agent_health.cli.crawl_share import RegistryPlace
     from agent_health.client import RegistryClient
-    from agent_health.prober.census import Census
+    from agent_health.prober.census_form import Census
     from agent_health.prober.definition import ProbeDefinition
 
 FORMATS: Final = ("md", "json", "csv", "html")

@@ -13,7 +13,8 @@ from agent_health.dashboard.census_facts import (
     latencies_of,
     layers_of,
 )
-from agent_health.prober.census import Census, CensusFacts, HostCount, RunFacts, platform_of, take_census
+from agent_health.prober.census import CensusFacts, HostCount, RunFacts, platform_of, take_census
+from agent_health.prober.census_form import Census
 from agent_health.result_sums import Layer
 from agent_health.storage.result_history import SECONDS_PER_HOUR, hour_of
 

@@ -12,7 +12,7 @@ from agent_health.cli.target_order import pages_in_order
 from agent_health.cli.targets_csv import write_targets
 from agent_health.client.registry_targets import PagedTargets
 from agent_health.errors import InvalidSetting
-from agent_health.prober.census import Census
+from agent_health.prober.census_form import Census
 from agent_health.prober.census_page import as_html
 from agent_health.prober.census_text import as_csv, as_json, as_markdown
 

@@ -30,7 +30,7 @@ def write_seen(
     now: datetime,
 ) -> None:
     """Write what a probe of one target came to, layer by layer, and what follows from it."""
-    from agent_health.prober.census import GROUPS  # noqa: PLC0415 - loaded by now
+    from agent_health.prober.census_group import GROUPS  # noqa: PLC0415 - loaded by now
     from agent_health.prober.census_tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
     from agent_health.result_sums import layers_of  # noqa: PLC0415
     from agent_health.sight import signs_of_life  # noqa: PLC0415

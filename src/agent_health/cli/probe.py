@@ -81,7 +81,7 @@ def probe(
     import asyncio  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
     from datetime import UTC, datetime  # noqa: PLC0415
 
-    from agent_health.prober.census import GROUPS  # noqa: PLC0415 - pydantic takes 60 ms
+    from agent_health.prober.census_group import GROUPS  # noqa: PLC0415 - pydantic takes 60 ms
 
     if len(urls) > MAX_URLS:
         raise InvalidSetting("URL...", len(urls), f"{MAX_URLS} at most; agent-health census FILE takes more")
@@ -163,7 +163,7 @@ async def _look(definition: "ProbeDefinition") -> "list[ProbeReport]":
 
 def _as_json_object(report: "ProbeReport") -> dict[str, Any]:
     """Return what was seen of one target, in the form that `probe --help` describes."""
-    from agent_health.prober.census import GROUPS  # noqa: PLC0415 - see probe
+    from agent_health.prober.census_group import GROUPS  # noqa: PLC0415 - see probe
 
     observation: Observation = report.observation
     return {

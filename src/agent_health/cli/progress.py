@@ -87,7 +87,7 @@ class Rate:
 
 def counts_text(results: Mapping["ResultClass", int]) -> str:
     """Tell how probes ended: by group, and what the largest classes of those are."""
-    from agent_health.prober.census import GROUPS, Group  # noqa: PLC0415 - pydantic takes 60 ms
+    from agent_health.prober.census_group import GROUPS, Group  # noqa: PLC0415 - pydantic takes 60 ms
     from agent_health.prober.census_tables import GROUP_WORDS, number  # noqa: PLC0415
 
     groups: Counter[Group] = Counter()

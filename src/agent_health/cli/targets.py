@@ -131,7 +131,7 @@ def list_targets(
 def _classes(*, is_alive: bool, is_not_alive: bool) -> list[str]:
     """Return the result classes of those who live, of those who do not, or of both."""
     from agent_health.observation import ResultClass  # noqa: PLC0415 - pydantic takes 60 ms
-    from agent_health.prober.census import Group, life_of  # noqa: PLC0415
+    from agent_health.prober.census_group import Group, life_of  # noqa: PLC0415
 
     groups = {Group.ALIVE} if is_alive else set()
     if is_not_alive:
@@ -173,7 +173,7 @@ async def _pages(
 
 async def _write_json(pages: AsyncIterator["TargetList"]) -> None:
     """Write one object, each target on a line of its own as it comes."""
-    from agent_health.prober.census import life_of  # noqa: PLC0415 - see _classes
+    from agent_health.prober.census_group import life_of  # noqa: PLC0415 - see _classes
 
     total, separator = 0, "\n"
     sys.stdout.write('{"targets": [')
@@ -201,7 +201,7 @@ async def _write_table(pages: AsyncIterator["TargetList"]) -> None:
 
 
 def _row(target: "TargetSummary") -> tuple[str, ...]:
-    from agent_health.prober.census import life_of  # noqa: PLC0415 - see _classes
+    from agent_health.prober.census_group import life_of  # noqa: PLC0415 - see _classes
     from agent_health.prober.census_tables import GROUP_WORDS  # noqa: PLC0415
 
     return (

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable
 from typing import Final, TextIO
 
 from agent_health.cli.agent_page import time_text
-from agent_health.prober.census import Group, life_of
+from agent_health.prober.census_group import Group, life_of
 from agent_health.prober.census_text import cell
 from agent_health.target_record import TargetList, TargetSummary
 

@@ -8,16 +8,8 @@ from agent_health.card_interfaces import GENERATIONS, major_minor
 from agent_health.clock_ahead import last_not_ahead
 from agent_health.document import HealthStatus
 from agent_health.observation import ANSWERED, ResultClass
-from agent_health.prober.census import (
-    MAX_RUNS,
-    Census,
-    CensusFacts,
-    HostCount,
-    Latency,
-    LayerCount,
-    RunFacts,
-    take_census,
-)
+from agent_health.prober.census import MAX_RUNS, CensusFacts, HostCount, LayerCount, RunFacts, take_census
+from agent_health.prober.census_form import Census, Latency
 from agent_health.result_sums import NO_LATENCY, Layer, percentile_ms
 from agent_health.storage import census_counts, targets
 from agent_health.storage.census_counts import StoredRun

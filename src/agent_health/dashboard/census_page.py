@@ -15,7 +15,7 @@ from starlette.responses import Response
 from agent_health.dashboard.census_facts import census_of
 from agent_health.dashboard.desk import Desk, Look
 from agent_health.dashboard.fleet_facts import Kept
-from agent_health.prober.census import Census
+from agent_health.prober.census_form import Census
 from agent_health.prober.census_page import legend, plots_of
 from agent_health.prober.census_plots import groups_bar, trend
 from agent_health.prober.census_tables import Table, headline, percent, tables

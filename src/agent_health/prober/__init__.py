@@ -30,8 +30,10 @@
     evidence, evidence_room
                     how are the bytes behind a finding kept, and how much room do they take?
     results_file    how do observations get into a file?
-    census, census_tables, census_text, census_page, census_plots
-                    what share of a directory is alive, and how is that shown?
+    census, census_form, census_group
+                    what share of a directory is alive?
+    census_tables, census_text, census_page, census_plots
+                    how is that shown?
 
 It knows no database: anything with `claim` and `report` gives it work.
 """

@@ -11,7 +11,8 @@ from html import escape
 from itertools import chain, islice
 from typing import Final
 
-from agent_health.prober.census import Census, Group, NamedGroups, ResultCount
+from agent_health.prober.census_form import Census, NamedGroups, ResultCount
+from agent_health.prober.census_group import Group
 from agent_health.prober.census_plots import bar, groups_bar, latency_bar, trend
 from agent_health.prober.census_tables import (
     GROUP_WORDS,

@@ -11,7 +11,8 @@ from html import escape
 from itertools import pairwise
 from typing import Final
 
-from agent_health.prober.census import Group, Groups, Latency, Run
+from agent_health.prober.census_form import Groups, Latency, Run
+from agent_health.prober.census_group import Group
 from agent_health.prober.census_tables import GROUP_WORDS, duration, of_groups, percent
 
 BAR_HEIGHT: Final = 14

@@ -9,7 +9,8 @@ from typing import Final
 
 from agent_health.clock_ahead import lies_ahead
 from agent_health.observation import ResultClass
-from agent_health.prober.census import Census, Group, Groups, NamedCount, NamedGroups, Run, ratio
+from agent_health.prober.census_form import Census, Groups, NamedCount, NamedGroups, Run, ratio
+from agent_health.prober.census_group import Group
 
 MAX_SHOWN: Final = 50
 """Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
