@@ -1,6 +1,6 @@
 import pytest
 
-from agent_health.actor import OwnActor, is_reserved
+from agent_health.actor import OwnActor, is_reserved, keys_acting, spoken
 from agent_health.registry.change_status import MONITOR
 from agent_health.registry.deliver_webhooks import COURIER
 from agent_health.registry.erase_archives import ARCHIVIST
@@ -18,3 +18,29 @@ def test_other_names_are_free(name: str) -> None:
 
 def test_every_part_acts_by_a_name_that_is_reserved() -> None:
     assert {ARCHIVIST, MONITOR, COURIER} <= set(OwnActor)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("key:key_1", "ops, key:key_1"),
+        ("key:key_1/worker-2", "ops, key:key_1/worker-2"),
+        ("key:key_2", "key:key_2"),
+        ("key_1", "key_1"),
+        ("billing-1", "billing-1"),
+        ("monitor", "monitor"),
+    ],
+)
+def test_people_read_what_a_key_is_called_beside_its_id(name: str, read: str) -> None:
+    assert spoken(name, {"key:key_1": "ops", "billing-1": "x", "monitor": "y"}) == read
+
+
+def test_a_key_acts_holds_or_writes() -> None:
+    payload = {
+        "holder": "key:key_2/a",
+        "writer": "billing-1",
+        "agent_id": "key:key_3",
+        "shards": ["key:key_4"],
+    }
+    assert keys_acting("key:key_1", payload) == {"key:key_1", "key:key_2"}
+    assert keys_acting("monitor", {"erased": "0" * 64, "holder": 3}) == set()

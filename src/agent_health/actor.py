@@ -4,10 +4,14 @@ An agent by its id, a key without an agent by the key's id, a part of the regist
 may be called like the other two, or it could leave a trail that looks like theirs.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 KEY_ACTOR_PREFIX = "key:"
 """Begins the name by which a key without an agent acts and holds leases."""
+MEMBERS_OF_ACTORS = ("holder", "writer")
+"""Of an event's payload: who holds, and who wrote."""
 
 
 class OwnActor(StrEnum):
@@ -32,3 +36,20 @@ def is_reserved(name: str) -> bool:
     """Whether only the registry's own parts and keys act by this name; in any case, since people read it."""
     folded = name.casefold()
     return folded.startswith(KEY_ACTOR_PREFIX) or folded in _OWN_NAMES
+
+
+def key_behind(name: str) -> str | None:
+    """Return the name by which a key acts, without what its workers call themselves; None: no key does."""
+    return name.partition("/")[0] if name.startswith(KEY_ACTOR_PREFIX) else None
+
+
+def spoken(name: str, names: Mapping[str, str]) -> str:
+    """Return who acts as people read it: a key by what it is called too, where `names` tells that."""
+    called = names.get(key_behind(name) or "")
+    return name if called is None else f"{called}, {name}"
+
+
+def keys_acting(actor: str, payload: Mapping[str, Any]) -> set[str]:
+    """Return the names by which the keys act that did an event, or hold or wrote in it."""
+    named = (actor, *(payload.get(member) for member in MEMBERS_OF_ACTORS))
+    return {key for name in named if isinstance(name, str) and (key := key_behind(name)) is not None}

@@ -15,7 +15,7 @@ import rfc8785
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, to_json
 
-from agent_health.actor import is_reserved
+from agent_health.actor import MEMBERS_OF_ACTORS, is_reserved
 from agent_health.agent_record import moment
 from agent_health.document import MAX_NUMBER, OrAbsent, Time
 from agent_health.errors import BrokenChain, InvalidEvent
@@ -93,7 +93,7 @@ class Event:
 
 _MEMBERS = tuple(member.name for member in fields(Event))
 _NOT_HASHED = frozenset({"hash", "payload"})
-_MEMBERS_OF_WHOM = ("agent_id", "holder", "writer")
+_MEMBERS_OF_WHOM = ("agent_id", *MEMBERS_OF_ACTORS)
 _TIME: TypeAdapter[Any] = TypeAdapter(Time)
 _EVENT = TypeAdapter(Event)
 

@@ -42,7 +42,7 @@ def test_events_stand_under_one_another(registry: RegistryServer, capsys: Captur
     shown_by(capsys, "agents", "drain", "a")
     lines = shown_by(capsys, "events", "list").splitlines()
     assert lines[0].split() == ["SEQUENCE", "TIME", "TYPE", "WHAT"]
-    assert "a: registering -> active (registered) by key:key_admin" in lines[1]
+    assert "a: registering -> active (registered) by admin, key:key_admin" in lines[1]
     assert lines[2].split()[0] == "2"
     assert "a: active -> draining (drain_initiated)" in lines[3]
 
@@ -126,7 +126,7 @@ def test_events_are_shown_as_they_happen_until_it_is_asked_to_end(
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert first.split()[0] == "1"
-    assert "b: registering -> active" in second
+    assert "b: registering -> active (registered) by admin, key:key_admin" in second
     assert first.index("agent.lifecycle") == second.index("agent.lifecycle")
 
 

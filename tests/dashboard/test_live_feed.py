@@ -95,6 +95,7 @@ def test_an_event_is_told_to_all_who_watch_and_carries_its_place(served: Sample)
         assert int(message["id"]) == said["sequence"] > last
         assert (said["type"], said["text"], said["is_notable"]) == ("task.created", "created", True)
         assert said["where"] == f"/tasks/{said['subject']}"
+        assert said["by"] == "coordinator, key:key_coordinator_"
 
 
 def test_who_comes_back_hears_what_was_missed(served: Sample) -> None:

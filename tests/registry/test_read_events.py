@@ -48,3 +48,17 @@ async def test_an_agent_sees_its_own_events_alone(api: RegistryApi) -> None:
 )
 async def test_what_makes_no_sense_is_refused(api: RegistryApi, query: str) -> None:
     assert (await api.ask("GET", f"{EVENTS}?{query}")).status == 422
+
+
+async def test_whoever_may_read_all_events_is_told_what_keys_are_called(api: RegistryApi) -> None:
+    await api.register("agent_1")
+    body = {"seconds": 60, "reason": "new disk"}
+    await api.ask("PUT", "/api/v1/agents/agent_1/maintenance", body, key=Role.COORDINATOR)
+    page = (await api.ask("GET", EVENTS, key=Role.READER)).json()
+    assert page["names"] == {"key:key_admin_": "admin", "key:key_coordinator_": "coordinator"}
+    # Those of the events on the page, and no others.
+    first = (await api.ask("GET", f"{EVENTS}?limit=1", key=Role.READER)).json()
+    assert set(first["names"]) == {first["events"][0]["actor"]}
+    own = (await api.ask("GET", EVENTS, key=await api.add_agent_key("agent_1"))).json()
+    assert own["events"][0]["actor"] in page["names"]
+    assert own["names"] == {}

@@ -21,6 +21,7 @@
     run.py              how is a command run under the lease of a task?
     run_lines.py        how is what an adapter tells shown?
     events.py           what has happened, and what is happening?
+    key_names.py        what are the keys called that act in events which come one by one?
     watch_activity.py   what do an agent's sessions do elsewhere?
     watched_agents.py   whose sessions are watched, and with which keys do they beat?
     mcp.py              how do models get agent-health as tools?

@@ -6,10 +6,13 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent_health.actor import spoken
+from agent_health.cli.key_names import KeyNames
 from agent_health.cli.registry_access import (
     DEFAULT_URL,
     EXIT_REFUSED,
@@ -73,6 +76,7 @@ def list_events(
       events         as the registry sends them
       next_after     where to go on: what --after takes next
       last_sequence  of the whole log   archived_sequence  up to here they are in archives
+      names          of the keys that act in them, for who may read all events
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     wanted = _wanted(types, agent)
     found = ask(
@@ -85,7 +89,10 @@ def list_events(
         members = found.model_dump(mode="json", exclude={"events"})
         write_json(sys.stdout, {"events": [event.members() for event in found.events], **members})
         return
-    rows = ((str(event.sequence), event.created_at, event.type, told(event)) for event in found.events)
+    rows = (
+        (str(event.sequence), event.created_at, event.type, told(event, found.names))
+        for event in found.events
+    )
     write_table(sys.stdout, ("SEQUENCE", "TIME", "TYPE", "WHAT"), rows)
     if found.next_after < found.last_sequence:
         sys.stdout.write(f"more: --after {found.next_after}, up to {found.last_sequence}\n")
@@ -94,12 +101,13 @@ def list_events(
 async def _listing(client: "RegistryClient", after: int, limit: int, wanted: dict[str, Any]) -> "EventPage":
     """Read so many pages as it takes."""
     found = await client.events.list(after=after, limit=min(limit, PAGE), **wanted)
-    events = list(found.events)
+    events, names = list(found.events), dict(found.names)
     while len(events) < limit and after < found.next_after < found.last_sequence:
         after = found.next_after
         found = await client.events.list(after=after, limit=min(limit - len(events), PAGE), **wanted)
         events += found.events
-    return found.model_copy(update={"events": events})
+        names |= found.names
+    return found.model_copy(update={"events": events, "names": names})
 
 
 @events.command("tail")
@@ -156,19 +164,20 @@ async def _follow(
     if watching is not None and threading.current_thread() is threading.main_thread():
         # As Ctrl-C does: between two lines, and never within one.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, watching.cancel)
+    names = KeyNames(client)
     async with aclosing(client.events.stream(after=after, **wanted)) as following:
         async for event in following:
             if as_json:
                 write_json(sys.stdout, event.members(), indent=None)
             else:
-                sys.stdout.write(_line(event))
+                sys.stdout.write(_line(event, await names.of(event)))
             # Whoever reads through a pipe wants it now.
             sys.stdout.flush()
 
 
-def _line(event: "LoggedEvent") -> str:
+def _line(event: "LoggedEvent", names: Mapping[str, str]) -> str:
     """Return one event as a line whose columns fit most: what comes next is not known."""
-    told_of = printable(told(event))
+    told_of = printable(told(event, names))
     return f"{event.sequence:>8}  {printable(event.created_at):24}  {printable(event.type):25}  {told_of}\n"
 
 
@@ -259,28 +268,29 @@ def _wanted(types: list[str] | None, agent: str | None) -> dict[str, Any]:
 _ENDED = {"agent.maintenance_changed": "maintenance ended", "agent.override_changed": "override ended"}
 
 
-def told(event: "LoggedEvent") -> str:
-    """Tell on one line what happened."""
+def told(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Tell on one line what happened; `names` are those of keys."""
+    actor = spoken(event.actor, names)
     match event.payload:
         case {"previous_status": before, "new_status": now, "agent_id": agent_id, **rest}:
-            return f"{agent_id}: {before} -> {now} ({rest.get('reason', 'no reason')}) by {event.actor}"
+            return f"{agent_id}: {before} -> {now} ({rest.get('reason', 'no reason')}) by {actor}"
         case {"task_id": task_id, "previous_status": before, "new_status": now, **rest}:
             why = told_of_end(str(rest.get("signal", "")), rest.get("exit_reason")) or "no reason"
-            return f"{task_id}: {before} -> {now} ({why}) by {event.actor}"
+            return f"{task_id}: {before} -> {now} ({why}) by {actor}"
         case {"previous_health": before, "new_health": now, "agent_id": agent_id}:
             return f"{agent_id}: {before} -> {now}"
         case {"agent_id": agent_id, **rest} if not rest and event.type in _ENDED:
-            return f"{agent_id}: {_ENDED[event.type]} by {event.actor}"
+            return f"{agent_id}: {_ENDED[event.type]} by {actor}"
         case {"erased": _}:
             return "(erased)"
         case payload:
-            return f"{_members(payload)} by {event.actor}"
+            return f"{_members(payload, names)} by {actor}"
 
 
-def _members(payload: Mapping[str, Any]) -> str:
+def _members(payload: Mapping[str, Any], names: Mapping[str, str]) -> str:
     subject = payload.get("agent_id") or payload.get("resource") or payload.get("task_id")
     named = [
-        f"{name} {_shards(value) if name == 'shards' else _text(value)}"
+        f"{name} {_shards(value) if name == 'shards' else spoken(_text(value), names)}"
         for name, value in payload.items()
         if name not in {"agent_id", "resource", "task_id"} and value not in ([], {})
     ]

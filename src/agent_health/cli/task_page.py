@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from agent_health.actor import spoken
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.terminal import Colour, Line, listed
 
@@ -83,9 +84,7 @@ def _comment(said: "CommentRecord", names: Mapping[str, str]) -> str:
 
 def _who(actor: str | None, names: Mapping[str, str]) -> str:
     """Say who did it: a key by its name too, where that may be known."""
-    if actor is None:
-        return "erased"
-    return f"{names[actor]}, {actor}" if actor in names else actor
+    return "erased" if actor is None else spoken(actor, names)
 
 
 def _run(run: "RunRecord", told: str) -> str:

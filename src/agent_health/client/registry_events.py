@@ -74,6 +74,8 @@ class EventPage(BaseModel):
     """Of the whole log."""
     archived_sequence: int = 0
     """Events up to here have left the database; 0 if none has."""
+    names: dict[str, str] = Field(default_factory=dict)
+    """Of the keys that act in these events, by `key:` and their ids; empty unless the caller may read all."""
 
 
 class RegistryEvents:

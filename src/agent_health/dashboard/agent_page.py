@@ -9,7 +9,7 @@ from starlette.requests import Request
 from agent_health.access import Action
 from agent_health.dashboard import history, plots
 from agent_health.dashboard.desk import Look, check_sure, seconds_in
-from agent_health.dashboard.event_lines import line_of
+from agent_health.dashboard.event_lines import lines_of
 from agent_health.dashboard.public_status import is_public
 from agent_health.dashboard.words import layers_seen, sight_of, sight_of_seen, standing_of, why_unread
 from agent_health.errors import TargetNotFound
@@ -61,9 +61,7 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
         "number_names": plots.NUMBERS,
         "notes": numbers.notes,
         "recent": "" if agent.seen is None else agent.seen.recent_interactions,
-        "events": [
-            line_of(event) for event in event_log.latest(transaction, limit=EVENTS_SHOWN, agent_id=agent_id)
-        ],
+        "events": lines_of(transaction, event_log.latest(transaction, limit=EVENTS_SHOWN, agent_id=agent_id)),
         "leases": look.ask("GET", "/api/v1/leases", query={"holder": agent_id, "limit": LEASES_SHOWN}),
         "tasks": look.ask("GET", "/api/v1/tasks", query={"holder": agent_id, "limit": TASKS_SHOWN}),
         "is_public": is_public(agent.metadata),

@@ -3,14 +3,17 @@
 For pages and for the live feed alike: the feed sends these lines, and the script puts them in as text.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from agent_health.actor import MEMBERS_OF_ACTORS, OwnActor, spoken
 from agent_health.dashboard.words import brief, spaced
 from agent_health.event import EventType
 from agent_health.event_chain import Event, whose
+from agent_health.registry.key_names import keys_in, names_of_keys
+from agent_health.storage.database import Transaction
 from agent_health.task import told_of_end
 
 NOTABLE: Final = tuple(
@@ -31,6 +34,7 @@ NOTABLE: Final = tuple(
 GROUPS: Final = tuple(dict.fromkeys(kind.value.partition(".")[0] for kind in EventType))
 """By which events may be chosen: what stands before the dot of their types."""
 
+_BY_ITSELF: Final = frozenset(OwnActor) - {OwnActor.COMMAND_LINE}
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 _GOOD: Final = frozenset({"active", "healthy", "normal", "done"})
 _BAD: Final = frozenset({"dead", "unhealthy", "held", "handoff"})
@@ -71,17 +75,31 @@ class EventLine:
     status: str
     """The agent's status from now on; empty where the event does not change it. So is `health`."""
     health: str
-    actor: str
+    by: str
+    """Who did it; empty where that is said by now, and where the registry did it by itself."""
 
     def members(self) -> dict[str, Any]:
         """Return it as the feed sends it."""
         return asdict(self)
 
 
-def line_of(event: Event) -> EventLine:
-    """Return what an event says."""
-    said = event.payload
+def lines_of(transaction: Transaction, events: Sequence[Event]) -> list[EventLine]:
+    """Return what events say to visitors, all of whom may read events: with the names of keys."""
+    names = names_of_keys(transaction, keys_in(events))
+    return [line_of(event, names) for event in events]
+
+
+def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
+    """Return what an event says; `names` are those of the keys that act in it."""
+    said = {
+        name: spoken(value, names) if isinstance(value, str) else value
+        for name, value in event.payload.items()
+    }
     agent_id = whose(event) or ""
+    by = _by(event, names)
+    if by and str(said.get("explanation", "")).endswith(f" by {event.actor}"):
+        # It says no more than that.
+        said["explanation"] = ""
     subject, where = _subject(said, agent_id)
     tell = _TEXTS.get(event.type)
     text = (
@@ -98,8 +116,13 @@ def line_of(event: Event) -> EventLine:
         agent_id=agent_id,
         status=str(said.get("new_status", "")) if event.type is EventType.AGENT_LIFECYCLE else "",
         health=str(said.get("new_health", "")) if event.type is EventType.AGENT_HEALTH_CHANGED else "",
-        actor=brief(event.actor),
+        by=brief(by),
     )
+
+
+def _by(event: Event, names: Mapping[str, str]) -> str:
+    told = {event.payload.get(member) for member in ("agent_id", *MEMBERS_OF_ACTORS)}
+    return "" if event.actor in told | _BY_ITSELF else spoken(event.actor, names)
 
 
 def _subject(said: Mapping[str, Any], agent_id: str) -> tuple[str, str]:

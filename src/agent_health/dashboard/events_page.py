@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 
 from agent_health.dashboard.desk import Look, query_in
-from agent_health.dashboard.event_lines import GROUPS, line_of
+from agent_health.dashboard.event_lines import GROUPS, lines_of
 from agent_health.document import MAX_NUMBER
 from agent_health.errors import InvalidRequest
 from agent_health.event import AgentId, EventType
@@ -45,7 +45,7 @@ def show_events(look: Look, request: Request) -> Mapping[str, Any]:
     older = {**kept, "before": page[-1].sequence} if len(found) > len(page) else None
     archived = event_log.archived_sequence(look.transaction)
     return {
-        "lines": [line_of(event) for event in page],
+        "lines": lines_of(look.transaction, page),
         "query": query,
         "groups": GROUPS,
         "newest": "/events?" + urlencode(kept),

@@ -10,8 +10,8 @@ import logging
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agent_health.dashboard.desk import Desk
-from agent_health.dashboard.event_lines import NOTABLE, line_of
+from agent_health.dashboard.event_lines import NOTABLE, EventLine, line_of, lines_of
 from agent_health.dashboard.fleet_facts import FleetCounts, FleetFacts
 from agent_health.dashboard.pages import HEADERS
 from agent_health.dashboard.visitors import SESSION_COOKIE, token_in
@@ -27,6 +27,7 @@ from agent_health.errors import NotLoggedIn, StoreUnavailable, TooManyStreams
 from agent_health.event_chain import Event
 from agent_health.registry.event_feed import EventFeed, EventFilter
 from agent_health.storage import event_log
+from agent_health.storage.database import Transaction
 
 PATH: Final = "/live"
 MAX_WATCHERS: Final = 2_000
@@ -92,14 +93,15 @@ class LiveFeed:
             # First, so that nothing is missed between what is read now and what is told later.
             number = self.end
 
-            def read(transaction: Any) -> tuple[list[Event], int]:
+            def read(transaction: Transaction) -> tuple[list[EventLine], int]:
                 last = event_log.last_sequence(transaction)
                 if after is None or not last - MAX_CAUGHT_UP <= after <= last:
                     return [], last
-                return event_log.after(transaction, after, limit=MAX_CAUGHT_UP), last
+                missed = event_log.after(transaction, after, limit=MAX_CAUGHT_UP)
+                return lines_of(transaction, missed), last
 
             _, (missed, last) = await self.desk.look(request, lambda look: read(look.transaction))
-            begun = b"".join(_lines(missed)) if missed else _told("missed", str(last).encode(), last)
+            begun = b"".join(map(_line, missed)) if missed else _told("missed", str(last).encode(), last)
             return _Watching(self, begun, number, address, token_in(request, SESSION_COOKIE))
 
         answer = await self.desk.guarded(request, begin)
@@ -157,9 +159,16 @@ class LiveFeed:
             await self._feed.wait_beyond(position, PING_SECONDS)
             page = await self._feed.page(position, EventFilter())
             if page.events:
-                self._tell(_lines(page.events[-MAX_LINES_AT_ONCE:]))
+                self._tell(map(_line, await self._lines(page.events[-MAX_LINES_AT_ONCE:])))
             position = page.position
             await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
+
+    async def _lines(self, events: Sequence[Event]) -> list[EventLine]:
+        """Return what events say; with the names of keys, unless the database is away just now."""
+        try:
+            return await self.desk.database.read(lambda transaction: lines_of(transaction, events))
+        except StoreUnavailable:
+            return [line_of(event, {}) for event in events]
 
     async def _tick(self) -> None:
         """Say that we are there, tell counts that have changed, and see whether the server ends."""
@@ -264,15 +273,9 @@ def _position(request: Request) -> int | None:
     return int(said) if said.isascii() and said.isdecimal() and len(said) <= 18 else None
 
 
-def _lines(events: Iterable[Event]) -> list[bytes]:
-    return [
-        _told(
-            "line",
-            to_json({**line_of(event).members(), "is_notable": event.type in _NOTABLE}),
-            event.sequence,
-        )
-        for event in events
-    ]
+def _line(line: EventLine) -> bytes:
+    said = {**line.members(), "is_notable": line.type in _NOTABLE}
+    return _told("line", to_json(said), line.sequence)
 
 
 def _counts(counts: FleetCounts) -> bytes:

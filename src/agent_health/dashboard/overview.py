@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from agent_health.access import Action
 from agent_health.dashboard.desk import Desk, Look
-from agent_health.dashboard.event_lines import NOTABLE, line_of
+from agent_health.dashboard.event_lines import NOTABLE, lines_of
 from agent_health.dashboard.fleet_facts import FleetFacts
 from agent_health.dashboard.words import sight_of_seen, standing_of
 from agent_health.lifecycle import Status
@@ -62,7 +62,7 @@ def _read(look: Look) -> Mapping[str, Any]:
             troubles.append({"agent": agent, "sight": sight_of_seen(agent.seen), "why": standing_of(agent)})
     monitor: MonitorRecord = look.ask("GET", "/api/v1/monitor")
     return {
-        "events": [line_of(event) for event in latest],
+        "events": lines_of(transaction, latest),
         "troubles": troubles,
         "monitor": monitor,
         "monitor_words": monitor_words(monitor),

@@ -4,10 +4,11 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from agent_health.actor import KEY_ACTOR_PREFIX, is_reserved
+from agent_health.access import Principal
 from agent_health.agent_record import moment
 from agent_health.budget import budget_record
-from agent_health.storage import keys, task_budgets, task_comments, task_runs, tasks
+from agent_health.registry.key_names import names_told
+from agent_health.storage import task_budgets, task_comments, task_runs, tasks
 from agent_health.storage.database import Transaction
 from agent_health.storage.task_runs import StoredReport, StoredRun
 from agent_health.storage.tasks import StoredTask, TaskFilter
@@ -48,13 +49,10 @@ def record(transaction: Transaction, task: StoredTask) -> TaskRecord:
     )
 
 
-def with_names(transaction: Transaction, shown: TaskRecord) -> TaskRecord:
-    """Add the names of the keys that created a task and decided about it."""
+def with_names(transaction: Transaction, shown: TaskRecord, caller: Principal) -> TaskRecord:
+    """Add the names of the keys that created a task and decided about it, if the caller may know them."""
     actors = [shown.created_by, *(said.said_by for said in shown.comments)]
-    ids = {actor.removeprefix(KEY_ACTOR_PREFIX) for actor in actors if actor and is_reserved(actor)}
-    names = keys.names_of(transaction, ids)
-    told = {f"{KEY_ACTOR_PREFIX}{key_id}": name for key_id, name in names.items()}
-    return shown.model_copy(update={"names": told})
+    return shown.model_copy(update={"names": names_told(transaction, caller, actors)})
 
 
 def latest_report(transaction: Transaction, number: int) -> ReportRecord | None:

@@ -43,6 +43,7 @@
       item.append(subject, " ");
     }
     item.append(element("span", "text", line.text));
+    if (line.by) item.append(" ", element("span", "faint", `by ${line.by}`));
     feed.prepend(item);
     while (feed.children.length > most) feed.lastElementChild.remove();
     unsaid += 1;
