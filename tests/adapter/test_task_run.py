@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from tests.support.servers import until
 from agent_health.adapter import warden
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.task_run import BUDGET_GONE
+from agent_health.adapter.workspaces import Workspaces
 from agent_health.client.registry_errors import Stale
 from agent_health.client.registry_tasks import HeldRun
 
@@ -38,6 +40,26 @@ async def test_exit_code_0_hands_the_task_in_with_the_output_file(world: World) 
     after = await world.now()
     assert (after.status, after.output) == ("review", {"page": "index.html"})
     # Nothing of a run that is done is kept.
+    assert list((world.directory / "runs").iterdir()) == []
+
+
+async def test_while_a_workspace_is_removed_the_loop_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun, goes_on = threading.Event(), threading.Event()
+    remove = Workspaces._remove
+
+    def remove_slowly(places: Workspaces, run_id: str) -> bool:
+        has_begun.set()
+        # On the loop, nobody would end this wait.
+        return goes_on.wait(10) and remove(places, run_id)
+
+    monkeypatch.setattr(Workspaces, "_remove", remove_slowly)
+    async with world.adapting("true") as adapter:
+        assert await asyncio.to_thread(has_begun.wait, 60)
+        assert not adapter.living.done()
+        goes_on.set()
+        assert (await adapter.outcome()).is_done
     assert list((world.directory / "runs").iterdir()) == []
 
 

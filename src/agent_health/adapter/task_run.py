@@ -171,7 +171,10 @@ class TaskRun:
             outcome = await self._in_workspace(workspace)
             outcome = await self._report(outcome, workspace)
         finally:
-            self._workspaces.finish(
+            # In a thread, since a large one takes long to remove and the agent beats on; one at a time,
+            # since no further task is taken before.
+            await asyncio.to_thread(
+                self._workspaces.finish,
                 workspace,
                 keep=not outcome.has_result,
                 exit_reason=outcome.end.exit_reason,
