@@ -110,19 +110,21 @@ async def test_another_process_that_takes_the_agents_place_ends_its_run(
 async def test_what_goes_on_of_a_run_whose_adapter_was_killed_is_ended_by_the_next_one(
     world: World, registry: RegistryServer
 ) -> None:
-    code = "env -i setsid sleep 1000 & echo $! > apart; echo $$ > pid; exec sleep 1000"
+    code = (
+        "setsid sh -c 'echo $$ > left; env -i sleep 1000 & echo $! > below; wait' & "
+        "echo $$ > pid; exec sleep 1000"
+    )
     command = ("--pool", "coder", "--agent-id", "coder-left", "--in-workspace", "--", *shell(code))
     with adapter_process(registry, world.directory, *command) as first:
         workspace = Path((await asyncio.to_thread(first.until, "started"))["text"].partition(" works in ")[2])
-        pids = [await looked("it has begun", workspace / name) for name in ("pid", "apart")]
-        watching = warden.processes()[pids[0]][0]
+        pids = [await looked("it has begun", workspace / name) for name in ("left", "below")]
+        watching = warden.processes()[await looked("it has begun", workspace / "pid")][0]
         keeping = warden.processes()[watching][0]
-        # Stopped, they do not see that the adapter is gone.
-        for pid in (keeping, watching):
-            os.kill(pid, signal.SIGSTOP)
-        first.process.kill()
+        # Stopped, none of the three sees the others' end.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in (watching, keeping, first.process.pid):
+                os.kill(pid, number)
         await asyncio.to_thread(first.process.wait)
-    pids += [keeping, watching]
     assert set(pids) <= warden.processes().keys()
     nothing = Wanted(role_id="nobody", is_once=True, wait_s=0.0)
     async with world.adapting("true", wanted=nothing) as adapter:
@@ -130,7 +132,7 @@ async def test_what_goes_on_of_a_run_whose_adapter_was_killed_is_ended_by_the_ne
         assert not set(pids) & warden.processes().keys()
         assert adapter.said()[0] == (
             "pruned",
-            "4 processes of runs whose adapter was killed went on, and are killed",
+            "2 processes of runs whose adapter was killed went on, and are killed",
         )
 
 

@@ -171,11 +171,16 @@ async def test_a_warden_that_is_killed_takes_the_agent_with_it(tmp_path: Path) -
         assert not below & warden.processes().keys()
 
 
-async def test_a_keeper_that_is_killed_takes_the_agent_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_warden_stopped", [False, True])
+async def test_a_keeper_that_is_killed_takes_the_agent_with_it(
+    tmp_path: Path, *, is_warden_stopped: bool
+) -> None:
     async with running(tmp_path, *python(f"{DAEMON}time.sleep(1000)")) as process:
         pid_in(tmp_path / "daemon")
         below = warden.descendants(keeper_of(process)).keys()
         assert len(below) == 3
+        if is_warden_stopped:
+            os.kill(warden.processes()[process.pid or 0][0], signal.SIGSTOP)
         os.kill(keeper_of(process), signal.SIGKILL)
         assert await process.wait() == -signal.SIGKILL
         await process.wait_gone()
@@ -183,12 +188,17 @@ async def test_a_keeper_that_is_killed_takes_the_agent_with_it(tmp_path: Path) -
         until("nothing is left", lambda: not below & warden.processes().keys())
 
 
-async def test_what_outlives_both_is_known_by_its_environment(tmp_path: Path) -> None:
+async def test_what_outlives_both_is_known_by_its_environment_or_by_what_it_is_below(tmp_path: Path) -> None:
     marked = {"AGENT_HEALTH_RUN_ID": f"run_of_{tmp_path.name}"}
-    async with running(tmp_path, *python(f"{DAEMON}time.sleep(1000)"), environment=marked) as process:
-        pid_in(tmp_path / "daemon")
+    # Of the daemon's child neither session nor environment tells whose it is.
+    child = "subprocess.Popen(['sleep', '1000'], env={}, start_new_session=True)"
+    code = DAEMON.replace("time.sleep(1000)", f"import subprocess; {child}; time.sleep(1000)")
+    async with running(tmp_path, *python(f"{code}time.sleep(1000)"), environment=marked) as process:
+        daemon = pid_in(tmp_path / "daemon")
+        until("the daemon has its child", lambda: len(warden.descendants(daemon)) == 1)
         keeper = keeper_of(process)
         below = warden.descendants(keeper).keys()
+        assert len(below) == 4
         # Stopped, none can see the other's end.
         for pid in (keeper, warden.processes()[process.pid or 0][0]):
             os.kill(pid, signal.SIGSTOP)
@@ -224,7 +234,10 @@ def keeper_of(process: AgentProcess) -> int:
     return parents[parents[process.pid or 0]]
 
 
-def test_case_25_an_adapter_that_is_killed_leaves_nothing_of_its_agent_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_watchers_stopped", [False, True])
+def test_case_25_an_adapter_that_is_killed_leaves_nothing_of_its_agent_behind(
+    tmp_path: Path, *, are_watchers_stopped: bool
+) -> None:
     adapter = (
         "import asyncio, sys; from pathlib import Path; sys.path.insert(0, 'tests'); "
         "from tests.adapter.test_agent_process import running\n"
@@ -238,6 +251,9 @@ def test_case_25_an_adapter_that_is_killed_leaves_nothing_of_its_agent_behind(tm
         pids = {pid_in(tmp_path / name) for name in ("daemon", "agent")}
         below = set(warden.descendants(started.pid))
         assert pids <= below
+        if are_watchers_stopped:
+            for pid in below - pids:
+                os.kill(pid, signal.SIGSTOP)
         started.kill()
     until("nothing is left", lambda: not below & warden.processes().keys())
 

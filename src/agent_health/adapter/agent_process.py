@@ -13,7 +13,7 @@ from typing import Final, Protocol, Self
 
 from agent_health.adapter import warden
 from agent_health.adapter.lease_environment import RUN_ID_VARIABLE
-from agent_health.adapter.left_behind import KILL_SECONDS, is_of_run
+from agent_health.adapter.left_behind import KILL_SECONDS, end_left
 from agent_health.errors import CommandFailed
 
 START_SECONDS: Final = 60.0
@@ -181,7 +181,8 @@ class AgentProcess:
             elif word == "gone":
                 said_gone = True
         if not said_gone:
-            await self._replace_warden()
+            # Warden and keeper were killed, and their end killed the first: the rest is for us to find.
+            await end_left([] if self._run_id is None else [self._run_id], self._pid)
         if not self._started.done():
             self._started.set_exception(CommandFailed("what watches over it was killed"))
         if not self._exited.done():
@@ -190,25 +191,6 @@ class AgentProcess:
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._is_gone.set()
-
-    async def _replace_warden(self) -> None:
-        """Kill what can be found of the agent: warden and keeper were killed, and their end killed the first.
-
-        That is its session, and whatever was started with the environment of this run.
-        """
-        give_up_s = asyncio.get_running_loop().time() + KILL_SECONDS
-        while self._pid is not None and asyncio.get_running_loop().time() < give_up_s:
-            left = [
-                pid
-                for pid, (_, _, session) in warden.processes().items()
-                if session == self._pid or (self._run_id is not None and is_of_run(pid, [self._run_id]))
-            ]
-            if not left:
-                return
-            for pid in left:
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(warden.KILL_AGAIN_MS / 1_000)
 
 
 def _job_line(job: Job) -> bytes:

@@ -181,14 +181,18 @@ def keep(warden: int, adapter: int, status_fd: int) -> None:
 
 
 def _be_woken() -> int:
-    """Take in whoever loses its parent below us, and hear of our own one's end; return what wakes us."""
+    """Take in whoever loses its parent below us, and hear of our own one's end, stopped or not.
+
+    Returns what wakes us.
+    """
     woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     # The group's leader is the agent's: what is meant for us comes through the pipe.
-    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGCHLD, signal.SIGCONT, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+    # The one signal that also lets go on whom an agent has stopped.
+    prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
     return woken
 
 
