@@ -11,8 +11,9 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 PATH: Final = "/static/{name}"
 MEDIA_TYPES: Final[Mapping[str, str]] = MappingProxyType({
@@ -52,5 +53,5 @@ async def serve_asset(request: Request) -> Response:
     name = request.path_params["name"]
     content = _files()[1].get(name)
     if content is None:
-        return PlainTextResponse("no such file\n", 404)
+        raise HTTPException(404)
     return Response(content, headers=_FOREVER, media_type=MEDIA_TYPES[name.rpartition(".")[2]])

@@ -1,8 +1,9 @@
 """Which pages are there?"""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
@@ -91,6 +92,12 @@ class Dashboard:
         shown = desk.shown("target.html", target_pages.show_target)
         yield Route("/targets/{target_id}", shown, methods=["GET"])
         yield Route("/targets/{target_id}/recheck", desk.done(target_pages.recheck), methods=["POST"])
+
+    def told(
+        self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Return a page that says why there is no other."""
+        return self.desk.told(request, status, why, headers)
 
     async def run(self) -> None:
         """Tell open pages what happens."""

@@ -36,7 +36,7 @@ from agent_health.rate_limit import RateLimit, RateLimiter
 from agent_health.registry.app import OPERATIONS, Registry
 from agent_health.registry.body_time import MAX_BODY_SECONDS
 from agent_health.registry.call import check_permission, checked, query_of
-from agent_health.registry.error_responses import OURS, STATUS_AND_CODE
+from agent_health.registry.error_responses import OURS, STATUS_AND_CODE, headers_of
 from agent_health.registry.operations import NO_HEADERS, Call, Operation
 from agent_health.storage.database import Transaction
 
@@ -213,10 +213,20 @@ class Desk:
 
         What `is_public` may be read by everybody, and so under any name of the server.
         """
-        response = await self._answered(request, answer, is_public=is_public)
+        return self._over_https(await self._answered(request, answer, is_public=is_public))
+
+    def told(
+        self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Return a page that says why there is no other."""
+        answer = self._told(request, status, why)
+        answer.headers.update(headers or {})
+        return self._over_https(answer)
+
+    def _over_https(self, answer: Response) -> Response:
         if self.is_https:
-            response.headers["Strict-Transport-Security"] = f"max-age={HTTPS_ONLY_SECONDS}"
-        return response
+            answer.headers["Strict-Transport-Security"] = f"max-age={HTTPS_ONLY_SECONDS}"
+        return answer
 
     async def _answered(
         self, request: Request, answer: Callable[[], Awaitable[Response]], *, is_public: bool
@@ -246,8 +256,7 @@ class Desk:
             _log.error("an error that no visitor can cause: %s", error, exc_info=error)
             return self._told(request, 500, OURS)
         answer = self._told(request, known[0], str(error))
-        if isinstance(error, TooManyRequests):
-            answer.headers["Retry-After"] = str(max(1, round(error.wait_s)))
+        answer.headers.update(headers_of(error))
         return answer
 
     def _told(self, request: Request, status: int, why: str) -> Response:

@@ -5,6 +5,7 @@
     operations.py           says what an operation is; every deed's file lists its own
     call.py                 takes a request through the checks into a deed, and makes the response
     error_responses.py      which error gives which HTTP status
+    refuse_request.py       what is answered where nothing is, to programs and to people
     heartbeat_endpoint.py   reads heartbeats, thousands per second
     receive_heartbeat.py    what happens when a heartbeat arrives
     register_agent.py       what happens when an agent registers

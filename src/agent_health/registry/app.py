@@ -12,7 +12,7 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_health.errors import StoreUnavailable
@@ -56,7 +56,7 @@ from agent_health.registry.check_opt_outs import OptOutChecker
 from agent_health.registry.claim_endpoint import CLAIM_PATH, ClaimEndpoint
 from agent_health.registry.collect_garbage import rarely_collected
 from agent_health.registry.deliver_webhooks import WebhookCourier
-from agent_health.registry.error_responses import OURS, REFUSAL_MEMBER, error_response, problem
+from agent_health.registry.error_responses import REFUSAL_MEMBER, error_response
 from agent_health.registry.event_feed import EventFeed
 from agent_health.registry.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
 from agent_health.registry.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_PATH, LeaseEndpoint
@@ -66,6 +66,7 @@ from agent_health.registry.openintent_dialect import dialect_routes
 from agent_health.registry.operations import Operation
 from agent_health.registry.prune_history import HistoryPruner
 from agent_health.registry.reap_leases import Reaper
+from agent_health.registry.refuse_request import Pages, Refusals
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.show_metrics import METRICS_PATH, MetricsEndpoint
 from agent_health.registry.stream_events import STREAM_PATH, EventStreams
@@ -113,7 +114,7 @@ OPERATIONS: tuple[Operation, ...] = (
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-class Face(Protocol):
+class Face(Pages, Protocol):
     """What people see of a server in a browser; one per process, above all that stands here."""
 
     @property
@@ -220,10 +221,12 @@ def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHe
         async with registry.running(*beside):
             yield
 
+    pages, others = [] if face is None else [*face.routes()], [*_routes(registry)]
+    refusals = Refusals(face, pages, others)
     routed = Starlette(
-        routes=[*(() if face is None else face.routes()), *_routes(registry)],
+        routes=[*pages, *others],
         lifespan=lifespan,
-        exception_handlers={HTTPException: _answer_http_exception, Exception: _answer_fault},
+        exception_handlers={HTTPException: refusals.no_route, Exception: refusals.fault},
     )
 
     # A path with a slash too many is not there: a redirect would send key and body a second time.
@@ -232,7 +235,7 @@ def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHe
     registry.counts.lay_out([*_paths(routed)])
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await _counted(registry, _taker(registry, routed, scope), scope, receive, send)
+        await _counted(registry, _taker(registry, routed, refusals, scope), scope, receive, send)
 
     return AgentHealthMiddleware(
         app,
@@ -294,13 +297,13 @@ def _paths(routed: Starlette) -> Iterable[tuple[str, str]]:
             yield from ((method, route.path) for method in sorted(route.methods or ()))
 
 
-def _taker(registry: Registry, routed: ASGIApp, scope: Scope) -> ASGIApp:
+def _taker(registry: Registry, routed: ASGIApp, refusals: Refusals, scope: Scope) -> ASGIApp:
     """Return who takes a request: those that are asked most stand before the routes."""
     if scope["type"] != "http":
         return routed
     if "\0" in scope["path"]:
         # Nothing is called so, and PostgreSQL refuses even to look for it.
-        return problem(404, "not_found", "Not Found")
+        return refusals.no_such_path
     if registry.heartbeats.takes(scope):
         return registry.heartbeats
     return registry.leases if registry.leases.takes(scope) else routed
@@ -365,30 +368,3 @@ def _healthz(registry: Registry) -> Answer:
         return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
 
     return answer
-
-
-async def _answer_http_exception(request: Request, error: Exception) -> Response:
-    """Answer what no route takes, in the form of all other errors."""
-    if not isinstance(error, HTTPException):  # pragma: no cover - starlette hands over no other
-        raise error
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
-    headers = dict(error.headers or {})
-    if error.status_code == 405:
-        # Several routes may share a path; starlette names the methods of the first.
-        headers["Allow"] = ", ".join(sorted(_methods_at(request)))
-    return problem(error.status_code, code, error.detail, headers=headers)
-
-
-async def _answer_fault(_request: Request, _error: Exception) -> Response:
-    """Answer when something of ours fails outside of any deed; starlette hands the error on, to be logged."""
-    return problem(500, "internal", OURS)
-
-
-def _methods_at(request: Request) -> set[str]:
-    app: Starlette = request.app
-    return {
-        method
-        for route in app.routes
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
-        for method in route.methods or ()
-    }

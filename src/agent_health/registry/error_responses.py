@@ -84,23 +84,30 @@ def error_response(error: AgentHealthError) -> Response:
         _log.error("an error that no caller can cause: %s", error, exc_info=error)
         return problem(500, "internal", OURS)
     status, code = found
-    headers: dict[str, str] = {}
     members: dict[str, Any] = {}
     match error:
-        case errors.UnknownKey():
-            headers["WWW-Authenticate"] = "Bearer"
-        case errors.TooManyRequests():
-            headers["Retry-After"] = str(max(1, math.ceil(error.wait_s)))
-        case errors.StoreUnavailable() | errors.TooManyStreams() | errors.TooManyClaims():
-            headers["Retry-After"] = str(RETRY_SECONDS)
         case errors.StaleVersion():
-            headers["ETag"] = error.etag
             members = {"current_version": error.version}
         case errors.LeaseHeld():
             members = {"existing_lease": error.existing_lease}
         case _:
             pass
-    return problem(status, code, str(error), details=_details(error), headers=headers, **members)
+    return problem(status, code, str(error), details=_details(error), headers=headers_of(error), **members)
+
+
+def headers_of(error: AgentHealthError) -> dict[str, str]:
+    """Return which headers say more of an error, in whatever form it is told."""
+    match error:
+        case errors.UnknownKey():
+            return {"WWW-Authenticate": "Bearer"}
+        case errors.TooManyRequests():
+            return {"Retry-After": str(max(1, math.ceil(error.wait_s)))}
+        case errors.StoreUnavailable() | errors.TooManyStreams() | errors.TooManyClaims():
+            return {"Retry-After": str(RETRY_SECONDS)}
+        case errors.StaleVersion():
+            return {"ETag": error.etag}
+        case _:
+            return {}
 
 
 def problem(
