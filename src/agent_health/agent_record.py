@@ -140,8 +140,8 @@ PROBED_CONFIG = HeartbeatConfig(interval_seconds=300, unhealthy_after_seconds=90
 """How long an agent that is watched by probes alone may show no sign of life."""
 
 
-class Registration(Body):
-    """The body of `POST /api/v1/agents` (RFC-0016 3.1)."""
+class Declared(Body):
+    """What a record begins with."""
 
     agent_id: AgentId | None = None
     """Ours to choose if absent: `agent_<ulid>`."""
@@ -155,6 +155,25 @@ class Registration(Body):
     drain_timeout_seconds: Seconds = DEFAULT_DRAIN_SECONDS
     monitoring: Monitoring = Monitoring.HEARTBEAT
     metadata: Metadata = {}
+
+    def thresholds(self) -> HeartbeatConfig:
+        """The declared thresholds, else the defaults of how it is monitored."""
+        if self.heartbeat_config is not None:
+            return self.heartbeat_config
+        return PROBED_CONFIG if self.monitoring is Monitoring.PROBE else HeartbeatConfig()
+
+
+class FoundAgent(Declared):
+    """What begins the record of a target: a prober saw its first sign of life, and it has said nothing."""
+
+    target_url: Annotated[str, StringConstraints(max_length=2048)]
+    """As `target.read_target` spells it."""
+    monitoring: Monitoring = Monitoring.PROBE
+
+
+class Registration(Declared):
+    """The body of `POST /api/v1/agents` (RFC-0016 3.1)."""
+
     supersede: StrictBool = False
     """End the life of an agent of this id that is still alive, and begin a new one."""
 
@@ -165,12 +184,6 @@ class Registration(Body):
                 "card_url_missing", "expected a card_url, which monitoring by probes needs"
             )
         return self
-
-    def thresholds(self) -> HeartbeatConfig:
-        """The declared thresholds, else the defaults of how it is monitored."""
-        if self.heartbeat_config is not None:
-            return self.heartbeat_config
-        return PROBED_CONFIG if self.monitoring is Monitoring.PROBE else HeartbeatConfig()
 
 
 class AgentUpdate(Body):
@@ -253,6 +266,9 @@ class AgentSummary(BaseModel):
     """Of who is to beat, its registration at first; absent where it is watched by probes alone."""
     endpoint: str | None = None
     card_url: str | None = None
+    """As it registered. Of a target that probers found: where its card was seen last; absent if none was."""
+    target_url: str | None = None
+    """Of a target that probers found: what a directory lists."""
 
 
 class Said(BaseModel):

@@ -85,13 +85,55 @@ async def test_a_target_gets_a_record_at_its_first_sign_of_life(api: RegistryApi
     assert len(agent_id) == 36
     record = await api.record(agent_id)
     assert (record["status"], record["health"], record["monitoring"]) == ("active", "degraded", "probe")
-    assert record["card_url"] == CARD
+    assert (record["target_url"], record.get("card_url")) == (CARD, None)
     assert record["seen"]["reported_agent_id"] == "its-own-name"
     assert record["heartbeat_config"]["unhealthy_after_seconds"] == 900
     assert await api.lifecycle(agent_id) == [("registering", "active", "registered")]
     clock.advance(1)
     assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
     assert await count_by_status(api.database) == {"active": 1}
+
+
+async def test_a_found_agents_card_is_where_it_was_seen_last(api: RegistryApi, clock: WoundClock) -> None:
+    found = target_id(CARD)
+
+    async def place_after(**body: Any) -> str | None:
+        clock.advance(1)
+        await report(api, seen(clock, target_url=CARD), **body)
+        (listed,) = (await api.ask("GET", "/api/v1/agents")).json()["agents"]
+        record = await api.record(found)
+        assert {listed["target_url"], record["target_url"]} == {CARD}
+        assert listed.get("card_url") == record.get("card_url")
+        return record.get("card_url")
+
+    first, later = (f"https://agent.example/{path}" for path in ("agent-card.json", "agent.json"))
+    assert await place_after(memories=[{"card_url": first}]) == first
+    assert await place_after() == first
+    assert await place_after(memories=[{"card_url": later}]) == later
+    version = (await api.record(found))["version"]
+    # What was shown at a place that cannot be shown itself was seen nowhere.
+    assert await place_after(memories=[{"card_url": "https://user:secret@agent.example/"}]) is None
+    assert await place_after(memories=[{"card_url": first}]) == first
+    assert (await api.record(found))["version"] == version
+    renamed = await api.ask("PATCH", f"/api/v1/agents/{found}", {"name": "x"}, headers={"If-Match": "*"})
+    assert renamed.status == 200
+
+
+async def test_a_found_agent_without_a_card_can_be_named_and_one_that_registers_declares_its_own(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    found = f"/api/v1/agents/{target_id(CARD)}"
+    await report(api, seen(clock, target_url=CARD), memories=[{}])
+    anyhow = {"If-Match": "*"}
+    assert (await api.ask("PATCH", found, {"name": "x"}, headers=anyhow)).status == 200
+    assert (await api.ask("PATCH", found, {"card_url": None}, headers=anyhow)).status == 422
+    own = "https://agent.example/own.json"
+    await api.register(target_id(CARD), monitoring="probe", card_url=own, supersede=True)
+    clock.advance(1)
+    by_id = seen(clock, agent_id=target_id(CARD))
+    assert await outcomes(api, by_id, memories=[{"card_url": CARD}]) == ["accepted"]
+    record = await api.record(target_id(CARD))
+    assert (record["card_url"], record.get("target_url")) == (own, None)
 
 
 async def test_two_probers_that_find_a_target_at_once_find_one_agent(

@@ -269,7 +269,7 @@ async def test_a_target_that_is_named_by_its_id_gets_a_record_too(
     seen = {**probe(clock, transport={"result": "ok"}), "agent_id": target_id(URLS[0])}
     del seen["target_url"]
     assert await outcomes(api, seen) == ["accepted"]
-    assert (await api.record(target_id(URLS[0])))["card_url"] == URLS[0]
+    assert (await api.record(target_id(URLS[0])))["target_url"] == URLS[0]
 
 
 async def test_what_a_card_says_of_its_protocol_can_be_counted_whatever_it_says(

@@ -11,16 +11,17 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import text
+from sqlalchemy import insert, text
 from tests.support.databases import bare_url, create_tables
-from tests.support.fleet import add_agents
+from tests.support.fleet import older_columns
 
 from agent_health.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
-from agent_health.storage import schema, targets
+from agent_health.probe_memory import ProbeMemory
+from agent_health.storage import schema, tables, targets
 from agent_health.storage.database import Database, Transaction, open_database
 from agent_health.storage.schema import REVISION_TABLE
 from agent_health.storage.tables import metadata
-from agent_health.target import shard_of
+from agent_health.target import host_of, shard_of, target_id
 
 
 @pytest.fixture
@@ -76,6 +77,14 @@ async def test_a_column_that_no_migration_makes_is_seen(bare: Database) -> None:
     assert len(await bare.read(_differences)) == 1
 
 
+def _add_older(transaction: Transaction, agent_id: str, columns: dict[str, str]) -> None:
+    """Store an agent as the first version did."""
+    row = older_columns(agent_id, **columns)
+    names = ", ".join(row)
+    values = ", ".join(f":{name}" for name in row)
+    transaction.connection.execute(text(f"INSERT INTO agents ({names}) VALUES ({values})"), row)  # noqa: S608
+
+
 async def test_agents_that_wanted_to_be_probed_are_targets_of_the_next_version(bare: Database) -> None:
     def set_up_as_before(transaction: Transaction) -> None:
         command.upgrade(schema.alembic_config(transaction.connection), "0001")
@@ -89,7 +98,7 @@ async def test_agents_that_wanted_to_be_probed_are_targets_of_the_next_version(b
         "gone": {"monitoring": "probe", "card_url": "https://gone.example/", "status": "deregistered"},
         "odd": {"monitoring": "probe", "card_url": "https://a..example/"},
     }.items():
-        await add_agents(bare, 1, agent_id, **columns)
+        await bare.write(partial(_add_older, agent_id=f"{agent_id}-0", columns=columns))
     await bare.write(schema.upgrade)
     whole = partial(targets.feed, after=None, until=1, place=None, limit=10)
     found: dict[str, str] = {}
@@ -104,6 +113,44 @@ async def test_agents_that_wanted_to_be_probed_are_targets_of_the_next_version(b
     assert await bare.read(targets.last_version) == 1
     # The next change is told to whoever has read all of these.
     assert await bare.write(targets.next_version) == 2
+
+
+async def test_agents_that_probers_found_are_told_apart_from_their_cards_by_the_next_version(
+    bare: Database,
+) -> None:
+    found = {"with": "https://with.example/", "without": "https://without.example/"}
+    own = "https://own.example/card"
+    card = "https://with.example/.well-known/agent.json"
+
+    def set_up_as_before(transaction: Transaction) -> None:
+        connection = transaction.connection
+        command.upgrade(schema.alembic_config(connection), "0010")
+        for number, (agent_id, url, is_registered) in enumerate(
+            [
+                *((target_id(url), url, False) for url in found.values()),
+                ("own", own, True),
+                (target_id(own), own, True),
+            ]
+        ):
+            _add_older(transaction, agent_id, {"monitoring": "probe", "card_url": url})
+            row = {"id": number + 1, "subject_id": agent_id, "url": url, "host": host_of(url), "shard": 1}
+            row |= {"version": 1, "is_registered": is_registered, "added_at_s": 1.0}
+            connection.execute(insert(tables.targets).values(row))
+        memory = ProbeMemory(card_url=card, probed_at_s=1.0).to_json()
+        connection.execute(insert(tables.probed).values(target=1, observed_at_s=1.0, memory=memory))
+
+    await bare.write(set_up_as_before)
+    await bare.write(schema.upgrade)
+    statement = text("SELECT agent_id, target_url, card_url FROM agents")
+    after = await bare.read(lambda transaction: transaction.connection.execute(statement).all())
+    assert sorted(tuple(row) for row in after) == sorted(
+        [
+            (target_id(found["with"]), found["with"], card),
+            (target_id(found["without"]), found["without"], None),
+            ("own", None, own),
+            (target_id(own), None, own),
+        ]
+    )
 
 
 async def test_an_empty_database_is_set_up_once(bare: Database) -> None:

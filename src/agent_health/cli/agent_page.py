@@ -43,6 +43,7 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
         ("can", ", ".join(agent.capabilities)),
         ("load", load_text(agent)),
         ("endpoint", agent.endpoint),
+        ("target", agent.target_url),
         ("card", agent.card_url),
     )
     yield from (Line(label, text) for label, text in facts if text)

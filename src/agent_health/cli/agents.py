@@ -162,7 +162,7 @@ def _row(agent: "AgentSummary") -> tuple[str, ...]:
         load_text(agent),
         agent.role_id or "",
         "" if agent.last_heartbeat_at is None else time_text(agent.last_heartbeat_at),
-        agent.name or agent.card_url or "",
+        agent.name or agent.target_url or agent.card_url or "",
     )
 
 

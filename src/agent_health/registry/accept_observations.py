@@ -6,12 +6,14 @@ besides what follows for these (`verdict`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
 
 from agent_health.access import Action
 from agent_health.agent_history import OpenSlot, ended_slot
-from agent_health.agent_record import Registration
+from agent_health.agent_record import FoundAgent, Url
 from agent_health.errors import AgentHealthError
 from agent_health.event import EventDraft
 from agent_health.lease import judge_write, shard_resource
@@ -25,6 +27,7 @@ from agent_health.observation_batch import (
     ReportOutcome,
 )
 from agent_health.observed import Observed, fold
+from agent_health.probe_memory import ProbeMemory
 from agent_health.registry import lease_events
 from agent_health.registry.call import checked
 from agent_health.registry.change_status import MONITOR, change_status
@@ -46,8 +49,9 @@ from agent_health.storage import agents, event_log, leases, probed, targets
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
 from agent_health.storage.probed import Subject
-from agent_health.target import target_id
-from agent_health.verdict import Monitoring
+from agent_health.target import TARGET_ID_PREFIX, target_id
+
+_URL: TypeAdapter[str] = TypeAdapter(Url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +107,11 @@ def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHe
         for subject_id, observation, outcome in zip(named, batch.observations, outcomes, strict=True)
         if outcome is None
     ]
-    _find_agents(transaction, taken, known)
+    cards = _cards(named, memories, outcomes)
+    _find_agents(transaction, taken, known, cards)
     folded = iter(_fold_in(transaction, taken, known))
     decided = [next(folded) if outcome is None else outcome for outcome in outcomes]
+    _follow_cards(transaction, known, cards)
     event_log.append(transaction, shards.drafts)
     results.store_sums(transaction)
     answer = ObservationAnswer(
@@ -178,7 +184,46 @@ def _refused(
     return ReportOutcome.IGNORED if subject.is_gone else None
 
 
-def _find_agents(transaction: Transaction, taken: Iterable[tuple[str, Observation]], known: _Known) -> None:
+def _cards(
+    named: Sequence[str], memories: Sequence[ProbeMemory | None], outcomes: Sequence[ReportOutcome | None]
+) -> dict[str, str | None]:
+    """Return where the cards of targets that a directory listed were seen last; None: nowhere.
+
+    Whoever reported no memory says nothing about it.
+    """
+    return {
+        subject_id: _shown(memory.card_url)
+        for subject_id, memory, outcome in zip(named, memories, outcomes, strict=True)
+        if outcome is None and memory is not None and subject_id.startswith(TARGET_ID_PREFIX)
+    }
+
+
+def _shown(url: str | None) -> str | None:
+    """Return a card's place as a record may show it; None if it may not."""
+    try:
+        return None if url is None else _URL.validate_python(url)
+    except ValidationError:
+        return None
+
+
+def _follow_cards(transaction: Transaction, known: _Known, cards: Mapping[str, str | None]) -> None:
+    """Note of those whose records began with what a prober found where their cards are now."""
+    places = {
+        agent.id: cards[agent.agent_id]
+        for agent in known.agents.values()
+        if agent.target_url is not None
+        and agent.agent_id in cards
+        and cards[agent.agent_id] != agent.card_url
+    }
+    agents.set_card_urls(transaction, places)
+
+
+def _find_agents(
+    transaction: Transaction,
+    taken: Iterable[tuple[str, Observation]],
+    known: _Known,
+    cards: Mapping[str, str | None],
+) -> None:
     """Give each target a record that shows its first sign of life, be it the first of its next life."""
     alive: dict[str, Observation] = {}
     for subject_id, observation in taken:
@@ -191,14 +236,15 @@ def _find_agents(transaction: Transaction, taken: Iterable[tuple[str, Observatio
     numbers = {subject_id: known.subjects[subject_id].target for subject_id in alive}
     # Some may have left since they were looked at; nobody lets the others go before they have their records.
     living = targets.hold_living(transaction, [number for number in numbers.values() if number is not None])
-    new: dict[str, Registration] = {}
+    new: dict[str, FoundAgent] = {}
     for subject_id, observation in alive.items():
         if (number := numbers[subject_id]) is not None and number not in living:
             continue
         url = observation.target_url or _url_of(transaction, subject_id)
-        asked = {"agent_id": subject_id, "card_url": url, "monitoring": Monitoring.PROBE}
-        body = checked(Registration, asked)
-        assert isinstance(body, Registration)  # noqa: S101 - it is what was asked for
+        body = checked(
+            FoundAgent, {"agent_id": subject_id, "target_url": url, "card_url": cards.get(subject_id)}
+        )
+        assert isinstance(body, FoundAgent)  # noqa: S101 - it is what was asked for
         if (agent := known.agents.get(subject_id)) is None:
             new[subject_id] = body
         else:

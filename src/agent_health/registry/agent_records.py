@@ -130,6 +130,7 @@ def _summary_members(agent: StoredAgent) -> dict[str, Any]:
         "last_heartbeat_at": _heartbeat_at(agent),
         "endpoint": agent.endpoint,
         "card_url": agent.card_url,
+        "target_url": agent.target_url,
     }
 
 

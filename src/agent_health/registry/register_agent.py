@@ -18,7 +18,7 @@ from agent_health.access import (
     key_of,
     require,
 )
-from agent_health.agent_record import AgentRecord, Registration
+from agent_health.agent_record import AgentRecord, Declared, FoundAgent, Registration
 from agent_health.document import HealthStatus
 from agent_health.errors import AlreadyRegistered
 from agent_health.event import EventDraft, EventType, KeyChanged
@@ -49,7 +49,7 @@ def register_agent(transaction: Transaction, call: Call) -> Reply:
     if existing is None:
         agent = add_agent(transaction, agent_id, body, call.actor)
     else:
-        agent = begin_new_life(transaction, existing, body, call.actor)
+        agent = begin_new_life(transaction, existing, body, call.actor, supersede=body.supersede)
     probed_agents.end_step(transaction, agent_id, url, version)
     key = _key_for(transaction, agent_id, call)
     shown = record(agent).model_copy(update={"agent_key": key})
@@ -68,14 +68,14 @@ def _may_register(caller: Principal, agent_id: str, existing: StoredAgent | None
         require(caller, Action.RE_REGISTER, agent_id)
 
 
-def add_agent(transaction: Transaction, agent_id: str, body: Registration, actor: str) -> StoredAgent:
+def add_agent(transaction: Transaction, agent_id: str, body: Declared, actor: str) -> StoredAgent:
     """Store an agent that was not there, as active, with its first event."""
     return add_agents(transaction, {agent_id: body}, actor)[0]
 
 
 def add_agents(
     transaction: Transaction,
-    bodies: Mapping[str, Registration],
+    bodies: Mapping[str, Declared],
     actor: str,
     explanation: str = "registered",
 ) -> list[StoredAgent]:
@@ -110,11 +110,11 @@ def add_agents(
 
 
 def begin_new_life(
-    transaction: Transaction, existing: StoredAgent, body: Registration, actor: str
+    transaction: Transaction, existing: StoredAgent, body: Declared, actor: str, *, supersede: bool = False
 ) -> StoredAgent:
     """Store what an agent says now as its next life; AlreadyRegistered if it lives and does not supersede."""
     if existing.status in ALIVE:
-        if not body.supersede:
+        if not supersede:
             raise AlreadyRegistered(existing.agent_id, existing.status)
         existing = _step(transaction, existing, Signal.SUPERSEDED, "superseded by a new life", actor)
     now_s = transaction.now_s
@@ -143,14 +143,15 @@ def _with_deadline(transaction: Transaction, agent: StoredAgent) -> StoredAgent:
     return replace(agent, judge_at_s=verdict.judge_at_s)
 
 
-def _declared(body: Registration) -> dict[str, Any]:
-    """Return what an agent says of itself, as columns."""
+def _declared(body: Declared) -> dict[str, Any]:
+    """Return what a record begins with, as columns."""
     thresholds = body.thresholds()
     return {
         "role_id": body.role_id,
         "name": body.name,
         "endpoint": body.endpoint,
         "card_url": body.card_url,
+        "target_url": body.target_url if isinstance(body, FoundAgent) else None,
         "capabilities": tuple(body.capabilities),
         "max_concurrent_tasks": body.capacity.max_concurrent_tasks,
         "metadata": body.metadata,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import Row, delete, insert, select, text, update
+from sqlalchemy import Row, bindparam, delete, insert, select, text, update
 
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import agents, beats, capabilities, observed
@@ -43,6 +43,7 @@ class StoredAgent:
     override_status: str | None
     override_until_s: float | None
     recoveries_s: tuple[float, ...]
+    target_url: str | None
     last_heartbeat_at_s: float
     current_load: int
     max_concurrent_tasks: int | None
@@ -329,6 +330,14 @@ def set_observed(transaction: Transaction, facts: Mapping[int, str]) -> None:
         return
     statement = _SET_OBSERVED_POSTGRESQL if transaction.is_postgresql else _SET_OBSERVED_SQLITE
     transaction.connection.execute(statement, {"rows": to_json(sorted(facts.items())).decode()})
+
+
+def set_card_urls(transaction: Transaction, places: Mapping[int, str | None]) -> None:
+    """Store where probes saw the cards of these agents last; None: nowhere."""
+    if places:
+        statement = update(agents).where(agents.c.id == bindparam("number"))
+        rows = [{"number": number, "card_url": url} for number, url in sorted(places.items())]
+        transaction.connection.execute(statement, rows)
 
 
 def insert_or_replace(transaction: Transaction, table: Any, *key: str) -> Any:

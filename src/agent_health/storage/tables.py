@@ -63,6 +63,7 @@ agents = Table(
     Column("override_status", String(16)),
     Column("override_until_s", Double),
     Column("recoveries_s", JSON, nullable=False, comment="when it last came back, latest last"),
+    Column("target_url", String(2048), comment="of a record that began with what a prober found"),
     # A listing names a status first, so that the dead cost nothing.
     Index(None, "status", "id"),
     Index(None, "role_id", "status", "id"),

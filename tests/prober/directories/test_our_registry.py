@@ -37,6 +37,17 @@ async def test_what_the_registry_answers_is_recognised_and_read(api: RegistryApi
     assert (page.items, page.total, page.next_page) == (3, 3, None)
 
 
+def test_a_target_that_its_probers_found_is_listed_by_its_own_address() -> None:
+    agent = {
+        "agent_id": "tgt_1",
+        "status": "active",
+        "target_url": "https://a.example/",
+        "card_url": CARD_URL,
+    }
+    page = REGISTRY.read(document({"agents": [agent]}))
+    assert listed(page) == [("https://a.example/", "tgt_1", Kind.A2A_CARD)]
+
+
 async def test_its_cursor_leads_on(api: RegistryApi) -> None:
     for agent_id in "abc":
         await api.register(agent_id)

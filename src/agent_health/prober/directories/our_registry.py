@@ -1,7 +1,8 @@
 """What does a registry of agent-health list?
 
 `GET /api/v1/agents?limit=&cursor=` answers `{"agents": […], "total", "cursor"}`; who asks needs a key that
-may list agents. An agent's card says more than its endpoint, and is taken where both are known.
+may list agents. An agent's card says more than its endpoint, and is taken where both are known. A target
+that its probers found is listed by the address that they were given: where its card stands may change.
 """
 
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ def _entries(agents: list[Any]) -> Iterator[Entry]:
             yield Skipped("", "unreadable")
             continue
         name = first_text(agent, ("name", "agent_id"))
-        if card_url := first_text(agent, ("card_url",)):
+        if card_url := first_text(agent, ("target_url", "card_url")):
             yield Listed(card_url, name, Kind.A2A_CARD)
         elif endpoint := first_text(agent, ("endpoint",)):
             yield Listed(endpoint, name, Kind.A2A_ENDPOINT)
