@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from agent_health.agent_history import (
     DAYS_KEPT,
@@ -17,6 +18,7 @@ from agent_health.agent_history import (
     HALF_HOURS_KEPT,
     HALF_HOURS_PER_DAY,
     RATIOS,
+    Gathered,
     History,
     KeptHistory,
     Measure,
@@ -157,6 +159,27 @@ def test_all_that_a_document_says_is_gathered() -> None:
     said = {"response_ratio": 0.9, "error_ratio": 0.1, "latency_p50_ms": 10.0, "latency_p99_ms": 90.0}
     held = closed(gathered(None, seen(said=said), NOW_S))
     assert {measure.value: one.mean for measure, one in held.spreads.items()} == said
+
+
+def stored_slot(answer_ms: str) -> OpenSlot:
+    return OpenSlot.model_validate_json(f'{{"number":1,"alive":2,"gathered":{{"answer_ms":{answer_ms}}}}}')
+
+
+@pytest.mark.parametrize(
+    "stored", ["[12.5,30.0,42.5,2]", '{"low":12.5,"high":30.0,"total":42.5,"count":2}'], ids=["now", "once"]
+)
+def test_what_was_gathered_is_read_as_it_is_stored_now_and_as_it_was_once(stored: str) -> None:
+    slot = stored_slot(stored)
+    assert slot.gathered[Measure.ANSWER_MS] == Gathered(low=12.5, high=30.0, total=42.5, values=2)
+    assert OpenSlot.model_validate_json(slot.model_dump_json()) == slot
+
+
+@pytest.mark.parametrize(
+    "stored", ["[1.0,2.0,3.0]", "[1.0,2.0,3.0,0]", "[-1.0,2.0,3.0,1]", "[1.0,2.0,3.0,1,4]", '{"low":1.0}']
+)
+def test_what_nobody_gathered_is_refused(stored: str) -> None:
+    with pytest.raises(ValidationError):
+        stored_slot(stored)
 
 
 def test_the_next_half_hour_begins_with_the_first_probe_in_it() -> None:

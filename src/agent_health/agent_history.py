@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -58,15 +58,17 @@ RATIOS: Final = frozenset({Measure.RESPONSE_RATIO, Measure.ERROR_RATIO})
 _MEASURES: Final = tuple(Measure)
 
 
-class Gathered(BaseModel):
-    """One measure of a slot that is still open."""
+class Gathered(NamedTuple):
+    """One measure of a slot that is still open.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    A tuple, since every probe makes five of them; read from a list or, as it was stored once, from an object.
+    """
 
     low: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     high: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     total: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    count: Annotated[int, Field(ge=1)]
+    values: Annotated[int, Field(ge=1, alias="count")]
+    """How many there were."""
 
 
 class OpenSlot(BaseModel):
@@ -152,7 +154,7 @@ def ended_slot(before: OpenSlot | None, after: OpenSlot | None) -> OpenSlot | No
 def closed(slot: OpenSlot) -> Slot:
     """Return an open slot as it is kept."""
     spreads = {
-        measure: Spread(one.low, min(max(one.total / one.count, one.low), one.high), one.high)
+        measure: Spread(one.low, min(max(one.total / one.values, one.low), one.high), one.high)
         for measure, one in slot.gathered.items()
     }
     return Slot(slot.number, slot.alive, slot.failed, slot.inconclusive, spreads)
@@ -279,13 +281,9 @@ def _values(observation: Observation) -> Iterable[tuple[Measure, float]]:
 
 def _with(known: Gathered | None, value: float) -> Gathered:
     if known is None:
-        return Gathered.model_construct(low=value, high=value, total=value, count=1)
-    return Gathered.model_construct(
-        low=min(known.low, value),
-        high=max(known.high, value),
-        total=known.total + value,
-        count=known.count + 1,
-    )
+        return Gathered(low=value, high=value, total=value, values=1)
+    low, high, total, values = known
+    return Gathered(low=min(low, value), high=max(high, value), total=total + value, values=values + 1)
 
 
 def _split(text: str) -> dict[int, str]:
