@@ -121,12 +121,20 @@ async def test_names_that_nobody_looks_up_are_told_of_with_what_to_do(
     assert ": 1 unknown (internal 1)" in told
 
 
+def linked(link: Path, *, to: str) -> None:
+    link.symlink_to(to)
+
+
 async def test_whoever_crawls_has_the_database_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path), open_local_home("sqlite:///mixed.db"):
-        assert await crawl("mixed.yml", "--once") == 3
-    assert "no other crawl is using" in capsys.readouterr().err
+        linked(tmp_path / "link.db", to="mixed.db")
+        for database in ("mixed.db", "link.db"):
+            assert await crawl("mixed.yml", "--once", "--database", f"sqlite:///{database}") == 3
+            told = capsys.readouterr().err
+            assert "no other crawl is using" in told
+            assert "wait for its end" in told
 
 
 async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from agent_health.clock_ahead import last_not_ahead, lies_ahead
 from agent_health.errors import AgentHealthError, InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.jobs import Deed
+from agent_health.registry.begin_pass import begin_or_join, may_go_on
 from agent_health.registry.claim_shards import LeavingWorker, leave_shards
 from agent_health.registry.prune_history import (
     PRUNE_SECONDS,
@@ -50,10 +51,6 @@ LOCK_SUFFIX: Final = ".crawl"
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 """Of the files that SQLite keeps a database in."""
 REPORT_SECONDS: Final = 3600.0
-RESUMED_SECONDS: Final = 86_400.0
-"""A pass that was broken off longer ago is not gone on with: what it saw is old."""
-MAX_RUNS: Final = 100
-"""Passes among which the last one is looked for that does not lie ahead of now."""
 MAX_LEFT_BEHIND: Final = 1_024
 """Workers that a crawl which was killed may have left."""
 
@@ -142,23 +139,26 @@ class LocalHome:
         """Begin a pass over all targets, or go on with one that was broken off. StoreUnavailable."""
 
         def deed(transaction: Transaction) -> Run:
-            now_s, known = transaction.now_s, census_counts.runs(transaction, name, MAX_RUNS)
-            is_set_back = bool(known) and lies_ahead(known[0].began_at_s, now_s)
-            last = last_not_ahead(known, lambda run: run.began_at_s, now_s)
-            if last is not None and _may_go_on(last.began_at_s, last.ended_at_s, now_s):
-                run, is_resumed = last, True
-            else:
-                run, is_resumed = census_counts.begin_run(transaction, uuid4().hex, name), False
-            since_s = run.began_at_s
+            latest = census_counts.runs(transaction, name, 1)
+            is_set_back = bool(latest) and lies_ahead(latest[0].began_at_s, transaction.now_s)
+            run_id = uuid4().hex
+            run = begin_or_join(transaction, run_id, name)
             return Run(
-                run_id=run.run_id, name=name, since_s=since_s, is_resumed=is_resumed, is_set_back=is_set_back
+                run_id=run.run_id,
+                name=name,
+                since_s=run.began_at_s,
+                is_resumed=run.run_id != run_id,
+                is_set_back=is_set_back,
             )
 
         return await self.database.write(deed)
 
     async def drop_run(self, run: Run) -> None:
-        """Forget that it began. StoreUnavailable."""
-        await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
+        """Forget that it began, unless others may have asked somebody meanwhile. StoreUnavailable."""
+        if self._is_alone:
+            await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
+        else:
+            await self.end_run(run)
 
     async def end_run(self, run: Run) -> None:
         """Note that all targets were probed. StoreUnavailable."""
@@ -236,10 +236,11 @@ class RegistryHome:
         last = last_not_ahead(known, lambda run: run.began_at.timestamp(), now_s)
         if last is not None:
             ended_at_s = None if last.ended_at is None else last.ended_at.timestamp()
-            if _may_go_on(last.began_at.timestamp(), ended_at_s, now_s):
+            if may_go_on(last.began_at.timestamp(), ended_at_s, now_s):
                 return _run(last, is_resumed=True, is_set_back=is_set_back)
-        begun = await self._client.census.begin_run(uuid4().hex, name)
-        return _run(begun, is_resumed=False, is_set_back=is_set_back)
+        run_id = uuid4().hex
+        begun = await self._client.census.begin_run(run_id, name)
+        return _run(begun, is_resumed=begun.run_id != run_id, is_set_back=is_set_back)
 
     async def drop_run(self, run: Run) -> None:
         """Note that it is over: others may have asked everybody meanwhile. RegistryError."""
@@ -268,11 +269,6 @@ class RegistryHome:
         if directory is not None:
             taken = await census_at(self._client, None)
             await write_report(taken, self._client.targets, directory)
-
-
-def _may_go_on(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:
-    """Whether a pass was broken off, and not too long ago; one that lies ahead of now is of another clock."""
-    return ended_at_s is None and now_s - began_at_s <= RESUMED_SECONDS and not lies_ahead(began_at_s, now_s)
 
 
 def _run(run: CensusRun, *, is_resumed: bool, is_set_back: bool) -> Run:
@@ -335,11 +331,13 @@ async def open_local_home(
 def _alone_with(file: Path | None) -> Iterator[None]:
     """Keep everybody else from crawling with an SQLite file, as long as this process lives.
 
+    Links lead to the file that they mean, and so to its lock.
     The lock stays beside the database; if none is there at the end, a lock that was made here goes too.
     """
     if file is None:
         yield
         return
+    file = file.resolve()
     lock = file.with_name(file.name + LOCK_SUFFIX)
     was_there = lock.exists()
     try:
@@ -348,7 +346,10 @@ def _alone_with(file: Path | None) -> Iterator[None]:
         raise InvalidSetting("database", str(file), f"a file that can be made ({error.strerror})") from None
     try:
         if not _has_locked(fd, lock):
-            expected = "a database that no other crawl is using: one is under way"
+            expected = (
+                "a database that no other crawl is using: one is under way, so wait for its end or name "
+                "another database (--workers and --registry share the work of one)"
+            )
             raise InvalidSetting("database", str(file), expected)
         try:
             yield

@@ -53,7 +53,10 @@ class RegistryCensus:
         raise InvalidAnswer("the list of hosts does not end")
 
     async def begin_run(self, run_id: str, name: str) -> CensusRun:
-        """Note that a pass over all targets begins; again, nothing happens."""
+        """Note that a pass over all targets begins; again, nothing happens.
+
+        If one of this name is under way, that one is returned, by its own id.
+        """
         return await self._put_run(run_id, made(RunRequest, name=name))
 
     async def end_run(self, run_id: str, name: str) -> CensusRun:

@@ -24,6 +24,7 @@ from agent_health.document import HealthStatus, Time
 from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
 from agent_health.observation import ANSWERED, ResultClass
+from agent_health.registry.begin_pass import begin_or_join
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.result_sums import Layer
@@ -118,13 +119,17 @@ def list_hosts(transaction: Transaction, call: Call) -> Reply:
 
 
 def put_run(transaction: Transaction, call: Call) -> Reply:
-    """Note that a pass over all targets has begun, or is over; again, nothing happens."""
+    """Note that a pass over all targets has begun, or is over; again, nothing happens.
+
+    While one of the same name is under way none begins: the answer tells of that one, by its own id.
+    """
     body, run_id = call.body_as(RunRequest), call.path["run_id"]
     if not re.fullmatch(RUN_PATTERN, run_id):
         raise InvalidRequest([Finding("invalid_run_id", "", f"expected a run_id like {RUN_PATTERN}")])
     run = census_counts.find_run(transaction, run_id)
     if run is None:
-        run = census_counts.begin_run(transaction, run_id, body.name)
+        begin = census_counts.begin_run if body.is_over else begin_or_join
+        run = begin(transaction, run_id, body.name)
     if body.is_over:
         census_counts.end_run(transaction, run_id)
         run = census_counts.find_run(transaction, run_id) or run

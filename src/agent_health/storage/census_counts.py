@@ -121,6 +121,12 @@ def shown(transaction: Transaction, living: Sequence[str]) -> list[tuple[list[st
     return [(layers.split(","), int(count)) for layers, count in transaction.connection.execute(statement)]
 
 
+def lock_runs(transaction: Transaction) -> None:
+    """Keep others from beginning a pass meanwhile; on SQLite every write does so by itself."""
+    if transaction.is_postgresql:
+        transaction.connection.exec_driver_sql("LOCK TABLE census_runs IN SHARE ROW EXCLUSIVE MODE")
+
+
 def begin_run(transaction: Transaction, run_id: str, name: str) -> StoredRun:
     """Note that a pass over all targets begins now; `name` is that of the probe definition."""
     began_at_s = transaction.now_s

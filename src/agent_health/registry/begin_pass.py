@@ -1,0 +1,33 @@
+"""Does a pass over all targets begin, or is one under way that is gone on with?
+
+Whoever begins one while another of the same name is under way joins it: two that begin at the same moment
+ask each target once between them.
+"""
+
+from typing import Final
+
+from agent_health.clock_ahead import last_not_ahead, lies_ahead
+from agent_health.storage import census_counts
+from agent_health.storage.census_counts import StoredRun
+from agent_health.storage.database import Transaction
+
+RESUMED_SECONDS: Final = 86_400.0
+"""A pass that was broken off longer ago is not gone on with: what it saw is old."""
+MAX_RUNS: Final = 100
+"""Passes among which the last one is looked for that does not lie ahead of now."""
+
+
+def begin_or_join(transaction: Transaction, run_id: str, name: str) -> StoredRun:
+    """Return the pass of this name that is under way, else a new one; its id tells which it is."""
+    census_counts.lock_runs(transaction)
+    transaction = transaction.after_waiting()
+    known = census_counts.runs(transaction, name, MAX_RUNS)
+    last = last_not_ahead(known, lambda run: run.began_at_s, transaction.now_s)
+    if last is not None and may_go_on(last.began_at_s, last.ended_at_s, transaction.now_s):
+        return last
+    return census_counts.begin_run(transaction, run_id, name)
+
+
+def may_go_on(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:
+    """Whether a pass was broken off, and not too long ago; one that lies ahead of now is of another clock."""
+    return ended_at_s is None and now_s - began_at_s <= RESUMED_SECONDS and not lies_ahead(began_at_s, now_s)
