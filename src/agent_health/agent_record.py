@@ -305,11 +305,20 @@ class DocumentShown(BaseModel):
     latency_p99_ms: float | None = None
 
 
+class Unmeasured(BaseModel):
+    """Why probers ask an agent nothing any more that they had asked before."""
+
+    since: Time
+    reason: str
+
+
 class Seen(BaseModel):
     """What probers saw of an agent."""
 
     last_observed_at: Time | None = None
     last_sign_of_life_at: Time | None = None
+    unmeasured: Unmeasured | None = None
+    """Absent while it is asked; told where the record alone is asked for."""
     failures_in_row: int
     """Measured failures since the last sign of life."""
     recent_interactions: str

@@ -5,6 +5,7 @@ import json
 import stat
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from agent_health.access import Role
 from agent_health.cli import main
 from agent_health.client import RegistryClient
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.probe_memory import ProbeMemory
 from agent_health.target import target_id
 
 EVIL = "\x1b]0;owned\x07\u202e\x7f\n"
@@ -141,6 +144,27 @@ def test_an_agent_is_shown_by_the_url_at_which_it_is_probed(
         assert f"nobody is probed at {url}" in shown_by(capsys, "show", url, ends=1)
     assert "'nobody'" in shown_by(capsys, "show", "nobody", ends=1)
     assert "only http and https" in shown_by(capsys, "show", "ftp://agent.example", ends=3)
+
+
+def test_an_agent_whose_robots_txt_closed_says_since_when_nobody_looked(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    url = "https://closed.example/"
+    listed(registry, url)
+    closed = LayerResult(result=ResultClass.NOT_MEASURED, reason="its robots.txt keeps us out")
+
+    async def look() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            for layer in (LayerResult(result=ResultClass.OK), closed):
+                seen = Observation(target_url=url, observed_at=datetime.now(UTC), discovery=layer)
+                memory = ProbeMemory(is_unwelcome=layer is closed)
+                await client.shards.report([seen], memories=[memory], tokens=None)
+
+    asyncio.run(look())
+    assert json_of(capsys, "show", url)["seen"]["unmeasured"]["reason"] == closed.reason
+    (told,) = [line for line in shown_by(capsys, "show", url).splitlines() if "not measured" in line]
+    assert told.startswith("but ")
+    assert told.endswith(f": {closed.reason}")
 
 
 def test_whom_a_url_does_not_single_out_is_named_by_its_id(

@@ -1,6 +1,7 @@
 """What does one probe change of what is known of its target?"""
 
 import json
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -270,6 +271,43 @@ async def test_a_target_that_is_named_by_its_id_gets_a_record_too(
     del seen["target_url"]
     assert await outcomes(api, seen) == ["accepted"]
     assert (await api.record(target_id(URLS[0])))["target_url"] == URLS[0]
+
+
+async def test_who_closes_its_robots_txt_is_not_alive_in_a_census_for_ever(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS[:1])
+    agent = target_id(URLS[0])
+    await report(api, probe(clock, result="ok"), memories=[{"result": "ok"}])
+    assert "unmeasured" not in (await api.record(agent))["seen"]
+    clock.advance(60)
+    closed_at = moment(clock.at_s)
+
+    def shut_out() -> dict[str, Any]:
+        layer = {"result": "not_measured", "reason": "its robots.txt keeps us out"}
+        return probe(clock) | {"discovery": layer}
+
+    # A prober that is ill tells nothing; one that is kept out tells that it will not know.
+    await report(api, shut_out(), memories=[{"result": "ok"}])
+    assert (await results(api))[0][1] == "ok"
+    for _ in range(2):
+        clock.advance(86_400)
+        await report(api, shut_out(), memories=[{"result": "ok", "is_unwelcome": True}])
+    answer = await api.ask("GET", f"/api/v1/targets/{agent}")
+    shown = answer.json()
+    assert (shown["result"], shown["why"]) == ("not_measured", "its robots.txt keeps us out")
+    assert [(change["previous"], change["result"]) for change in shown["changes"]] == [("ok", "not_measured")]
+    counted = (await api.ask("GET", "/api/v1/census")).json()["targets"]
+    assert counted == [{"result": "not_measured", "count": 1}]
+    record = await api.record(agent)
+    assert record["status"] == "active"
+    unmeasured = record["seen"]["unmeasured"]
+    assert unmeasured["reason"] == "its robots.txt keeps us out"
+    assert datetime.fromisoformat(unmeasured["since"]) == closed_at + timedelta(days=1)
+    clock.advance(60)
+    await report(api, probe(clock, result="ok"), memories=[{"result": "ok"}])
+    assert (await results(api))[0][1] == "ok"
+    assert "unmeasured" not in (await api.record(agent))["seen"]
 
 
 async def test_what_a_card_says_of_its_protocol_can_be_counted_whatever_it_says(

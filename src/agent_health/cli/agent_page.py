@@ -85,6 +85,10 @@ def _seen(seen: "Seen") -> Iterator[Line]:
         yield Line("seen", f"document {seen.document.status} of {time_text(seen.document.timestamp)}{stale}")
     life = seen.last_sign_of_life_at
     yield Line("seen", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
+    if (unmeasured := seen.unmeasured) is not None:
+        yield Line(
+            "but", f"not measured since {time_text(unmeasured.since)}: {unmeasured.reason}", Colour.YELLOW
+        )
 
 
 def _command(command: "PendingCommand") -> str:

@@ -14,16 +14,20 @@ from agent_health.agent_record import (
     PendingCommand,
     Pool,
     RoleId,
+    Unmeasured,
+    moment,
 )
 from agent_health.document import HealthStatus
 from agent_health.errors import AgentNotFound
 from agent_health.lifecycle import Status
+from agent_health.observation import ResultClass
 from agent_health.registry.agent_records import etag, record, summary
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.judge_agents import judge_one
+from agent_health.registry.list_targets import why_of
 from agent_health.registry.monitor_row import circumstances
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
-from agent_health.storage import agent_search, agents, commands
+from agent_health.storage import agent_search, agents, commands, probed
 from agent_health.storage.agent_search import AgentFilter
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
@@ -94,7 +98,18 @@ def show_agent(transaction: Transaction, call: Call) -> Reply:
         if command.expires_at_s > transaction.now_s
     ]
     shown = record(agent, verdict).model_copy(update={"pending_commands": waiting})
+    if shown.seen is not None and (unmeasured := _unmeasured(transaction, agent.agent_id)) is not None:
+        seen = shown.seen.model_copy(update={"unmeasured": unmeasured})
+        shown = shown.model_copy(update={"seen": seen})
     return Reply(content=shown, headers={"ETag": etag(agent)})
+
+
+def _unmeasured(transaction: Transaction, agent_id: str) -> Unmeasured | None:
+    """Return since when and why an agent is asked nothing any more that was asked before."""
+    last = probed.last_of(transaction, agent_id)
+    if last is None or last.result != ResultClass.NOT_MEASURED:
+        return None
+    return Unmeasured(since=moment(last.result_since_s), reason=why_of(last.seen, None) or "")
 
 
 def existing_agent(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent:

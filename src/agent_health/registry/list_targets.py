@@ -120,13 +120,13 @@ def _summary(row: Row[Any]) -> dict[str, Any]:
         "target_id": row.subject_id,
         "url": row.url,
         "result": row.result,
-        "why": None if row.seen is None else _why(row.seen, row.layers),
+        "why": None if row.seen is None else why_of(row.seen, row.layers),
         "gone_reason": row.gone_reason,
         **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},
     }
 
 
-def _why(stored: str, known: str | None) -> str | None:
+def why_of(stored: str, known: str | None) -> str | None:
     """Tell what was seen; of who lives also what the last probe did not ask for, such as a card of today."""
     members = from_json(stored)
     # As it was stored it was checked; checking it again would take most of a page's time.

@@ -57,7 +57,8 @@ class Results:
         result, layers = observation.result, list(layers_of(observation))
         self._count(subject, result, layers, at_s)
         # Without a layer it tells nothing, not even why.
-        if layers and supersedes(result, subject.result):
+        is_unwelcome = memory is not None and memory.is_unwelcome
+        if layers and supersedes(result, subject.result, is_unwelcome=is_unwelcome):
             self._remember(subject, left, result, layers, at_s)
             seen = observation.model_dump_json(exclude=_NOT_STORED, exclude_none=True)
             left.seen = f'{{"observed_at_s":{at_s!r},{seen[1:]}'

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import func, select, text
+from sqlalchemy import Row, func, select, text
 
 from agent_health.clock_ahead import MAX_AHEAD_SECONDS
 from agent_health.storage.database import Transaction
@@ -102,6 +102,9 @@ _STORE_POSTGRESQL = text(f"""
 """)  # noqa: S608 - constants only
 
 
+_LAST: tuple[Any, ...] = (probed.c.result, probed.c.result_since_s, probed.c.seen)
+
+
 def lock(transaction: Transaction, subject_ids: Sequence[str]) -> None:
     """Keep others from storing results of these targets; on SQLite every write does so by itself."""
     if transaction.is_postgresql:
@@ -131,6 +134,13 @@ def store(transaction: Transaction, changed: Sequence[Left]) -> None:
     ]  # fmt: skip
     statement = _STORE_POSTGRESQL if transaction.is_postgresql else _STORE_SQLITE
     transaction.connection.execute(statement, {"rows": to_json(rows).decode()})
+
+
+def last_of(transaction: Transaction, subject_id: str) -> Row[Any] | None:
+    """Return what `_LAST` names of a target; None if it is none, or has no result."""
+    wanted = select(*_LAST).join(targets, targets.c.id == probed.c.target)
+    is_it = targets.c.subject_id == subject_id, targets.c.gone_at_s.is_(None), probed.c.result.is_not(None)
+    return transaction.connection.execute(wanted.where(*is_it)).one_or_none()
 
 
 def count_unprobed(transaction: Transaction, since_s: float) -> int:
