@@ -15,7 +15,9 @@ from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from agent_health.access import Role
 from agent_health.client import RegistryClient
 from agent_health.client.registry_errors import RegistryRefusal, Unprocessable
-from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.document import HealthStatus
+from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
+from agent_health.observation_batch import ObservationBatch
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import Ledger, LedgerAway, ProbeReport, ShardBatch, ShardClaim
 from agent_health.prober.registry_ledger import RegistryLedger
@@ -138,6 +140,57 @@ async def test_a_shard_that_is_lost_is_told_and_others_are_taken(
     assert found[URLS[0]].failures_in_row == 1
     (untouched,) = (await ledger.targets(THERE, None)).entries
     assert untouched.memory == ProbeMemory()
+
+
+class NewerDocument(DocumentSeen):
+    mood: str = "fine"
+    tides: int = 3
+
+
+class NewerObservation(Observation):
+    document: NewerDocument | None = None
+
+
+class NewerMemory(ProbeMemory):
+    luck: float = 0.5
+
+
+class NewerBatch(ObservationBatch):
+    observations: list[NewerObservation]  # type: ignore[assignment]
+    memories: list[NewerMemory] | None = None  # type: ignore[assignment]
+
+
+async def test_what_an_older_registry_does_not_know_is_left_out_and_told_once(
+    ledger: RegistryLedger,
+    client: RegistryClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("agent_health.client.registry_shards.ObservationBatch", NewerBatch)
+    await client.directories.put("dir", URLS)
+    held = await claims(ledger)
+    reports = []
+    for url in URLS:
+        now = datetime.now(UTC)
+        seen = NewerObservation(
+            target_url=url,
+            observed_at=now,
+            readiness=LayerResult(result=ResultClass.OK),
+            # What has its default does not travel, and so is not refused.
+            document=NewerDocument(status=HealthStatus.HEALTHY, timestamp=now, mood="odd", tides=4),
+        )
+        memory = NewerMemory(probed_at_s=1.0, luck=0.25)
+        reports.append(ProbeReport(subject_id=target_id(url), observation=seen, memory=memory))
+    for report in reports:
+        assert await ledger.report([ShardBatch(claim=held[SHARD], reports=[report])]) == set()
+    entries = (await ledger.targets(SHARD, None)).entries
+    assert [entry.memory.probed_at_s for entry in entries] == [1.0] * len(URLS)
+    agents = (await client.agents.list()).agents
+    assert {agent.health for agent in agents} == {HealthStatus.HEALTHY}
+    (told,) = [record.getMessage() for record in caplog.records if "older" in record.getMessage()]
+    assert told.endswith(
+        "it is not told memories.luck, observations.document.mood, observations.document.tides"
+    )
 
 
 async def test_more_than_the_registry_takes_at_once_goes_in_parts(

@@ -17,6 +17,7 @@
     registry_monitor.py     client.monitor
     registry_targets.py     client.targets
     registry_shards.py      client.shards
+    older_registry.py       what is left out of a report that an older registry does not know?
     registry_directories.py  client.directories
     registry_census.py      client.census
     registry_opt_outs.py    client.opt_outs

@@ -1,9 +1,11 @@
 """What can be asked of a registry about the shards of what is probed? (protocol 8)"""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from agent_health.client.older_registry import LeftOut
 from agent_health.client.registry_connection import (
     Question,
     RegistryConnection,
@@ -12,7 +14,7 @@ from agent_health.client.registry_connection import (
     query_of,
     read_answer,
 )
-from agent_health.client.registry_errors import InvalidAnswer
+from agent_health.client.registry_errors import InvalidAnswer, Unprocessable
 from agent_health.observation import Observation
 from agent_health.observation_batch import ObservationAnswer, ObservationBatch
 from agent_health.probe_memory import ProbeMemory
@@ -57,6 +59,8 @@ class RegistryShards:
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
+        self.left_out = LeftOut()
+        """What is not reported, since this registry does not know it."""
 
     async def claim(
         self, worker: str, *, held: Mapping[int, int], ttl_seconds: float = TTL_SECONDS
@@ -119,7 +123,8 @@ class RegistryShards:
         """Report what was seen, and what the next probe of each has to remember, in the same order.
 
         `tokens` has the fencing token of each shard that the results are of; without it nobody is asked
-        whose they are. Sent again, an observation counts once.
+        whose they are. Sent again, an observation counts once. What an older registry does not know of what
+        was seen is left out: see `left_out`.
         """
         batch = made(
             ObservationBatch,
@@ -127,10 +132,17 @@ class RegistryShards:
             memories=None if memories is None else list(memories),
             tokens=None if tokens is None else dict(tokens),
         )
-        question = Question(
-            method="POST",
-            path=path_of("observations"),
-            body=batch.model_dump_json(exclude_none=True, exclude_defaults=True).encode(),
-            may_repeat=True,
-        )
-        return await self._connection.ask_for(ObservationAnswer, question)
+        body = batch.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
+        now_s = asyncio.get_running_loop().time()
+        while True:
+            question = Question(
+                method="POST",
+                path=path_of("observations"),
+                body=self.left_out.without(body, now_s),
+                may_repeat=True,
+            )
+            try:
+                return await self._connection.ask_for(ObservationAnswer, question)
+            except Unprocessable as refusal:
+                if not self.left_out.note(refusal, now_s):
+                    raise

@@ -4,6 +4,7 @@ Any number of machines share the work through it. What goes wrong on the way the
 away; what the registry will never take, such as a result that it holds to be malformed, is raised as it is.
 """
 
+import logging
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,6 +30,8 @@ T = TypeVar("T")
 _OUR_FAULT: Final = frozenset({400, 413, 415, 422})
 _NEVER_PROBED: Final = ProbeMemory()
 
+_log = logging.getLogger("agent_health.prober")
+
 
 class RegistryLedger:
     """A ledger on a registry; its client's key is that of a prober."""
@@ -39,6 +42,8 @@ class RegistryLedger:
         """The newest version of each shard that was told of."""
         self._looked_up_to = 0
         """The version up to which all changes are in there."""
+        self._left_out = 0
+        """How many members it does not know were told of."""
 
     async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
         """Say that this worker lives, and take its share of the shards. LedgerAway."""
@@ -94,7 +99,15 @@ class RegistryLedger:
                 )
             )
             lost.update(answer.lost)
+            self._tell_left_out()
         return lost
+
+    def _tell_left_out(self) -> None:
+        """Say once what this registry does not know of what is found."""
+        names = self._client.shards.left_out.names
+        if len(names) > self._left_out:
+            self._left_out = len(names)
+            _log.warning("the registry is older than this prober: it is not told %s", ", ".join(names))
 
     async def unprobed(self, since_s: float) -> int:
         """Return how many targets were not probed since then. LedgerAway."""
