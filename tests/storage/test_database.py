@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import insert, select, text
-from tests.support.databases import WoundClock, create_tables, empty_url, opened
+from tests.support.databases import WoundClock, create_tables, opened
 
 from agent_health.errors import InvalidSetting, StoreUnavailable
 from agent_health.storage.database import Database, Transaction, open_database
@@ -208,31 +208,6 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(StoreUnavailable):
         await database.read(lambda transaction: transaction.now_s)
     await database.close()
-
-
-@pytest.mark.parametrize("idle_s", [0.0, 3600.0])
-async def test_a_connection_that_died_while_it_was_idle_is_replaced_unseen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_s: float
-) -> None:
-    monkeypatch.setattr("agent_health.storage.database.PING_AFTER_SECONDS", idle_s)
-    url = empty_url("postgresql", tmp_path)
-    database, other = open_database(url), open_database(url)
-    try:
-        await database.write(_add_row(1))
-        await other.write(
-            lambda transaction: transaction.connection.execute(
-                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                     " WHERE datname = current_database() AND pid <> pg_backend_pid()")
-            ).all()
-        )  # fmt: skip
-        if idle_s:
-            # It was at work just now, so it was not asked; the one after it is new.
-            with pytest.raises(StoreUnavailable):
-                await database.read(_rows)
-        assert await database.read(_rows) == [1]
-    finally:
-        await database.close()
-        await other.close()
 
 
 async def test_a_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:

@@ -23,13 +23,13 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection, Engine, event, func, make_url, select
 from sqlalchemy import create_engine as create_sync_engine
 from sqlalchemy.engine import URL
-from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry, StaticPool
+from sqlalchemy.pool import StaticPool
 
 from agent_health.errors import InvalidSetting, StoreUnavailable
 from agent_health.event import EventDraft
+from agent_health.storage import postgresql_sessions
 from agent_health.storage.database_faults import PRIMARY_CODE, Retry, translated
 
 T = TypeVar("T")
@@ -48,8 +48,6 @@ BUSY_RETRY_SECONDS = 0.01
 POOL_CONNECTIONS = 10
 """To PostgreSQL, per server process."""
 POOL_WAIT_SECONDS = 10.0
-PING_AFTER_SECONDS = 1.0
-"""How long a connection must have been idle before it is asked whether it is still alive."""
 STATEMENT_SECONDS = 30.0
 """How long PostgreSQL may take over one statement."""
 WARN_AGAIN_SECONDS = 60.0
@@ -60,9 +58,6 @@ ROOM_BYTES = 262_144
 MAX_TRIES = 5
 """Of a deed whose transaction PostgreSQL gave up because of another one."""
 
-# To compile what takes milliseconds takes longer than that. And what is asked for lies in memory or on
-# flash: as for disks that turn, whole tables would be read to find thirty rows among thousands.
-_POSTGRESQL_SETTINGS = {"application_name": "agent-health", "jit": "off", "random_page_cost": "1.1"}
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _log = logging.getLogger("agent_health.registry")
@@ -392,10 +387,10 @@ class PostgresqlDatabase:
             connect_args={
                 "timeout": POOL_WAIT_SECONDS,
                 "command_timeout": STATEMENT_SECONDS,
-                "server_settings": _POSTGRESQL_SETTINGS,
+                "server_settings": postgresql_sessions.SETTINGS,
             },
         )
-        _replace_dead(self._engine.sync_engine)
+        postgresql_sessions.look_after(self._engine.sync_engine)
 
     async def read(self, deed: Callable[[Transaction], T]) -> T:
         """Run a deed that changes nothing; it sees one state throughout."""
@@ -436,28 +431,6 @@ class PostgresqlDatabase:
             except Retry:
                 continue
         raise AssertionError("the last try returns or raises")  # pragma: no cover
-
-
-def _replace_dead(engine: Engine) -> None:
-    """Replace a connection unseen that died while it was idle.
-
-    One that dies at work is not tried again: its transaction may have been committed. One that was at
-    work just now is not asked: that would be three ways to the server and back for each transaction.
-    """
-
-    @event.listens_for(engine, "checkin")
-    def _note(_connection: object, record: ConnectionPoolEntry) -> None:
-        record.info["idle_since_s"] = time.monotonic()
-
-    @event.listens_for(engine, "checkout")
-    def _ask(connection: DBAPIConnection, record: ConnectionPoolEntry, _proxy: object) -> None:
-        idle_since_s = record.info.get("idle_since_s")
-        if idle_since_s is None or time.monotonic() - idle_since_s < PING_AFTER_SECONDS:
-            return
-        try:
-            engine.dialect.do_ping(connection)
-        except (engine.dialect.loaded_dbapi.Error, OSError) as error:
-            raise DisconnectionError from error
 
 
 def _resolve(done: asyncio.Future[Any], outcome: _Outcome) -> None:
