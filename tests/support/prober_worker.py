@@ -23,6 +23,8 @@ INTERVAL_SECONDS = 3.0
 KEY_VARIABLE = "AGENT_HEALTH_REGISTRY_KEY"
 MAX_STEP_SECONDS = 0.5
 """A sleepy clock goes on by no more than this between two looks at it."""
+LOOK_SECONDS = 0.1
+"""Between two looks at it, of a process that lives: an idle loop would take its own waits for sleep."""
 
 
 class Noted(World):
@@ -63,8 +65,14 @@ definition = definition_of(
 )
 
 
+async def look_at_clock() -> None:
+    while True:  # noqa: ASYNC110 - what is wanted is the waking
+        await asyncio.sleep(LOOK_SECONDS)
+
+
 async def work(url: str, name: str, looks: Path, ttl_s: float, clock: Clock) -> None:
     stop = asyncio.Event()
+    looking = asyncio.create_task(look_at_clock())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with RegistryClient(url, key=os.environ[KEY_VARIABLE]) as client:
         worker = Worker(
@@ -76,6 +84,7 @@ async def work(url: str, name: str, looks: Path, ttl_s: float, clock: Clock) -> 
             shard_ttl_s=ttl_s,
         )
         await worker.run(stop)
+    looking.cancel()
 
 
 def main() -> None:
