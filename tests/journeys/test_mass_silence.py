@@ -10,7 +10,7 @@ from tests.support.registry_api import RegistryApi
 from agent_health.access import Role
 from agent_health.storage.database import Database
 
-FLEET = 1_000
+FLEET = 300
 SILENT = FLEET // 2
 RETURNING = SILENT // 2
 """Of the silent, so many are heard again while the registry holds."""
@@ -18,7 +18,7 @@ BEAT_S = 60
 
 
 class Fleet:
-    """A thousand agents, some of which beat."""
+    """Hundreds of agents, some of which beat."""
 
     def __init__(self, api: RegistryApi, names: list[str]) -> None:
         self.api = api

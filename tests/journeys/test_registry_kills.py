@@ -49,7 +49,7 @@ def _kill_over_and_over(url: str, directory: Path, kills: int) -> None:
 def test_a_server_that_is_killed_has_lost_nothing_that_it_acknowledged(
     database_kind: str, tmp_path: Path
 ) -> None:
-    _kill_over_and_over(bare_url(database_kind, tmp_path), tmp_path, kills=4)
+    _kill_over_and_over(bare_url(database_kind, tmp_path), tmp_path, kills=2)
 
 
 @pytest.mark.fault

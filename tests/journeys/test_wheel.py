@@ -59,9 +59,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of executables of an environment into which only the wheel was installed."""
     directory = tmp_path_factory.mktemp("clean")
-    run(sys.executable, "-m", "venv", directory)
+    run(sys.executable, "-m", "venv", "--without-pip", directory)
     scripts = directory / "bin"
-    run(scripts / "pip", "install", "--quiet", wheel)
+    run(sys.executable, "-m", "pip", "--python", scripts / "python", "install", "--quiet", wheel)
     return scripts
 
 

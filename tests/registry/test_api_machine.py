@@ -380,7 +380,7 @@ def _drive(kind: str, examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 10), ("postgresql", 2)])
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 5), ("postgresql", 2)])
 def test_whatever_is_asked_the_registry_shows_what_the_rules_say(kind: str, examples: int) -> None:
     _drive(kind, examples, 50)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.databases import KINDS, WoundClock, bare_url
+from tests.support.databases import KINDS, WoundClock, bare_url, migrated_url
 from tests.support.directory_api import claim, put, upload
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.task_api import Worker, create, steer
@@ -38,9 +38,8 @@ async def made(tmp_path: Path, clock: WoundClock) -> AsyncIterator[Made]:
     async with AsyncExitStack() as stack:
 
         async def make(kind: str) -> RegistryApi:
-            database = open_database(bare_url(kind, tmp_path), clock=clock.now_s)
+            database = open_database(migrated_url(kind, tmp_path), clock=clock.now_s)
             stack.push_async_callback(database.close)
-            await database.write(schema.upgrade)
             return RegistryApi(database, clock)
 
         yield make

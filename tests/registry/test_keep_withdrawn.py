@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.support.databases import WoundClock, bare_url
+from tests.support.databases import WoundClock, migrated_url
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from agent_health.access import Role
@@ -13,7 +13,7 @@ from agent_health.registry.back_up import Restored
 from agent_health.registry.keep_withdrawn import Withdrawn
 from agent_health.registry.opt_out_origins import has_opted_out, prove
 from agent_health.registry.verify_events import verify_log
-from agent_health.storage import all_rows, schema, sessions, webhooks
+from agent_health.storage import all_rows, sessions, webhooks
 from agent_health.storage.database import open_database
 from agent_health.storage.sessions import StoredSession
 
@@ -27,8 +27,7 @@ MONITOR = "/api/v1/monitor"
 @pytest.fixture
 async def api(database_kind: str, tmp_path: Path, clock: WoundClock) -> AsyncIterator[RegistryApi]:
     """A registry with a database that its own test restores."""
-    database = open_database(bare_url(database_kind, tmp_path), clock=clock.now_s)
-    await database.write(schema.upgrade)
+    database = open_database(migrated_url(database_kind, tmp_path), clock=clock.now_s)
     api = RegistryApi(database, clock)
     await api.add_keys()
     yield api

@@ -192,7 +192,7 @@ def _drive(kind: str, examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 6), ("postgresql", 1)])
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 3), ("postgresql", 1)])
 def test_whatever_is_asked_of_tasks_all_that_is_stored_agrees(kind: str, examples: int) -> None:
     _drive(kind, examples, 30)
 

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import tempfile
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import asyncpg  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import make_url
 
+from agent_health.storage import schema
 from agent_health.storage.database import Clock, Database, Transaction, open_database
 from agent_health.storage.tables import metadata
 
@@ -70,25 +71,30 @@ def stop_postgresql() -> None:
         postgresql_server.cache_clear()
 
 
-@cache
-def _template() -> str:
-    postgresql_server().psql("CREATE DATABASE template_ah")
-    asyncio.run(_with_tables(_uri("template_ah")))
-    return "template_ah"
+def _create_tables(transaction: Transaction) -> None:
+    metadata.create_all(transaction.connection)
 
 
 @cache
-def _sqlite_file() -> bytes:
+def _template(set_up: Callable[[Transaction], object]) -> str:
+    name = f"template_{set_up.__name__}"
+    postgresql_server().psql(f"CREATE DATABASE {name}")
+    asyncio.run(_after(set_up, _uri(name)))
+    return name
+
+
+@cache
+def _sqlite_file(set_up: Callable[[Transaction], object]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="ah-sqlite-") as directory:
         file = Path(directory, "template.db")
-        asyncio.run(_with_tables(f"sqlite:///{file}"))
+        asyncio.run(_after(set_up, f"sqlite:///{file}"))
         return file.read_bytes()
 
 
-async def _with_tables(url: str) -> None:
+async def _after(set_up: Callable[[Transaction], object], url: str) -> None:
     database = open_database(url)
     try:
-        await create_tables(database)
+        await database.write(set_up)
     finally:
         await database.close()
 
@@ -100,27 +106,27 @@ def _uri(name: str) -> str:
 
 def empty_postgresql() -> str:
     """Return the URL of a new PostgreSQL database that has the tables and nothing in them."""
+    return _postgresql_after(_create_tables)
+
+
+def _postgresql_after(set_up: Callable[[Transaction], object]) -> str:
     name = f"test_{next(_numbers)}"
-    template = _in_own_loop(_template)
+    template = _in_own_loop(_template, set_up)
     postgresql_server().psql(f"CREATE DATABASE {name} TEMPLATE {template}")
     return _uri(name)
 
 
-def _in_own_loop(made: Any) -> Any:
+def _in_own_loop(made: Any, *arguments: Any) -> Any:
     """Call what needs an event loop of its own, also while one is running."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
     with ThreadPoolExecutor(1) as executor:
-        return executor.submit(made).result()
+        return executor.submit(made, *arguments).result()
 
 
 async def create_tables(database: Database) -> None:
     """Create all tables, as the migrations do."""
-
-    def create(transaction: Transaction) -> None:
-        metadata.create_all(transaction.connection)
-
-    await database.write(create)
+    await database.write(_create_tables)
 
 
 def empty_url(kind: str, directory: Path) -> str:
@@ -143,6 +149,15 @@ def bare_url(kind: str, directory: Path) -> str:
     name = f"bare_{next(_numbers)}"
     postgresql_server().psql(f"CREATE DATABASE {name}")
     return _uri(name)
+
+
+def migrated_url(kind: str, directory: Path) -> str:
+    """Return the URL of a new database that was set up as servers set theirs up, of which it tells."""
+    if kind == "postgresql":
+        return _postgresql_after(schema.upgrade)
+    url = empty_url(kind, directory)
+    put_file(Path(url.removeprefix("sqlite:///")), _in_own_loop(_sqlite_file, schema.upgrade))
+    return url
 
 
 _EMPTY_ALL = """\
@@ -186,7 +201,7 @@ async def opened(kind: str, directory: Path, clock: Clock | None = None) -> Asyn
     """A new database with all tables, open until the end of the block."""
     url = _spare.pop() if kind == "postgresql" and _spare else empty_url(kind, directory)
     if kind == "sqlite":
-        put_file(Path(url.removeprefix("sqlite:///")), _in_own_loop(_sqlite_file))
+        put_file(Path(url.removeprefix("sqlite:///")), _in_own_loop(_sqlite_file, _create_tables))
     database = open_database(url, clock=clock)
     try:
         yield database
