@@ -122,23 +122,35 @@ def test_all_pages_are_turned_and_no_cell_is_a_formula(
 
 
 @pytest.mark.parametrize("held", [1, 3, 5, 20_000])
-def test_targets_are_told_by_host_as_long_as_they_can_be_held(
+def test_targets_are_told_by_host_however_many_can_be_held(
     held: int, database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "MAX_PAGE", 2)
     monkeypatch.setattr(target_order, "MAX_SORTED", held)
-    found = []
-    for _ in range(2):
-        assert run("--database", database, "--csv") == 0
-        rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))[1:]
-        found.append([row[0] for row in rows])
-    assert found[0] == found[1]
-    assert sorted(found[0]) == sorted(URLS)
+    # More than so many files at once are none.
+    monkeypatch.setattr(target_order, "MAX_RUNS", 2)
+
+    def told(*options: str) -> list[list[str]]:
+        assert run("--database", database, "--csv", *options) == 0
+        return list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))[1:]
+
+    assert [row[0] for row in told()] == sorted(URLS)
+    some = [row[0] for row in told("--limit", "2")]
+    assert len(some) == 2
+    assert set(some) < set(URLS)
     if held >= len(URLS):
-        assert found[0] == sorted(URLS)
-        assert run("--database", database, "--limit", "2", "--csv") == 0
-        rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))[1:]
-        assert [row[0] for row in rows] == sorted(URLS)[:2]
+        assert some == sorted(URLS)[:2]
+
+
+def test_what_waits_in_files_is_told_as_it_was(
+    database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("--database", database, "--json") == 0
+    plain = capsys.readouterr().out
+    monkeypatch.setattr(targets, "MAX_PAGE", 1)
+    monkeypatch.setattr(target_order, "MAX_SORTED", 1)
+    assert run("--database", database, "--json") == 0
+    assert capsys.readouterr().out == plain
 
 
 def test_a_registry_is_asked_where_no_database_is_named(

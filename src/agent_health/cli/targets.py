@@ -70,7 +70,7 @@ def list_targets(
 ) -> None:
     """List targets with their last result: since when, when they were last probed, and what was seen.
 
-    By host and URL; more than 20,000 in the registry's own order, which stays the same too.
+    By host and URL; only a part (--limit) of more than 20,000 is in the registry's own order.
 
     Whether a target lives follows from its result, as in a census; of stale_document and never_measured
     that is unknown. --alive, --not-alive and --result add up: who matches one of them is listed.
@@ -165,7 +165,7 @@ async def _pages(
     from agent_health.cli.target_order import pages_in_order  # noqa: PLC0415 - see _wanted
 
     left = most
-    async for page in pages_in_order(source, page=MAX_PAGE, **wanted):
+    async for page in pages_in_order(source, page=MAX_PAGE, most=most, **wanted):
         yield page if left is None else page.model_copy(update={"targets": page.targets[:left]})
         if left is not None and (left := left - len(page.targets)) <= 0:
             return
