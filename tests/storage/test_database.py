@@ -1,6 +1,8 @@
 import asyncio
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -201,6 +203,42 @@ async def test_a_file_that_others_may_read_is_served_with_a_warning(
     (tmp_path / "registry.db").chmod(0o600)
     await open_database(f"sqlite:///{tmp_path}/registry.db").close()
     assert len(caplog.messages) == 1
+
+
+async def test_a_process_that_has_it_open_twice_keeps_its_log_when_another_one_leaves(tmp_path: Path) -> None:
+    async with opened("sqlite", tmp_path) as first:
+        await first.write(_add_row(1))
+        file = Path(str(first.url.database))
+        second = open_database(f"sqlite:///{file}")
+        assert await second.read(_rows) == [1]
+        # Whoever is the last to close a database takes its log away.
+        assert _rows_by_another_process(file) == "(1,)\n"
+        await first.write(_add_row(2))
+        assert _rows_by_another_process(file) == "(1,) (2,)\n"
+        await second.close()
+
+
+def _rows_by_another_process(file: Path) -> str:
+    look = "import sqlite3, sys; print(*sqlite3.connect(sys.argv[1]).execute('SELECT id FROM registry'))"
+    return subprocess.check_output([sys.executable, "-c", look, str(file)], text=True)
+
+
+@pytest.mark.parametrize("what", ["directory", "pipe", "forbidden"])
+def test_what_cannot_be_a_database_is_refused_with_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    file = tmp_path / "registry.db"
+    why = "it is no regular file"
+    if what == "directory":
+        file.mkdir()
+    elif what == "pipe":
+        os.mkfifo(file)
+    else:
+        # Root may write whatever its mode, and the tests may be root's.
+        monkeypatch.setattr(os, "access", lambda *_, **__: False)
+        why = "its owner or mode forbids it"
+    with pytest.raises(InvalidSetting, match=f"a file that can be written .{why}"):
+        open_database(f"sqlite:///{file}")
 
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:

@@ -446,20 +446,28 @@ def _resolve(done: asyncio.Future[Any], outcome: _Outcome) -> None:
 def _make_private(file: Path) -> None:
     """Create the file, readable by its owner only: it holds digests of keys.
 
-    One that is there keeps its mode, which its owner may have meant; the log says so.
+    One that is there keeps its mode, which its owner may have meant; the log says so. It is not opened:
+    to close it again would let go of all locks that this process has on it, SQLite's too, and the next
+    process that closes the database would delete its log under us.
     """
     try:
         _create(file)
-        descriptor = os.open(file, os.O_RDWR)
-        try:
-            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        finally:
-            os.close(descriptor)
+        mode = file.stat().st_mode
     except OSError as error:
         expected = f"a file that can be written ({error.strerror})"
         raise InvalidSetting("database", str(file), expected) from None
+    if not stat.S_ISREG(mode) or not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
+        raise InvalidSetting("database", str(file), f"a file that can be written ({_obstacle(file, mode)})")
     if mode & 0o077:
-        _log.warning("others may read %s (mode %o), which holds secrets: chmod 600 it", file, mode)
+        shown = stat.S_IMODE(mode)
+        _log.warning("others may read %s (mode %o), which holds secrets: chmod 600 it", file, shown)
+
+
+def _obstacle(file: Path, mode: int) -> str:
+    if not stat.S_ISREG(mode):
+        return "it is no regular file"
+    is_read_only = os.statvfs(file).f_flag & os.ST_RDONLY
+    return "its file system is read-only" if is_read_only else "its owner or mode forbids it"
 
 
 def _create(file: Path) -> None:
