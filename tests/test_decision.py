@@ -74,7 +74,7 @@ def test_each_reported_status_has_the_action_of_the_draft(status: str, action: A
 
 def test_a_healthy_agent_is_told_with_its_response_ratio() -> None:
     decision = decide_on("healthy", ratio=0.99)
-    assert "response ratio 0.99 over 1000 requests within 1 d" in decision.reasons
+    assert "response ratio 0.99 over 1,000 requests within 1 d" in decision.reasons
     assert decision.retry_after_seconds is None
 
 

@@ -13,7 +13,7 @@ from agent_health.expectation import invalid_setting
             {"agent_id": "a b"},
             "agent_id: expected 1 to 128 letters, digits and . _ ~ : -; got 'a b'",
         ),
-        (Registration, {"name": ""}, "name: expected at least 1 characters; got ''"),
+        (Registration, {"name": ""}, "name: expected at least 1 character; got ''"),
         (Registration, {"drain_timeout_seconds": 0}, "drain_timeout_seconds: expected at least 1; got 0"),
         (Registration, {"monitoring": "probe"}, "it: expected a card_url, which monitoring by probes needs"),
         (Registration, {"metadata": {"a": "x" * 20_000}}, "metadata: expected at most 16384 bytes"),

@@ -420,7 +420,7 @@ def test_a_task_is_where_its_events_have_led_it() -> None:
             task_step(TaskSignal.COMPLETED, TaskStatus.ASSIGNED),
             "its lease does not",
         ),
-        ([QUEUED, TAKEN, GRANTED, REPORTED], REPORTED, "with 1 reports"),
+        ([QUEUED, TAKEN, GRANTED, REPORTED], REPORTED, "with 1 report"),
         ([QUEUED], REPORTED, "is queued"),
         ([QUEUED], TaskBudgetChanged(task_id="t", tokens=99, micro_usd=5), "was larger"),
         (

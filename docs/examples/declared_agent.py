@@ -7,12 +7,16 @@ Each line of standard input is a task: how many seconds it takes. SIGTERM, Ctrl-
 `agent-health agents drain reporter-1` let it finish what it has begun; a second signal ends it at once.
 """
 
+import argparse
 import asyncio
 import sys
 
 from agent_health.agent import Agent, AgentRunner, on_assignment, on_drain
 from agent_health.agent_record import HeartbeatConfig
 from agent_health.errors import WorkDropped, WorkRefused
+
+arguments = argparse.ArgumentParser(description="Work at lines of standard input until told to leave.")
+arguments.add_argument("key_file", help="where its own key is kept; it is made at the first registration")
 
 
 @Agent(
@@ -23,7 +27,7 @@ from agent_health.errors import WorkDropped, WorkRefused
     drain_timeout_seconds=60,
     # Short, so that one need not wait long to see something.
     heartbeat=HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=3, dead_after_seconds=6),
-    key_file=sys.argv[1],
+    key_file=arguments.parse_args().key_file,
 )
 class Reporter:
     """Waits as long as it is told."""

@@ -7,10 +7,10 @@ latest report, writes one whenever there is something new, calls a metered tool 
 its work in.
 """
 
+import argparse
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,22 @@ async def write_page(tools: Client, seconds: float) -> None:
     await tools.call_tool("mark_complete", {"output": {"page": written}})
 
 
-async def main() -> None:
+async def main(seconds: float) -> None:
     """Connect to the tools of this run, and work."""
     headers = {"Authorization": f"Bearer {os.environ['AGENT_HEALTH_RUN_TOKEN']}"}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=60) as http,
         Client(streamable_http_client(os.environ["AGENT_HEALTH_PROXY_URL"], http_client=http)) as tools,
     ):
-        await write_page(tools, float(sys.argv[1]))
+        await write_page(tools, seconds)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    arguments = argparse.ArgumentParser(description="Write a page, section by section.")
+    arguments.add_argument(
+        "seconds", type=float, nargs="?", default=1.0, help="for each section; 1 unless said"
+    )
+    given = arguments.parse_args()
+    if "AGENT_HEALTH_PROXY_URL" not in os.environ:
+        arguments.error("it works under a lease: agent-health run -- python page_agent.py")
+    asyncio.run(main(given.seconds))

@@ -7,10 +7,10 @@ The key is one that may register. The agent's own is kept in the file, for its n
 SIGTERM, Ctrl-C, or a drain that the registry asks for.
 """
 
+import argparse
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 
 from agent_health.agent_record import HeartbeatConfig
@@ -66,9 +66,8 @@ async def beat(client: RegistryClient, agent_id: str, leaving: asyncio.Event) ->
     await client.agents.heartbeat(agent_id, status="draining")
 
 
-async def main(agent_id: str, file: Path) -> None:
+async def main(registry: str, agent_id: str, file: Path) -> None:
     """Live once, from registering to the end."""
-    registry = os.environ["AGENT_HEALTH_REGISTRY"]
     leaving = asyncio.Event()
     for ending in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(ending, leaving.set)
@@ -81,4 +80,11 @@ async def main(agent_id: str, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+    arguments = argparse.ArgumentParser(description="Beat until told to leave.")
+    arguments.add_argument("agent_id")
+    arguments.add_argument("key_file", type=Path, help="where its own key is kept; its next life reads it")
+    given = arguments.parse_args()
+    needed = {"AGENT_HEALTH_REGISTRY"} | (set() if given.key_file.exists() else {"AGENT_HEALTH_KEY"})
+    if missing := needed - os.environ.keys():
+        arguments.error(f"not set: {', '.join(sorted(missing))}")
+    asyncio.run(main(os.environ["AGENT_HEALTH_REGISTRY"], given.agent_id, given.key_file))

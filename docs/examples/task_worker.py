@@ -7,12 +7,15 @@ It takes tasks of the pool `writers` whose input has `words`, and counts them. S
 `agent-health agents drain writer-1` let it finish what it has begun.
 """
 
-import sys
+import argparse
 from collections.abc import Mapping
 from typing import Any
 
 from agent_health.agent import Agent, HeldTask, on_assignment, run_agent
 from agent_health.agent_record import HeartbeatConfig
+
+arguments = argparse.ArgumentParser(description="Count words, for tasks of the pool `writers`.")
+arguments.add_argument("key_file", help="where its own key is kept; it is made at the first registration")
 
 
 @Agent(
@@ -22,7 +25,7 @@ from agent_health.agent_record import HeartbeatConfig
     tasks=True,
     # Short, so that one need not wait long to see something.
     heartbeat=HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=3, dead_after_seconds=6),
-    key_file=sys.argv[1],
+    key_file=arguments.parse_args().key_file,
 )
 class Writer:
     """Counts words, and says how far it is."""

@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from agent_health.clock_ahead import MAX_AHEAD_SECONDS
+from agent_health.counted import counted, plural
 from agent_health.document import HealthDocument, HealthStatus, Trend
 from agent_health.health_status import MINIMUM_SAMPLES
 from agent_health.observation import ResultClass
@@ -116,9 +117,10 @@ def _reported(document: HealthDocument, now: datetime) -> Iterator[str]:
     if calibration is not None and calibration.response_ratio is not None:
         window = duration_text(calibration.measurement_window_seconds)
         ratio = shown_ratio(calibration.response_ratio)
-        yield f"response ratio {ratio} over {calibration.sample_count} requests within {window}"
+        yield f"response ratio {ratio} over {counted(calibration.sample_count, 'request')} within {window}"
     if calibration is not None and calibration.sample_count < MINIMUM_SAMPLES:
-        yield f"{calibration.sample_count} samples are too few to judge by"
+        samples = plural(calibration.sample_count, "sample is", "samples are")
+        yield f"{calibration.sample_count} {samples} too few to judge by"
     trend = None if document.decay is None else document.decay.calibration_trend
     if trend is Trend.DECLINING:
         yield "worsening: the response ratio is declining"

@@ -8,6 +8,7 @@ lists no more is kept until somebody confirms. Time alone confirms nothing: a br
 from dataclasses import dataclass
 from typing import Final
 
+from agent_health.counted import plural
 from agent_health.errors import InvalidSetting
 
 MAX_LOSS_RATIO: Final = 0.5
@@ -36,7 +37,8 @@ def judge_change(*, size_before: int, removed: int) -> DirectoryChange:
         raise InvalidSetting("size_before", size_before, "0 or more")
     if not 0 <= removed <= size_before:
         raise InvalidSetting("removed", removed, f"0 to {size_before}, as many as were listed")
-    lost = f"{removed} of {size_before} targets are not listed any more"
+    verb = "is" if 1 in {removed, size_before} else "are"
+    lost = f"{removed} of {size_before} {plural(size_before, 'target')} {verb} not listed any more"
     if not removed:
         return DirectoryChange(is_held=False, reason="nothing that was listed has left")
     if size_before <= SMALL_DIRECTORY:

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from agent_health.counted import counted
 from agent_health.document import (
     MAX_AGENT_ID_CHARS,
     MAX_DEPTH,
@@ -329,7 +330,7 @@ def _odd_status(status: HealthStatus, calibration: Calibration) -> Iterator[Find
     """
     ratio = calibration.response_ratio
     if calibration.sample_count < MINIMUM_SAMPLES:
-        fitting, evidence = [HealthStatus.UNKNOWN], f"{calibration.sample_count} samples"
+        fitting, evidence = [HealthStatus.UNKNOWN], counted(calibration.sample_count, "sample")
     elif ratio is None:
         return
     elif ratio < DEGRADED_RATIO:
@@ -339,7 +340,7 @@ def _odd_status(status: HealthStatus, calibration: Calibration) -> Iterator[Find
     else:
         fitting, evidence = [HealthStatus.HEALTHY, HealthStatus.DEGRADED], f"a response ratio of {ratio}"
     if status not in fitting:
-        message = f"{evidence} makes an agent {' or '.join(fitting)}; it calls itself {status}"
+        message = f"from {evidence} follows {' or '.join(fitting)}; it calls itself {status}"
         yield Finding("status_does_not_follow", "/health/status", message, "draft 4.3")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent_health.counted import counted
 from agent_health.finding import Finding
 
 
@@ -603,8 +604,8 @@ class BudgetExceeded(AgentHealthError):
 
     def __init__(self, asked: Mapping[str, Any], left: Mapping[str, Any]) -> None:
         super().__init__(
-            f"asked for {asked['tokens']} tokens and {asked['usd']} USD; the envelope has "
-            f"{left['tokens']} tokens and {left['usd']} USD left"
+            f"asked for {counted(asked['tokens'], 'token')} and {asked['usd']} USD; the envelope has "
+            f"{counted(left['tokens'], 'token')} and {left['usd']} USD left"
         )
         self.asked_tokens, self.asked_usd = asked["tokens"], asked["usd"]
         self.left_tokens, self.left_usd = left["tokens"], left["usd"]

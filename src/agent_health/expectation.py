@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent_health.agent_record import AGENT_ID_PATTERN, CAPABILITY_PATTERN, NAME_PATTERN, URL_PATTERN
+from agent_health.counted import plural
 from agent_health.errors import InvalidSetting
 
 MAX_SHOWN_CHARACTERS = 80
@@ -26,10 +27,10 @@ _WORDS = {
     "extra_forbidden": "no member of this name",
     "enum": "one of {expected}",
     "literal_error": "one of {expected}",
-    "string_too_short": "at least {min_length} characters",
-    "string_too_long": "at most {max_length} characters",
-    "too_short": "at least {min_length} items",
-    "too_long": "at most {max_length} items",
+    "string_too_short": "at least {min_length} {characters}",
+    "string_too_long": "at most {max_length} {characters}",
+    "too_short": "at least {min_length} {items}",
+    "too_long": "at most {max_length} {items}",
     "greater_than_equal": "at least {ge:.15g}",
     "less_than_equal": "at most {le:.15g}",
     "greater_than": "more than {gt:.15g}",
@@ -71,7 +72,9 @@ def known_expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -
     if details["type"] == "string_pattern_mismatch":
         return forms.get(context["pattern"], f"text of the form {context['pattern']}")
     if details["type"] in _WORDS:
-        return _WORDS[details["type"]].format_map(context)
+        bound = context.get("min_length", context.get("max_length", 0))
+        nouns = {"characters": plural(bound, "character"), "items": plural(bound, "item")}
+        return _WORDS[details["type"]].format_map({**context, **nouns})
     message = details["msg"]
     for beginning in ("expected ", "Input should be "):
         if message.startswith(beginning):

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
+from agent_health.counted import counted
 from agent_health.document import HealthStatus
 from agent_health.errors import InvalidEvent, InvalidTaskTransition, Unreplayable
 from agent_health.event import (
@@ -273,7 +274,9 @@ class Replay:
         match payload:
             case TaskReported():
                 if task.status not in HELD or payload.report != task.reports + 1:
-                    raise _Contradiction(f"task {task.task_id} is {task.status}, with {task.reports} reports")
+                    raise _Contradiction(
+                        f"task {task.task_id} is {task.status}, with {counted(task.reports, 'report')}"
+                    )
                 return replace(task, reports=payload.report)
             case TaskBudgetChanged():
                 if payload.tokens < task.tokens or payload.micro_usd < task.micro_usd:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal
 
+from agent_health.counted import counted, plural
 from agent_health.decision import duration_text
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Reason, Signal, Status, reason_of, status_after
@@ -276,7 +277,9 @@ def _silence(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step:
     if facts.monitoring is not Monitoring.PROBE:
         return _Step(Signal.HEARTBEAT_TIMEOUT, f"no heartbeat {length}")
     failures = 0 if facts.observed is None else facts.observed.failures_in_row
-    return _Step(Signal.PROBE_SILENCE, f"no sign of life {length}, and {failures} failures in a row")
+    return _Step(
+        Signal.PROBE_SILENCE, f"no sign of life {length}, and {counted(failures, 'failure')} in a row"
+    )
 
 
 # What moves an agent, apart from silence?
@@ -414,7 +417,7 @@ def _interactions_text(seen: Observed) -> str:
 
 
 def _leases_text(count: int) -> str:
-    return f"{count} lease is" if count == 1 else f"{count} leases are"
+    return f"{count} {plural(count, 'lease is', 'leases are')}"
 
 
 def _left_text(until_s: float, now_s: float) -> str:

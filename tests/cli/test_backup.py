@@ -29,7 +29,7 @@ def test_what_was_backed_up_is_restored_into_an_empty_database(
 ) -> None:
     file = tmp_path / "registry.gz"
     assert main(["backup", str(file), "--database", filled]) == 0
-    assert "0 agents, 1 events, " in capsys.readouterr().out
+    assert "0 agents, 1 event, " in capsys.readouterr().out
     empty = bare_url(database_kind, tmp_path)
     assert main(["restore", str(file), "--database", empty]) == 0
     assert "epoch" in capsys.readouterr().out
@@ -49,7 +49,7 @@ def test_a_restore_says_which_keys_stay_revoked_and_of_which_nobody_knows(
     assert main(["keys", "revoke", key_id, "--database", filled]) == 0
     assert main(["restore", str(file), "--database", filled, "--force"]) == 0
     said = capsys.readouterr().err
-    assert "withdrawn since the backup, and so again: 1 keys" in said
+    assert "withdrawn since the backup, and so again: 1 key\n" in said
     assert "good again" not in said
     empty = bare_url(database_kind, tmp_path)
     assert main(["restore", str(file), "--database", empty]) == 0

@@ -66,7 +66,7 @@ async def test_every_decision_is_a_line_until_ctrl_c(registry: RegistryServer) -
         assert "a: ses_1: UnknownError: a\ufffd[2J" in error
         assert "a: ses_1: message.part.updated" in await line_with(process, "heartbeat")
         process.send_signal(signal.SIGINT)
-        assert "1 heartbeats sent, 0 dropped" in await line_with(process, "ended")
+        assert "1 heartbeat sent, 0 dropped" in await line_with(process, "ended")
         assert await process.wait() == 0
         assert process.stderr is not None
         assert await process.stderr.read() == b""

@@ -40,7 +40,7 @@ def test_who_holds_is_told_once_and_by_name() -> None:
     granted = line(EventType.LEASE_ACQUIRED, "key:key_1", holder="key:key_1", **lease)
     assert granted == ("r:1", "granted to ops, key:key_1, token 3", "")
     ended = line(EventType.SHARDS_ENDED, "monitor", holder="key:key_1/a", shards=[{}], reason="expired")
-    assert ended == ("ops, key:key_1/a", "probes 1 shards less (expired)", "")
+    assert ended == ("ops, key:key_1/a", "probes 1 shard less (expired)", "")
 
 
 def test_an_explanation_that_says_no_more_than_who_did_it_gives_way_to_the_name() -> None:

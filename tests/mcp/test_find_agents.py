@@ -65,7 +65,7 @@ async def test_a_pool_is_told_with_its_totals_and_agents_in_lines(model: Model) 
     told: Any = result.structured_content
     assert told["pool"]["available_capacity"] == 5
     assert text_of(result).splitlines() == [
-        "2 of 2 agents that match",
+        "2 of 2 matching agents",
         "bill-1: active, health unknown, 2 of 2 tasks",
         "bill-2: active, health unknown, 0 of 5 tasks",
     ]
@@ -94,7 +94,7 @@ async def test_what_does_not_fit_is_had_with_the_cursor(registry: RegistryServer
         seen += page
         if "cursor" not in told:
             break
-        assert text_of(result).startswith(f"{len(page)} of 12 agents that match; more with the cursor\n")
+        assert text_of(result).startswith(f"{len(page)} of 12 matching agents; more with the cursor\n")
         arguments["cursor"] = told["cursor"]
     assert seen == names
 

@@ -191,8 +191,8 @@ async def test_further_members_are_passed_over_as_in_the_contract(
     ("arguments", "told"),
     [
         ({"teamName": "t"}, "agentId: expected a value"),
-        ({"agentId": "", "teamName": "t"}, "agentId: expected at least 1 characters; got ''"),
-        ({"agentId": "a", "teamName": ""}, "teamName: expected at least 1 characters; got ''"),
+        ({"agentId": "", "teamName": "t"}, "agentId: expected at least 1 character; got ''"),
+        ({"agentId": "a", "teamName": ""}, "teamName: expected at least 1 character; got ''"),
         ({"agentId": "a", "teamName": "t", "status": "dead"}, "status: expected one of 'active' or 'idle'"),
         ({"agentId": "a", "teamName": "t", "metadata": "x"}, "metadata: expected "),
     ],

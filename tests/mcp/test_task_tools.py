@@ -166,7 +166,7 @@ async def test_a_registry_that_is_away_is_told_as_such(registry: RegistryServer)
         ("report_progress", {"summary": "x" * 65_000, "beliefs": ["y" * 600]}, "report"),
         ("mark_complete", {"output": "done"}, "output: expected"),
         ("mark_complete", {"output": {"page": "x" * 65_536}}, "output: expected at most 65536 bytes"),
-        ("request_human_help", {"reason": ""}, "reason: expected at least 1 characters"),
+        ("request_human_help", {"reason": ""}, "reason: expected at least 1 character"),
         ("delegate_subtask", {"title": "x", "budget": {"usd": -1}}, "budget.usd: expected at least 0"),
     ],
 )

@@ -30,6 +30,7 @@ from agent_health.client.event_stream import EventStreamParser
 from agent_health.client.places import read_place
 from agent_health.client.registry_connection import is_loopback
 from agent_health.client.registry_errors import InvalidAnswer
+from agent_health.counted import counted
 from agent_health.errors import AgentHealthError, InvalidSetting
 from agent_health.passive_heartbeat import SERVER_SILENT_S, SessionState
 
@@ -134,7 +135,7 @@ class OpencodeServer:
                 working = {place: await self._working_in(place) for place in sorted(directories)}
         except TimeoutError:
             raise OpencodeAway(
-                f"no answers about {len(sessions)} sessions within {ASKING_SECONDS:g} s"
+                f"no answers about {counted(len(sessions), 'session')} within {ASKING_SECONDS:g} s"
             ) from None
         return {known: self._standing(known, place, working) for known, place in places.items()}
 

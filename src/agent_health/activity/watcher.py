@@ -16,6 +16,7 @@ from agent_health.activity.telling import Once, Tell, Told, What
 from agent_health.activity_event import Meaning, is_session_id, read_event
 from agent_health.agent_record import AgentRecord, HeartbeatConfig
 from agent_health.away import Away
+from agent_health.counted import counted
 from agent_health.errors import AgentHealthError, InvalidSetting
 from agent_health.passive_heartbeat import (
     MIN_GAP_S,
@@ -300,7 +301,8 @@ class Watcher:
 
     def _summary(self) -> str:
         return (
-            f"{self.counts[What.HEARTBEAT]} heartbeats sent, {self._dropped} dropped; "
-            f"{self.counts[What.SESSION_ERROR]} errors of sessions; {self._beats.unknown_events} events of "
-            f"{len(self._beats.unknown_sessions)} sessions that belong to nobody here"
+            f"{counted(self.counts[What.HEARTBEAT], 'heartbeat')} sent, {self._dropped} dropped; "
+            f"{counted(self.counts[What.SESSION_ERROR], 'error')} of sessions; "
+            f"{counted(self._beats.unknown_events, 'event')} of sessions that belong to nobody here "
+            f"({len(self._beats.unknown_sessions)})"
         )

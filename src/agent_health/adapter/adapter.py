@@ -22,6 +22,7 @@ from agent_health.agent.place import Load, Place
 from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_errors import Conflict, Gone, NotFound, RegistryError, is_final
 from agent_health.client.registry_tasks import GrantedTask
+from agent_health.counted import plural
 from agent_health.heartbeat_rhythm import next_try_at_s
 from agent_health.run_end import Stop
 
@@ -259,9 +260,9 @@ class Adapter:
             _log.warning("what earlier runs have left cannot be looked for: %s", error)
             return
         if ended:
-            self._say(
-                What.PRUNED, f"{ended} processes of runs whose adapter was killed went on, and are killed"
-            )
+            who, verb = plural(ended, "process", "processes"), plural(ended, "is", "are")
+            told = f"{ended} {who} of runs whose adapter was killed went on, and {verb} killed"
+            self._say(What.PRUNED, told)
 
     async def _prune_daily(self) -> None:
         while True:
@@ -272,7 +273,8 @@ class Adapter:
                 _log.warning("old workspaces cannot be looked for: %s", error)
             else:
                 if removed:
-                    self._say(What.PRUNED, f"{removed} workspaces of failed runs were old enough to go")
+                    old = plural(removed, "workspace of a failed run was", "workspaces of failed runs were")
+                    self._say(What.PRUNED, f"{removed} {old} old enough to go")
             await asyncio.sleep(PRUNE_EVERY_SECONDS)
 
     async def _pause(self, failures: int, retry_after_s: float | None = None) -> bool:

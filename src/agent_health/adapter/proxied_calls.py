@@ -16,6 +16,7 @@ from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.metered_call import CLOSE_SECONDS, Meter, lease_lost
 from agent_health.adapter.proxy_answers import NoSuchTool
 from agent_health.adapter.upstreams import Price, Upstreams
+from agent_health.counted import counted
 from agent_health.mcp.answer import MAX_NAME_CHARS, answer, busy, failure, listed
 from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.task_tools import ENDING, TASK_TOOLS
@@ -153,7 +154,7 @@ def _shown(tool: Tool, name: str, price: Price) -> Tool:
 def _price_in_words(price: Price) -> str:
     most = price.most()
     parts = [f"{most.usd:g} USD"] if most.usd else []
-    parts += [f"{most.tokens} tokens"] if most.tokens else []
+    parts += [counted(most.tokens, "token")] if most.tokens else []
     if not parts:
         return "A call costs nothing."
     most_words = "" if price.cost_in is None else "at most "

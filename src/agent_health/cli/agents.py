@@ -13,6 +13,7 @@ from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, Plain
 from agent_health.cli.secret_file import WriteKey, new_key_file
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import Line, has_colours, write_page
+from agent_health.counted import counted, plural
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -116,10 +117,10 @@ def list_agents(
     if found.total > len(found.agents):
         sys.stdout.write(f"{len(found.agents)} of {found.total} (see --limit)\n")
     if not_active:
-        verb = "is" if not_active == 1 else "are"
+        verb = plural(not_active, "is", "are")
         sys.stdout.write(f"{not_active} more {verb} not active (--status all)\n")
     if found.agents and found.pool is not None:
-        sys.stdout.write(f"the pool can take {found.pool.available_capacity} more tasks\n")
+        sys.stdout.write(f"the pool can take {counted(found.pool.available_capacity, 'more task')}\n")
 
 
 def _statuses(given: Sequence[str]) -> tuple[str, ...]:

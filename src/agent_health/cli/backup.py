@@ -10,6 +10,7 @@ import typer
 from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, run_deed, sqlite_file
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import MAX_LISTED, printable
+from agent_health.counted import counted
 
 if TYPE_CHECKING:
     from agent_health.registry.back_up import Restored
@@ -52,7 +53,8 @@ def backup(
     if as_json:
         write_json(sys.stdout, {"file": str(file), "rows": dict(counts)})
         return 0
-    told = f"{file}: {counts['agents']} agents, {counts['events']} events, {sum(counts.values())} rows in all"
+    told = ", ".join(counted(counts[f"{noun}s"], noun) for noun in ("agent", "event"))
+    told = f"{file}: {told}, {counted(sum(counts.values()), 'row')} in all"
     sys.stdout.write(printable(told) + "\n")
     return 0
 
@@ -103,7 +105,7 @@ def restore(
     if as_json:
         write_json(sys.stdout, _as_json(restored))
         return 0
-    told = f"{restored.agents} agents; fencing tokens go on in epoch {restored.epoch}"
+    told = f"{counted(restored.agents, 'agent')}; fencing tokens go on in epoch {restored.epoch}"
     sys.stdout.write(printable(told) + "\n")
     for line in (*_withdrawn_lines(restored.withdrawn), *_unknown_lines(restored)):
         sys.stderr.write(printable(line) + "\n")
@@ -113,14 +115,14 @@ def restore(
 def _withdrawn_lines(withdrawn: "Withdrawn") -> Iterator[str]:
     """Say what did not come back, and who did."""
     ended = [
-        (len(withdrawn.keys), "keys"),
-        (len(withdrawn.webhooks), "webhooks"),
-        (len(withdrawn.opt_outs), "origins that opted out"),
+        (len(withdrawn.keys), "key", ""),
+        (len(withdrawn.webhooks), "webhook", ""),
+        (len(withdrawn.opt_outs), "origin", " that opted out"),
     ]
-    if told := ", ".join(f"{count} {what}" for count, what in ended if count):
+    if told := ", ".join(counted(count, noun) + which for count, noun, which in ended if count):
         yield f"withdrawn since the backup, and so again: {told}"
     if withdrawn.successors:
-        yield f"kept, since they replace keys that were rotated: {len(withdrawn.successors)} keys"
+        yield f"kept, since they replace keys that were rotated: {counted(len(withdrawn.successors), 'key')}"
     if withdrawn.erased_agents:
         yield "erased since the backup, and back: erase them again (agent-health agents erase AGENT_ID)"
         yield from _listed(withdrawn.erased_agents)
@@ -137,7 +139,8 @@ def _unknown_lines(restored: "Restored") -> Iterator[str]:
         yield f"good again, whoever revoked them since {since} (agent-health keys revoke KEY_ID):"
         yield from _listed([f"{key.key_id} {key.role} {key.name}" for key in withdrawn.unknown_keys])
         if withdrawn.unknown_agent_keys:
-            yield f"  {withdrawn.unknown_agent_keys} keys of agents (agent-health keys list --role agent)"
+            of_agents = counted(withdrawn.unknown_agent_keys, "key")
+            yield f"  {of_agents} of agents (agent-health keys list --role agent)"
     if withdrawn.unknown_webhooks:
         yield f"told of events again, whoever deleted them since {since}:"
         yield from _listed([f"{webhook.id} {webhook.url}" for webhook in withdrawn.unknown_webhooks])

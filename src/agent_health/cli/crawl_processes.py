@@ -17,6 +17,7 @@ from typing import Final
 from agent_health.cli.crawl_process import probe_share, run_share
 from agent_health.cli.crawl_share import EXIT_UNFINISHED, Said, Share
 from agent_health.cli.progress import CrawlState
+from agent_health.counted import counted, plural
 from agent_health.errors import CrawlStopped
 from agent_health.observation import ResultClass
 from agent_health.prober.progress import Progress
@@ -86,7 +87,7 @@ class Standings:
         if any(progress.is_ledger_away for progress in now):
             notes.append(f"results cannot be stored: {sum(progress.held for progress in now):,} wait")
         if given_up := sum(progress.given_up for progress in now):
-            notes.append(f"{given_up:,} results were lost")
+            notes.append(f"{given_up:,} {plural(given_up, 'result was', 'results were')} lost")
         doubts = sorted({progress.doubt for progress in now if progress.doubt is not None})
         if doubts:
             notes.append(f"nothing is believed now: {', '.join(doubts)}")
@@ -96,7 +97,7 @@ class Standings:
             waited_for = f"{SHARDS - held:,} of {SHARDS:,} shards"
             notes.append(f"waiting for {waited_for}: another crawl has them, or had them when it was killed")
         if self.total is None:
-            notes.append(f"{sum(progress.targets for progress in now):,} targets")
+            notes.append(counted(sum(progress.targets for progress in now), "target"))
             late = [
                 progress.start_error_p99_ms for progress in now if progress.start_error_p99_ms is not None
             ]

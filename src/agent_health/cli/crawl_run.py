@@ -20,9 +20,9 @@ from agent_health.cli.crawl_processes import Standings, probe_all
 from agent_health.cli.crawl_share import Said
 from agent_health.cli.directory_import import DirectoryImporter, Outcome, opt_outs_of, targets_text
 from agent_health.cli.progress import Progress
+from agent_health.counted import counted
 from agent_health.errors import AgentHealthError
 from agent_health.observation import ResultClass
-from agent_health.prober.census_tables import plural
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
 from agent_health.prober.directories.fetching import TIMEOUTS, fetching_with
 from agent_health.prober.fetch import Fetcher
@@ -129,7 +129,7 @@ class Crawl:
             if standings.state.results.get(ResultClass.BLOCKED_ADDRESS):
                 self._progress.say(CLOSED_NETWORKS)
             if unanswered := standings.state.unanswered:
-                self._progress.say(f"{unanswered:,} {plural(unanswered, 'look-up')} {UNANSWERED}")
+                self._progress.say(f"{counted(unanswered, 'look-up')} {UNANSWERED}")
         outcomes = self.outcomes.values()
         return Crawled(
             is_done=is_done,

@@ -11,6 +11,7 @@ from agent_health.cli.agent_page import time_text
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import printable
+from agent_health.counted import counted
 
 if TYPE_CHECKING:
     from agent_health.cli.local_registry import LocalDirectories
@@ -196,5 +197,6 @@ def _write_change(name: str, record: "ImportRecord", *, as_json: bool) -> None:
     if as_json:
         write_json(sys.stdout, {"directory": name, **record.model_dump(mode="json", exclude_none=True)})
         return
-    told = f"{name}: {record.removed:,} left, {record.size_before + record.added - record.removed:,} targets"
+    size = record.size_before + record.added - record.removed
+    told = f"{name}: {record.removed:,} left, {counted(size, 'target')}"
     sys.stdout.write(printable(told) + "\n")

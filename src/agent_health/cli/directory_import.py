@@ -18,6 +18,7 @@ from agent_health.cli.progress import ImportStep
 from agent_health.cli.registry_access import read_key
 from agent_health.cli.terminal import printable
 from agent_health.client.registry_errors import Conflict
+from agent_health.counted import counted
 from agent_health.directory_record import (
     MAX_PAGE_URLS,
     DirectoryRecord,
@@ -27,7 +28,6 @@ from agent_health.directory_record import (
 )
 from agent_health.errors import AgentHealthError, ImportOver, InvalidSetting
 from agent_health.observation import MAX_ETAG_CHARS
-from agent_health.prober.census_tables import number, plural
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
 from agent_health.prober.directories import (
     PROBED_KINDS,
@@ -271,7 +271,7 @@ def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
 
 def targets_text(count: int) -> str:
     """Return so many targets in words."""
-    return f"{number(count)} {plural(count, 'target')}"
+    return counted(count, "target")
 
 
 def _opt_out_lines(opt_outs: OptOuts) -> Iterable[str]:

@@ -9,6 +9,7 @@ from agent_health.cli.known_as import check_id
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import Line, printable, write_page
+from agent_health.counted import counted
 from agent_health.errors import InvalidSetting
 
 MAX_ANSWER_CHARS = 100
@@ -61,7 +62,7 @@ def erase(
         return 0
     lines = [
         Line("agent", erased.agent_id),
-        Line("erased", f"its record, and what {erased.events} events told"),
+        Line("erased", f"its record, and what {counted(erased.events, 'event')} told"),
     ]
     if erased.archived_sequence:
         lines.append(Line("archived", f"events up to {erased.archived_sequence}: erased within an hour"))

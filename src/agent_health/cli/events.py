@@ -26,6 +26,7 @@ from agent_health.cli.registry_access import (
 from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, run_deed
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, printable, write_page
+from agent_health.counted import counted
 from agent_health.errors import AgentHealthError, InvalidSetting
 from agent_health.task import told_of_end
 
@@ -247,11 +248,12 @@ def _report(report: "LogReport") -> Iterator[Line]:
         yield Line("because", report.fault)
     yield from listed("stored", report.differences)
     yield Line("events", f"{report.events}, {report.erased} of all without their payload")
-    yield Line("tell of", f"{report.agents} agents, {report.leases} leased resources, {report.tasks} tasks")
+    numbers = {"agent": report.agents, "leased resource": report.leases, "task": report.tasks}
+    yield Line("tell of", ", ".join(counted(count, noun) for noun, count in numbers.items()))
     if report.archived.sequence:
         yield Line("archived", f"up to {report.archived.sequence} {report.archived.hash}")
     if report.archive_erasures:
-        yield Line("archives", f"may still tell of {report.archive_erasures} erased agents")
+        yield Line("archives", f"may still tell of {counted(report.archive_erasures, 'erased agent')}")
     yield Line("checkpoint", f"{report.last.sequence} {report.last.hash}")
 
 

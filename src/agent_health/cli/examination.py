@@ -26,6 +26,7 @@ from sqlalchemy import make_url
 from agent_health.access import Role, looks_like_key
 from agent_health.cli.server_database import run_deed, sqlite_file
 from agent_health.client.variables import KEY_VARIABLE
+from agent_health.counted import plural
 from agent_health.errors import AgentHealthError, InvalidFile
 from agent_health.monitor_health import HoldCause, MonitorState
 from agent_health.monitor_record import MonitorRecord
@@ -258,10 +259,11 @@ def _of_its_decisions(answer: bytes) -> Iterator[Finding]:
     if monitor.state is not MonitorState.HELD:
         yield Finding("decisions", "ok", "silence is believed")
         return
+    silent = plural(monitor.exits, "agent is", "agents are")
     why = (
         "a prober says that it is ill"
         if monitor.held_because is HoldCause.PROBER_ILL
-        else f"{monitor.exits} agents are silent, more than {monitor.limit} at once are not believed"
+        else f"{monitor.exits} {silent} silent, more than {monitor.limit} at once are not believed"
     )
     yield Finding(
         "decisions",
@@ -312,7 +314,8 @@ def of_a_definition(file: Path) -> Iterator[Finding]:
             "names", "fault", told, "look at /etc/resolv.conf, or name servers under resolver.servers"
         )
     else:
-        yield Finding("names", "ok", f"{len(hosts) - len(unknown)} of {len(hosts)} canaries have an address")
+        canaries = f"{len(hosts)} {plural(len(hosts), 'canary has', 'canaries have')}"
+        yield Finding("names", "ok", f"{len(hosts) - len(unknown)} of {canaries} an address")
 
 
 def _looked_up(hosts: Iterable[str]) -> set[str]:

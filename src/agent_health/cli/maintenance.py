@@ -11,6 +11,7 @@ from agent_health.cli.known_as import check_id
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import Line, listed, write_page
+from agent_health.counted import counted
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def maintenance(
         return
     until = "ended" if found.until is None else f"until {time_text(found.until)}"
     if role is not None:
-        until += f" for {len(found.agents)} {'agent' if len(found.agents) == 1 else 'agents'} of {role}"
+        until += f" for {counted(len(found.agents), 'agent')} of {role}"
     write_page(sys.stdout, [Line("maintenance", until), *listed("agent", found.agents)], colours=False)
 
 

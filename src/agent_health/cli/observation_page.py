@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TextIO
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.table import write_table
 from agent_health.cli.terminal import Colour, Line, has_colours, write_page
+from agent_health.counted import counted
 
 if TYPE_CHECKING:
     from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
@@ -91,7 +92,9 @@ def _document(document: "DocumentSeen", now: datetime) -> str:
 
     told = [document.status.value]
     if document.response_ratio is not None:
-        samples = "" if document.sample_count is None else f" over {document.sample_count} requests"
+        samples = (
+            "" if document.sample_count is None else f" over {counted(document.sample_count, 'request')}"
+        )
         told.append(f"response ratio {shown_ratio(document.response_ratio)}{samples}")
     if document.latency_p99_ms is not None:
         told.append(f"p99 {document.latency_p99_ms:.6g} ms")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from agent_health.actor import spoken
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.terminal import Colour, Line, listed
+from agent_health.counted import counted
 
 if TYPE_CHECKING:
     from agent_health.budget import AmountRecord, BudgetRecord
@@ -98,7 +99,7 @@ def _run(run: "RunRecord", told: str) -> str:
 
 
 def _amount(amount: "AmountRecord") -> str:
-    return f"{amount.tokens:,} tokens, {amount.usd:.6f} USD"
+    return f"{counted(amount.tokens, 'token')}, {amount.usd:.6f} USD"
 
 
 def _is_any(amount: "AmountRecord") -> bool:

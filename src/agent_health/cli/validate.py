@@ -11,6 +11,7 @@ import typer
 
 from agent_health.cli.option_names import options
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
+from agent_health.counted import counted
 
 if TYPE_CHECKING:
     from agent_health.finding import Finding
@@ -135,5 +136,4 @@ def _page(verdict: _Verdict) -> Iterator[Line]:
     if verdict.is_valid:
         yield Line("", f"{verdict.source}: a valid health document", Colour.GREEN)
     else:
-        count = len(verdict.faults)
-        yield Line("", f"{verdict.source}: {count} {'fault' if count == 1 else 'faults'}", Colour.RED)
+        yield Line("", f"{verdict.source}: {counted(len(verdict.faults), 'fault')}", Colour.RED)

@@ -9,6 +9,7 @@ from typing import Final
 from agent_health.activity_event import is_session_id
 from agent_health.agent_record import AGENT_ID_CHARACTERS
 from agent_health.cli.registry_access import read_key
+from agent_health.counted import counted
 from agent_health.errors import InvalidSetting
 
 MAX_AGENTS: Final = 1_000
@@ -38,7 +39,7 @@ def read_watched(maps: Collection[str], key_files: Collection[str]) -> Watched:
     if not sessions:
         raise InvalidSetting("--map", None, f"{_EXPECTED_MAP}, or a key file of each agent's own")
     if len(sessions) > MAX_AGENTS:
-        raise InvalidSetting("--map", f"{len(sessions)} agents", f"at most {MAX_AGENTS}")
+        raise InvalidSetting("--map", counted(len(sessions), "agent"), f"at most {MAX_AGENTS}")
     return Watched(sessions, {agent_id: read_key(own.get(agent_id, shared)) for agent_id in sessions})
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from agent_health.actor import MEMBERS_OF_ACTORS, OwnActor, spoken
+from agent_health.counted import counted
 from agent_health.dashboard.words import brief, spaced
 from agent_health.event import EventType
 from agent_health.event_chain import Event, whose
@@ -178,16 +179,18 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(spaced, said['changed']))}",
     EventType.AGENT_DRIFT_WARNING: lambda said: f"its clock differs by {said['drift_seconds']:.1f} s",
     EventType.AGENT_TASKS_MISMATCH: lambda said: (
-        f"names {len(said['without_lease'])} tasks that it does not hold, "
+        f"names {counted(len(said['without_lease']), 'task')} that it does not hold, "
         f"and holds {len(said['not_in_progress'])} that it does not name"
     ),
-    EventType.AGENT_DRAIN_WARNING: lambda said: f"did not drain in time: {said['leases_held']} leases left",
+    EventType.AGENT_DRAIN_WARNING: lambda said: (
+        f"did not drain in time: {counted(said['leases_held'], 'lease')} left"
+    ),
     EventType.AGENT_MAINTENANCE_CHANGED: _until("maintenance"),
     EventType.AGENT_OVERRIDE_CHANGED: _until("declared"),
     EventType.AGENT_COMMAND_SENT: lambda said: f"is told to {said['command']} at its next heartbeat",
     EventType.AGENT_COMMAND_HONOURED: lambda said: f"does as it was told: {said['command']}",
     EventType.AGENT_COMMAND_EXPIRED: lambda said: f"did not take the command {said['command']} in time",
-    EventType.AGENT_ERASED: lambda said: f"erased, with the payloads of {said['events']} events",
+    EventType.AGENT_ERASED: lambda said: f"erased, with what {counted(said['events'], 'event')} told",
     EventType.COORDINATOR_LOST: lambda said: f"a coordinator is dead ({spaced(said['reason'])})",
     EventType.LEASE_ACQUIRED: lambda said: f"granted to {said['holder']}, token {said['fencing_token']}",
     EventType.LEASE_RELEASED: lambda said: f"given back by {said['holder']} ({spaced(said['reason'])})",
@@ -205,8 +208,10 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.MONITOR_NORMAL: _monitor,
     EventType.MONITOR_DOWNTIME: lambda said: f"nobody looked from {said['begin']} to {said['end']}",
     EventType.MONITOR_CLOCK_JUMP: lambda said: f"the database's clock jumped by {said['jump_seconds']:.1f} s",
-    EventType.SHARDS_GRANTED: lambda said: f"probes {len(said['shards'])} more shards",
-    EventType.SHARDS_ENDED: lambda said: f"probes {len(said['shards'])} shards less ({said['reason']})",
+    EventType.SHARDS_GRANTED: lambda said: f"probes {counted(len(said['shards']), 'more shard')}",
+    EventType.SHARDS_ENDED: lambda said: (
+        f"probes {counted(len(said['shards']), 'shard')} less ({said['reason']})"
+    ),
     EventType.DIRECTORY_APPLIED: lambda said: (
         f"lists {said['listed']}: {said['added']} came, {said['removed']} left"
     ),

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from agent_health.agent_record import AgentRecord
+from agent_health.counted import counted
 from agent_health.dashboard.words import duration_ms, layers_seen, percent, sight_of
 from agent_health.event import EventType
 from agent_health.event_chain import Event
@@ -154,7 +155,7 @@ def ratios(agent: AgentRecord) -> list[Ratio]:
     if agent.seen is not None and agent.seen.recent_interactions:
         recent = agent.seen.recent_interactions
         ratio = recent.count("1") / len(recent)
-        found.append(Ratio("seen", ratio, f"{recent.count('1')} of the last {len(recent)} probes"))
+        found.append(Ratio("seen", ratio, f"{recent.count('1')} of the last {counted(len(recent), 'probe')}"))
     return found
 
 

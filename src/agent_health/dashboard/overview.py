@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_health.access import Action
+from agent_health.counted import counted
 from agent_health.dashboard.desk import Desk, Look
 from agent_health.dashboard.event_lines import NOTABLE, lines_of
 from agent_health.dashboard.fleet_facts import FleetFacts
@@ -88,6 +89,7 @@ def monitor_words(monitor: MonitorRecord) -> str:
         who = ", ".join(illness.prober for illness in monitor.illnesses) or "a prober"
         return f"Decisions are held: {who} says that it is ill, so nobody is taken down for silence."
     return (
-        f"Decisions are held: {monitor.exits} agents went silent together, more than the {monitor.limit} "
-        "that are believed at once. It may be us who cannot see, so nobody is taken down for it."
+        f"Decisions are held: {counted(monitor.exits, 'agent')} went silent together, more than the "
+        f"{monitor.limit} that are believed at once. It may be us who cannot see, so nobody is taken down "
+        "for it."
     )

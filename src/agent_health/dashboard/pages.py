@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import Response
 
 from agent_health import agent_record
+from agent_health.counted import counted
 from agent_health.dashboard import words
 from agent_health.dashboard.assets import asset_path
 from agent_health.utc_time import utc_text
@@ -61,6 +62,7 @@ def _environment() -> Environment:
         "moment": words.moment_text,
         "machine": _machine,
         "number": words.number,
+        "counted": counted,
         "percent": words.percent,
         "ms": words.duration_ms,
         "seconds": words.duration_s,

@@ -11,6 +11,7 @@ from agent_health.agent_record import (
     Capability,
     RoleId,
 )
+from agent_health.counted import counted
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Status
 from agent_health.mcp.tool import MAX_ANSWER_BYTES, Arguments, Reach, Told, Tool, registry_of
@@ -88,14 +89,14 @@ def _text(found: AgentList) -> str:
     if not found.agents:
         return "no agent matches"
     more = "; more with the cursor" if found.cursor is not None else ""
-    lines = [f"{len(found.agents)} of {found.total} agents that match{more}"]
+    lines = [f"{len(found.agents)} of {counted(found.total, 'matching agent')}{more}"]
     lines += [_line(agent) for agent in found.agents]
     return "\n".join(lines)
 
 
 def _line(agent: AgentSummary) -> str:
     most = agent.capacity.max_concurrent_tasks
-    load = f"{agent.capacity.current_load} of {'?' if most is None else most} tasks"
+    load = f"{agent.capacity.current_load} of {'? tasks' if most is None else counted(most, 'task')}"
     name = f" ({agent.name})" if agent.name else ""
     where = f", at {agent.endpoint}" if agent.endpoint else ""
     where += f", listed as {agent.target_url}" if agent.target_url else ""

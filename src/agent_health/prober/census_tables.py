@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent_health.clock_ahead import lies_ahead
+from agent_health.counted import counted, plural
 from agent_health.observation import ResultClass
 from agent_health.prober.census_form import Census, Groups, NamedCount, NamedGroups, Run, ratio
 from agent_health.prober.census_group import Group
@@ -63,8 +64,9 @@ def headline(census: Census) -> str:
     if not census.listed:
         return "There are no targets."
     if census.alive_ratio is None:
-        return f"Of {number(census.listed)} {plural(census.listed, 'target')} nothing is known yet."
-    told = f"{number(groups.alive)} of {number(groups.measured)} measured targets are alive"
+        return f"Of {counted(census.listed, 'target')} nothing is known yet."
+    verb = plural(1 if 1 in {groups.alive, groups.measured} else 2, "is", "are")
+    told = f"{number(groups.alive)} of {counted(groups.measured, 'measured target')} {verb} alive"
     told = f"{told} ({percent(census.alive_ratio)})"
     gated = next((row.count for row in census.results if row.result is ResultClass.GATED), 0)
     # An agent, or a wall before whatever there may be: nobody sees which.
@@ -200,8 +202,7 @@ def _platform_note(census: Census) -> str:
     if not more:
         return note
     targets = sum(group.listed for group in groups)
-    note += f" {number(more)} more {plural(more, 'platform')}"
-    note += f" with {number(targets)} {plural(targets, 'target')}"
+    note += f" {counted(more, 'more platform')} with {counted(targets, 'target')}"
     return f"{note}: {percent(min(ratios))} to {percent(max(ratios))} alive." if ratios else f"{note}."
 
 
@@ -244,7 +245,7 @@ def _change(run: Run) -> str:
     told = NOT_KNOWN if run.change is None else f"{run.change * 100:+.1f} points"
     if run.other_list_of is None:
         return told
-    return f"{told} ({number(run.other_list_of)} → {number(run.groups.listed)} targets: not the same list)"
+    return f"{told} ({number(run.other_list_of)} → {counted(run.groups.listed, 'target')}: not the same list)"
 
 
 def of_groups(groups: Groups) -> tuple[tuple[Group, int], ...]:
@@ -276,8 +277,3 @@ def percent(part: float | None) -> str:
 def duration(ms: float) -> str:
     """Return a latency with three significant digits at most."""
     return f"{ms:.3g} ms" if ms < 1000 else f"{ms / 1000:.3g} s"
-
-
-def plural(count: int, noun: str) -> str:
-    """Return the noun, with an s unless it is one."""
-    return noun if count == 1 else noun + "s"

@@ -6,6 +6,7 @@ It did not take place, its result was lost, or we do not believe our own eyes: t
 from dataclasses import replace
 from typing import Final
 
+from agent_health.counted import counted, plural
 from agent_health.probe_cadence import Cadence, after_probe
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ProbeReport
@@ -66,4 +67,4 @@ def missed(
 
 
 def _several(count: int, what: str) -> str:
-    return f"1 {what} was" if count == 1 else f"{count} {what}s were"
+    return f"{counted(count, what)} {plural(count, 'was', 'were')}"

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
+from agent_health.counted import counted
 from agent_health.registry.openapi import ROLES_MEMBER
 
 METHODS = ("get", "post", "put", "patch", "delete")
@@ -246,17 +247,21 @@ def _without_null(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 _BOUNDS = (
-    ("minimum", "at least {}"),
-    ("maximum", "at most {}"),
-    ("minLength", "at least {} characters"),
-    ("maxLength", "at most {} characters"),
-    ("minItems", "at least {} of them"),
-    ("maxItems", "at most {} of them"),
+    ("minimum", "at least {}", ""),
+    ("maximum", "at most {}", ""),
+    ("minLength", "at least {}", "character"),
+    ("maxLength", "at most {}", "character"),
+    ("minItems", "at least {} of them", ""),
+    ("maxItems", "at most {} of them", ""),
 )
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
-    parts = [words.format(escape(f"{schema[name]:,}")) for name, words in _BOUNDS if name in schema]
+    parts = [
+        words.format(counted(schema[name], noun) if noun else f"{schema[name]:,}")
+        for name, words, noun in _BOUNDS
+        if name in schema
+    ]
     pattern = schema.get("pattern", schema.get("items", {}).get("pattern"))
     if pattern is not None:
         parts.append(f"matches <code>{escape(pattern)}</code>")

@@ -162,7 +162,7 @@ async def test_relative_places_stand_beside_where_the_list_was_found(fetcher: Fe
 async def test_more_targets_than_are_wanted_are_no_half_directory(fetcher: Fetcher) -> None:
     async with serving({"/list": text(LIST)}) as server:
         refused = await Reader(fetcher, server).refusal(max_entries=1)
-    assert (refused.fault, refused.message) == ("too_large", "more than 1 targets")
+    assert (refused.fault, refused.message) == ("too_large", "more than 1 target")
 
 
 async def test_mcp_servers_are_read_if_they_are_wanted(fetcher: Fetcher) -> None:

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import Final
 from urllib.parse import urljoin
 
+from agent_health.counted import counted
 from agent_health.finding import Finding
 from agent_health.prober.directories.page import (
     MAX_ENTRIES,
@@ -121,7 +122,7 @@ class Gathered:
             elif url in found:
                 self.duplicates += 1
             elif len(found) == self.max_entries:
-                raise TooMany(f"more than {self.max_entries} targets")
+                raise TooMany(f"more than {counted(self.max_entries, 'target')}")
             else:
                 if url.startswith(_ODD_PLACES):
                     self._note_odd_place(url)
@@ -139,7 +140,9 @@ class Gathered:
             message = f"{self._nowhere.count} {_AT_NO_ADDRESS}: {', '.join(self._nowhere.examples)}"
             findings.append(Finding("entries_at_no_address", "", message))
         if not self._found and self.items:
-            findings.append(Finding("nothing_to_probe", "", f"none of {self.items} items is a target"))
+            findings.append(
+                Finding("nothing_to_probe", "", f"none of {counted(self.items, 'item')} is a target")
+            )
         return findings
 
     def digest(self) -> str:

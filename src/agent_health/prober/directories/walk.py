@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
+from agent_health.counted import counted
 from agent_health.finding import Finding
 from agent_health.prober.directories.page import MAX_NESTING_DEPTH, Document, Page
 from agent_health.target import read_target
@@ -72,7 +73,7 @@ class Walk:
         """What was odd on the way."""
         found = list(self._findings)
         if self._total is not None and self.items is not None and self.items != self._total:
-            message = f"says that it has {self._total} items, and served {self.items}"
+            message = f"says that it has {counted(self._total, 'item')}, and served {self.items}"
             found.append(Finding("total_differs", "", message))
         return found
 

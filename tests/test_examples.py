@@ -1,0 +1,42 @@
+"""What does an example say that was started without what it needs?"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_HEALTH_")}
+
+
+@pytest.mark.parametrize(
+    ("program", "missing"),
+    [
+        ("declared_agent.py", "key_file"),
+        ("task_worker.py", "key_file"),
+        ("registered_agent.py", "agent_id, key_file"),
+        ("registered_agent.py a none.key", "AGENT_HEALTH_KEY, AGENT_HEALTH_REGISTRY"),
+        ("page_agent.py", "agent-health run"),
+    ],
+)
+def test_an_example_without_its_arguments_says_which(program: str, missing: str) -> None:
+    name, *arguments = program.split()
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / name, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    usage, told = ended.stderr.splitlines()
+    assert usage.startswith(f"usage: {name}")
+    assert missing in told
+
+
+def test_every_example_that_takes_arguments_has_a_usage_line() -> None:
+    bare = [file.name for file in EXAMPLES.rglob("*.py") if "sys.argv" in file.read_text()]
+    assert bare == []
