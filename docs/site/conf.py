@@ -1,5 +1,6 @@
 """How is the site made of these pages? `make docs` writes it to build/docs, and nothing is fetched."""
 
+import re
 from pathlib import Path
 
 from pygments.lexers.special import TextLexer
@@ -31,12 +32,20 @@ html_theme_options = {
 
 
 PLACE = ":caption: Operating\n\n"
+CELL = re.compile(r"<t[dh]\b.*?</t[dh]>", re.DOTALL)
+WORD = re.compile(r'<span class="pre">([^<]+)</span>')
+JOINTS = re.compile(r"(?<=\w[_/(=,])|(?<=::)|(?<=://)|(?<=///)")
+"""Where a name may be broken, between two of its words."""
+LONG_JOINTS = re.compile(r"(?<=\w[.-])")
+"""And where what is longer than this."""
+LONG_CHARACTERS = 24
 
 
 def setup(app: Sphinx) -> None:
     """Show diagrams as the text that they are: drawing them would need a script."""
     app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", place_the_rest)
+    app.connect("html-page-context", break_between_words)
 
 
 def place_the_rest(_app: Sphinx, name: str, text: list[str]) -> None:
@@ -45,3 +54,21 @@ def place_the_rest(_app: Sphinx, name: str, text: list[str]) -> None:
         named = set(text[0].split())
         rest = [path.stem for path in sorted(DOCS.glob("*.md")) if path.stem not in {*named, "index"}]
         text[0] = text[0].replace(PLACE, PLACE + "".join(f"{page}\n" for page in rest))
+
+
+def break_between_words(
+    _app: Sphinx, _page: str, _template: str, context: dict[str, object], _tree: object
+) -> None:
+    """Let names in tables break between their words, and nowhere else; see static/tables.css."""
+    body = context.get("body")
+    if isinstance(body, str):
+        context["body"] = CELL.sub(lambda cell: WORD.sub(_in_pieces, cell[0]), body)
+
+
+def _in_pieces(word: re.Match[str]) -> str:
+    pieces = [
+        piece
+        for whole in JOINTS.split(word[1])
+        for piece in (LONG_JOINTS.split(whole) if len(whole) > LONG_CHARACTERS else [whole])
+    ]
+    return "<wbr>".join(f'<span class="pre">{piece}</span>' for piece in pieces if piece)

@@ -16,7 +16,7 @@ from agent_health.activity.telling import Once, Tell, Told, What
 from agent_health.activity_event import Meaning, is_session_id, read_event
 from agent_health.agent_record import AgentRecord, HeartbeatConfig
 from agent_health.away import Away
-from agent_health.counted import counted
+from agent_health.counted import counted, plural
 from agent_health.errors import AgentHealthError, InvalidSetting
 from agent_health.passive_heartbeat import (
     MIN_GAP_S,
@@ -300,9 +300,10 @@ class Watcher:
         self._told_on(told)
 
     def _summary(self) -> str:
+        several = len(self._beats.unknown_sessions)
+        unknown = f"{several} {plural(several, 'session that belongs', 'sessions that belong')}"
         return (
             f"{counted(self.counts[What.HEARTBEAT], 'heartbeat')} sent, {self._dropped} dropped; "
             f"{counted(self.counts[What.SESSION_ERROR], 'error')} of sessions; "
-            f"{counted(self._beats.unknown_events, 'event')} of sessions that belong to nobody here "
-            f"({len(self._beats.unknown_sessions)})"
+            f"{counted(self._beats.unknown_events, 'event')} of {unknown} to nobody here"
         )
