@@ -49,6 +49,30 @@ async def test_a_host_whose_rules_keep_us_out_is_asked_for_nothing_else() -> Non
     assert probes.memory.is_unwelcome
 
 
+async def redirected(place: str) -> tuple[Observation, HostileServer, Probes]:
+    """What a probe sees of an agent whose card stands elsewhere on a host that closes /private/."""
+    robots = answer(200, b"User-agent: *\nDisallow: /private/\n", Content_Type="text/plain")
+    answers = agent(robots) | {CARD_PATH: redirect(place), place: as_json(card())}
+    async with serving(answers) as server, probing(**FOLLOWING) as probes:
+        return await probes.see(server.url), server, probes
+
+
+async def test_a_redirect_to_where_the_rules_keep_us_out_is_not_followed() -> None:
+    observation, server, probes = await redirected("/private/card")
+    assert "/private/card" not in server.paths
+    discovery = layer(observation.discovery)
+    told = "redirected to where robots.txt keeps us out"
+    assert (discovery.result, discovery.reason) == (ResultClass.REDIRECT_REFUSED, told)
+    assert probes.memory.is_unwelcome
+
+
+async def test_a_redirect_to_where_the_rules_let_us_is_followed() -> None:
+    observation, server, probes = await redirected("/public/card")
+    assert "/public/card" in server.paths
+    assert layer(observation.discovery).result is ResultClass.OK
+    assert not probes.memory.is_unwelcome
+
+
 @pytest.mark.parametrize(
     "robots",
     [

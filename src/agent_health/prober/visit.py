@@ -156,6 +156,7 @@ class Visit:
             may_leave_origin=may_leave_origin,
             is_head_enough=is_head_enough,
             accept=accept,
+            is_closed=None if self.robots is None else self._is_closed,
         )
         try:
             fetched = await self._fetcher.fetch(request)
