@@ -1,8 +1,11 @@
 """Which document of a directory is read next, and when is it all?"""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.directories import URL, document
 
 from agent_health.prober.directories import walk as module
@@ -15,6 +18,8 @@ from agent_health.prober.directories.walk import (
     TooManyDocuments,
     Walk,
 )
+
+UNREADABLE = ("//[", "http://[x", "https://a]b/", "//\u2100/")
 
 
 def page(
@@ -56,6 +61,21 @@ def test_the_next_page_is_a_query_or_a_url(
     take(walk, page(following), url)
     assert walk.next_step() == Step(expected, 0)
     assert walk.next_step() is None
+
+
+@pytest.mark.parametrize("following", UNREADABLE)
+def test_a_next_page_that_no_reader_of_urls_survives_ends_the_reading(following: str) -> None:
+    with pytest.raises(Endless, match="no URL"):
+        take(Walk(), page(following))
+
+
+@given(st.text(), st.text())
+def test_whatever_a_document_names_the_reading_goes_on_or_ends_in_words(following: str, nested: str) -> None:
+    walk = Walk()
+    with suppress(Endless):
+        take(walk, page(following, nested=(nested, f"//{nested}")))
+    while (step := walk.next_step()) is not None:
+        assert step.url.startswith("https://")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +125,7 @@ def test_nesting_ends_where_it_is_too_deep() -> None:
     assert names(walk) == ["nested_not_read"]
 
 
-@pytest.mark.parametrize("place", ["ftp://a.example/", "https://{x}/", "//{x}/"])
+@pytest.mark.parametrize("place", ["ftp://a.example/", "https://{x}/", "//{x}/", *UNREADABLE])
 def test_a_catalog_without_a_url_is_told_of(place: str) -> None:
     walk = Walk()
     take(walk, page(nested=(place,)))

@@ -123,7 +123,8 @@ class Walk:
 
     def _nested(self, base: str, page: Page, depth: int) -> Iterator[Step]:
         for place in page.nested:
-            url = read_target(urljoin(base, place)) if base or "://" in place else None
+            joined = _joined(base, place) if base or "://" in place else None
+            url = None if joined is None else read_target(joined)
             if not isinstance(url, str):
                 shown = without_password(place[:MAX_URL_CHARACTERS])[:MAX_PLACE_CHARS]
                 self.note("nested_not_read", f"a catalog that it names has no URL: {shown!a}")
@@ -141,10 +142,22 @@ def _following(base: str, page: Page) -> str | None:
     if not base:
         return ""
     if isinstance(page.next_page, str):
-        url = urljoin(base, page.next_page)
+        url = _joined(base, page.next_page)
+        if url is None:
+            raise Endless(f"the next page has no URL: {page.next_page[:MAX_PLACE_CHARS]!a}")
         if urlsplit(url)[:2] != urlsplit(base)[:2]:
             raise Endless("the next page is on another origin")
         return url
     parts = urlsplit(base)
     query = dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(page.next_page)
     return urlunsplit(parts._replace(query=urlencode(query), fragment=""))
+
+
+def _joined(base: str, place: str) -> str | None:
+    """Return where a document leads to; None for what no reader of URLs survives."""
+    try:
+        url = urljoin(base, place)
+        urlsplit(url)
+    except ValueError:
+        return None
+    return url
