@@ -85,5 +85,6 @@ def test_the_definition_that_is_shown_is_one(tmp_path: Path) -> None:
     (shown,) = blocks(REPOSITORY / "docs" / "prober.md", "yaml")
     (tmp_path / "census.yml").write_text(shown)
     (tmp_path / "opted-out.txt").write_text("opted-out.example\n")
+    (tmp_path / "agents.txt").write_text("agent.example\n")
     definition = read_definition_file(tmp_path / "census.yml")
     assert definition.user_agent in shown.replace("mailto:...", definition.contact)

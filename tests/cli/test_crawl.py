@@ -179,8 +179,21 @@ async def test_a_directory_that_cannot_be_read_is_a_failure_if_nobody_was_probed
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mixed.yml").write_text(DEFINITION)
+    (tmp_path / "agents.txt").write_text("<p>back soon</p>\n")
     assert await crawl("mixed.yml", "--once") == 1
     assert "agents.txt: not read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("once", [(), ("--once",)], ids=["watch", "once"])
+async def test_a_list_that_is_not_there_is_told_before_anything_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], once: tuple[str, ...]
+) -> None:
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    assert await crawl("mixed.yml", *once) == 3
+    told = capsys.readouterr().err
+    assert "mixed.yml: line" in told
+    assert "/directories/0/file: expected a list that can be read: agents.txt (No such file" in told
+    assert files(tmp_path) == {"mixed.yml"}
 
 
 async def test_an_agent_that_falls_silent_is_seen_by_a_crawl_that_goes_on(tmp_path: Path) -> None:
@@ -262,6 +275,7 @@ async def test_a_registry_that_says_no_or_nothing_is_told_before_anybody_is_prob
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "mixed.yml").write_text(f"{DEFINITION}results: {{registry: {registry.url}}}\n")
+    (tmp_path / "agents.txt").touch()
     key_file = tmp_path / "key"
     key_file.write_text(KEYS[Role.READER])
     assert await crawl("mixed.yml", "--once", "--key-file", str(key_file)) == 1
@@ -309,6 +323,7 @@ def test_wrong_usage_is_told_on_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "mixed.yml").write_text(DEFINITION)
+    (tmp_path / "agents.txt").touch()
     monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
     assert main(["crawl", *arguments]) == 3
     complaint = capsys.readouterr().err

@@ -174,14 +174,16 @@ async def test_this_machine_is_told_of_only_if_it_is_not_asked(
 async def test_what_did_not_change_is_not_handed_over_again(
     database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_list(tmp_path, "a.example", "b.example")
+    write_list(tmp_path, "a.example", "b.example", "b.example", "mailto:c@d.example")
     await read(database, a_list)
 
     async def handed_over(*_: object, **__: object) -> None:
         raise AssertionError("it is handed over again")
 
     monkeypatch.setattr(LocalDirectories, "put_page", handed_over)
-    assert (await read(database, a_list)).told == "agents.txt: unchanged, 2 targets"
+    assert (await read(database, a_list)).told == (
+        "agents.txt: unchanged, 2 targets, 1 listed again; left out: 1 neither http nor https (...@d.example)"
+    )
 
 
 async def test_what_comes_and_what_leaves_is_told(

@@ -165,7 +165,10 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
         "name: a\ncontact: mailto:a@b.example\ntargets: [https://a.example/]\n"
     )
     (tmp_path / "bad.yml").write_text("name: a\ncontcat: x\n")
-    files = [word for name in ("good", "bad", "none") for word in ("--definition", f"{name}.yml")]
+    (tmp_path / "bare.yml").write_text(
+        "name: a\ncontact: mailto:a@b.example\ndirectories: [{file: nope.txt}]\n"
+    )
+    files = [word for name in ("good", "bad", "bare", "none") for word in ("--definition", f"{name}.yml")]
     found = examine(capsys, "--port", port, *files)
     assert found.code == 1
     assert found.of("definition", "ok") == ["good.yml: a; "]
@@ -173,6 +176,7 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
     faults = "".join(found.of("definition", "fault"))
     assert "contcat" in faults
     assert "none.yml" in faults
+    assert "bare.yml: line 3: /directories/0/file: expected a list that can be read: nope.txt" in faults
 
 
 @pytest.mark.parametrize(("apart_s", "verdict"), [(0.5, "ok"), (-5, "warning"), (100, "fault")])

@@ -1,6 +1,7 @@
 """How is a probe definition read from its file, and what is wrong with it, on which line?"""
 
 import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from agent_health.yaml_document import MAX_FAULTS, MAX_FILE_BYTES
 
 REPOSITORY = Path(__file__).parents[2]
 DEFINITIONS = sorted((REPOSITORY / "probes").glob("*.yml"))
+DEMO = REPOSITORY / "probes" / "demo.yml"
 FILE = Path("probes/wrong.yml")
 HEAD = "name: census\ncontact: mailto:ops@agent.example\n"
 
@@ -38,19 +40,17 @@ def told(text: str) -> list[str]:
 
 @pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.stem)
 def test_every_definition_in_the_repository_is_read(path: Path) -> None:
-    definition = read_definition_file(path)
+    # The demo makes its list itself.
+    definition = read_definition(path.read_text(), file=path) if path == DEMO else read_definition_file(path)
     assert definition.name == path.stem
     assert definition.directories or definition.targets
 
 
-@pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.stem)
-def test_the_lists_that_they_name_are_there_or_made_by_the_demo(path: Path) -> None:
-    missing = [
-        source.file
-        for source in read_definition_file(path).directories
-        if source.file is not None and not source.file.is_file()
-    ]
-    assert missing == ([REPOSITORY / "probes/demo-agents.txt"] if path.stem == "demo" else [])
+def test_the_list_that_the_demo_makes_is_all_that_it_lacks() -> None:
+    with pytest.raises(InvalidDefinition) as caught:
+        read_definition_file(DEMO)
+    (fault,) = caught.value.faults
+    assert f"{REPOSITORY}/probes/demo-agents.txt (No such file or directory)" in str(fault)
 
 
 def test_the_reference_shows_every_setting_with_its_default() -> None:
@@ -69,6 +69,8 @@ def test_the_reference_shows_every_setting_with_its_default() -> None:
 def test_paths_lead_from_the_directory_of_the_definition(tmp_path: Path) -> None:
     file = tmp_path / "one.yml"
     (tmp_path / "out.txt").touch()
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/a.txt").touch()
     file.write_text(
         HEAD + "directories: [{file: lists/a.txt}, {url: a.example, key_file: ../key}]\n"
         "opt_out: {files: [out.txt]}\nevidence: {directory: kept}\nresults: {jsonl: /var/results.jsonl}\n"
@@ -165,6 +167,31 @@ def test_a_file_that_is_not_there_is_no_definition(tmp_path: Path) -> None:
         read_definition_file(tmp_path / "absent.yml")
     with pytest.raises(InvalidSetting, match="directory"):
         read_definition_file(tmp_path)
+
+
+def test_lists_of_agents_that_cannot_be_read_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "one.yml"
+    (tmp_path / "there.txt").touch()
+    (tmp_path / "more").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    file.write_text(
+        HEAD + "directories:\n  - {file: there.txt}\n  - {url: a.example}\n  - {file: none.txt}\n"
+        "  - name: b\n    file: more\n  - {file: pipe}\n  - {file: there.txt/c}\n"
+        "opt_out: {files: [out.txt]}\n"
+    )
+    with pytest.raises(InvalidDefinition) as caught:
+        read_definition_file(file)
+    lists = "expected a list that can be read"
+    assert [str(fault) for fault in caught.value.faults] == [
+        f"line 6: /directories/2/file: {lists}: {tmp_path}/none.txt (No such file or directory)",
+        f"line 8: /directories/3/file: {lists}: {tmp_path}/more (no regular file)",
+        f"line 9: /directories/4/file: {lists}: {tmp_path}/pipe (no regular file)",
+        f"line 10: /directories/5/file: {lists}: {tmp_path}/there.txt/c (Not a directory)",
+        (
+            f"line 11: /opt_out/files/0: expected a file that can be read: {tmp_path}/out.txt "
+            "(No such file or directory)"
+        ),
+    ]
 
 
 def test_lists_of_opt_outs_that_are_not_there_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:

@@ -161,7 +161,8 @@ class DirectoryImporter:
             assert record is not None  # noqa: S101 - else there was nothing that could be unchanged
             if record.held is not None:
                 return _held(name, record.held)
-            return Outcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
+            unchanged = Outcome(directory=name, told=f"{name}: unchanged, {targets_text(record.size)}")
+            return _with_findings(unchanged, read)
         version = f"{self._prefix} {read.version}"
         if len(version) > MAX_ETAG_CHARS:
             # Without what the server gave: the next reading costs more, and finds as much.
@@ -299,7 +300,7 @@ def _held(name: str, record: ImportRecord) -> Outcome:
     return Outcome(directory=name, told=f"{name}: held: {why}", is_held=True)
 
 
-def _with_findings(outcome: Outcome, read: Snapshot) -> Outcome:
+def _with_findings(outcome: Outcome, read: Snapshot | Unchanged) -> Outcome:
     """Add to what is told what was left out, and why."""
     left_out = [
         f"{found.count:,} {SKIP_REASONS[reason]}{_examples(found)}" for reason, found in read.left_out.items()

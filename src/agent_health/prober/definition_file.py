@@ -1,5 +1,6 @@
 """How is a probe definition read from its file, and what is wrong with it, on which line?"""
 
+import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,8 @@ from agent_health.yaml_document import MAX_FILE_BYTES, YamlDocument
 def read_definition_file(file: Path) -> ProbeDefinition:
     """Read a definition; the paths in it lead from the directory in which it stands.
 
-    InvalidDefinition says all that is wrong, and where, a list of opt-outs that is not there included;
-    InvalidSetting, that there is no such file.
+    InvalidDefinition says all that is wrong, and where, a list that cannot be read included, be it of agents
+    or of those who opted out; InvalidSetting, that there is no such file.
     """
     try:
         with file.open("rb") as opened:
@@ -26,7 +27,7 @@ def read_definition_file(file: Path) -> ProbeDefinition:
     # Half a character is refused on its line.
     text = raw.decode("utf-8-sig", "surrogateescape")
     document, definition = _read(text, file)
-    if faults := [*_opt_out_faults(document, definition)]:
+    if faults := [*_list_faults(document, definition), *_opt_out_faults(document, definition)]:
         raise InvalidDefinition(faults, file=str(file))
     return definition
 
@@ -44,6 +45,26 @@ def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
     except ValidationError as error:
         raise document.misread(error, ProbeDefinition, forms=FORMS) from None
     return document, read
+
+
+def _list_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
+    """Return which lists of agents cannot be opened: a crawl would wait for ever for somebody to probe."""
+    for place, source in enumerate(definition.directories):
+        if source.file is not None and (why := _unreadable(source.file)):
+            expected = f"expected a list that can be read: {source.file} ({why})"
+            yield from document.refused(("directories", place, "file"), expected).faults
+
+
+def _unreadable(file: Path) -> str:
+    """Say why a list cannot be opened; empty if it can."""
+    try:
+        # Opening a pipe would wait for whoever writes into it.
+        if not stat.S_ISREG(file.stat().st_mode):
+            return "no regular file"
+        file.open("rb").close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def _opt_out_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:

@@ -1,5 +1,6 @@
 """What does a plain list of URLs or domains say?"""
 
+import codecs
 import json
 
 import pytest
@@ -67,8 +68,28 @@ def test_other_text_is_no_list_by_content_or_by_name(text: str) -> None:
         PLAIN.read(document(text))
 
 
-def test_text_in_utf_16_is_refused() -> None:
-    assert not PLAIN.recognises(document(f"{A}\n{C}".encode("utf-16")))
+@pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE], ids=["little", "big"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{A}\r\n{C}\r\n",
+        f"name\turl\r\nM\u00fcller\t{A}\r\n\U0001f600\t{C}\r\n",
+        f'{{"name": "M\u00fcller", "url": "{A}"}}\n{{"url": "{C}"}}\n',
+    ],
+    ids=["lines", "columns", "jsonl"],
+)
+def test_text_in_utf_16_is_told_by_its_mark(mark: bytes, text: str) -> None:
+    encoded = mark + text.encode("utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be")
+    assert PLAIN.recognises(document(encoded))
+    assert urls(encoded) == [A, C]
+
+
+@pytest.mark.parametrize("text", [A, f"{A}\n" * 100_000, "[", "\U0001f600" * 20_000])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-32"])
+def test_text_in_utf_16_without_its_mark_and_in_utf_32_is_refused(text: str, encoding: str) -> None:
+    encoded = text.encode(encoding)
+    assert not PLAIN.recognises(document(encoded))
+    assert not PLAIN.recognises(document(encoded, "text/csv"))
 
 
 def test_by_name_a_list_may_begin_badly_and_by_content_not() -> None:

@@ -538,6 +538,7 @@ async def test_a_file_that_is_the_same_is_unchanged(tmp_path: Path) -> None:
     found = await read_directory(Source(file=file))
     assert isinstance(found, Snapshot)
     assert await read_directory(Source(file=file), known=found.version) == Unchanged(version=found.version)
+
     file.write_text("c.example")
     assert isinstance(await read_directory(Source(file=file), known=found.version), Snapshot)
 

@@ -35,7 +35,7 @@ from agent_health.prober.directories.page import (
     Page,
     Skipped,
 )
-from agent_health.prober.directories.plain_list import PlainList, told_of_junk
+from agent_health.prober.directories.plain_list import PlainList, told_of_encoding, told_of_junk
 
 AUTO: Final = "auto"
 ENTRY_POINT_GROUP: Final = "agent_health.directories"
@@ -201,5 +201,7 @@ def _told_of_text(document: Document) -> str:
         return "a page (HTML or XML)"
     if junk := told_of_junk(document):
         return junk
+    if encoding := told_of_encoding(document):
+        return encoding
     is_meant_as_json = document.body.lstrip()[:1] in {b"{", b"["}
     return document.json_fault if is_meant_as_json else "text whose lines are neither URLs nor domains"

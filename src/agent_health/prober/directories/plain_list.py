@@ -1,8 +1,9 @@
 """What does a plain list of URLs or domains say?
 
 Text with one per line, `#` before a comment; CSV; JSON: texts, or objects with a URL; JSONL, one of these per
-line. Which of them it is is told by its suffix or media type, else by its first lines. The columns of CSV
-are told by their names, else the first column that holds URLs or domains counts.
+line. It is in UTF-8, or in UTF-16 with its mark, as spreadsheets write "Unicode text". Which of them it is is
+told by its suffix or media type, else by its first lines. The columns of CSV are told by their names, else
+the first column that holds URLs or domains counts.
 """
 
 import csv
@@ -137,6 +138,15 @@ def told_of_junk(document: Document) -> str:
     )
 
 
+def told_of_encoding(document: Document) -> str:
+    """Say how a text is encoded, where that is why it is not read; it completes "this is …"."""
+    if not document.body.startswith(_UTF16_MARKS):
+        is_text = b"\0" not in document.body[:SAMPLE_BYTES]
+        return "" if is_text else "no UTF-8, but perhaps UTF-16 without its mark, or UTF-32: save it as UTF-8"
+    first = next(_said(_lines(_sample(document))), "")
+    return "JSON in UTF-16: save it as UTF-8" if first.startswith(("{", "[")) else ""
+
+
 def is_place(text: str) -> bool:
     """Whether a text is a URL, or a domain with a dot or a port: a single word is a word."""
     return ("." in text or ":" in text) and isinstance(read_target(text), str)
@@ -212,7 +222,7 @@ def _is_mostly_listed(entries: Sequence[Entry]) -> bool:
 
 def _way_of(document: Document) -> Way | None:
     """Return how a text is written; None if it is none, or a page."""
-    if document.body.startswith(_UTF16_MARKS) or document.content_type == "text/html":
+    if document.content_type == "text/html":
         return None
     if way := _WAYS.get(document.content_type):
         return way
@@ -232,7 +242,9 @@ def _sample(document: Document) -> Document:
 
 def _lines(document: Document) -> Iterator[str]:
     # Not split at once: a list of a million lines would be in memory three times.
-    return io.TextIOWrapper(io.BytesIO(document.body), encoding="utf-8-sig", errors="replace")
+    is_utf16 = document.body.startswith(_UTF16_MARKS)
+    encoding = "utf-16" if is_utf16 else "utf-8-sig"
+    return io.TextIOWrapper(io.BytesIO(document.body), encoding=encoding, errors="replace")
 
 
 def _said(lines: Iterator[str]) -> Iterator[str]:

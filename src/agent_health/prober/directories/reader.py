@@ -209,9 +209,15 @@ class _Reading:
             etag=self._validators[0] if self._walk.is_single else None,
             modified=self._validators[1] if self._walk.is_single else None,
         )
+        findings = (*self._walk.findings(), *self._gathered.findings())
         before = read_version(self._known)
         if before is not None and (before.settings, before.digest) == (version.settings, version.digest):
-            return Unchanged(version=str(version))
+            return Unchanged(
+                version=str(version),
+                left_out=self._gathered.left_out,
+                duplicates=self._gathered.duplicates,
+                findings=findings,
+            )
         assert self._format is not None  # noqa: S101 - chosen with the first document
         return Snapshot(
             format=self._format.name,
@@ -221,7 +227,7 @@ class _Reading:
             duplicates=self._gathered.duplicates,
             items=self._walk.items,
             documents=self._walk.documents,
-            findings=(*self._walk.findings(), *self._gathered.findings()),
+            findings=findings,
             version=str(version),
         )
 

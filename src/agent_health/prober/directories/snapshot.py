@@ -71,6 +71,11 @@ class Unchanged:
 
     version: str
     """To be remembered from now on."""
+    left_out: Mapping[SkipReason, LeftOut] = field(default_factory=dict)
+    """What is no target; like the following, nothing where the server said that it is unchanged: it was not
+    read."""
+    duplicates: int = 0
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
