@@ -21,13 +21,14 @@ from agent_health.dashboard.dashboard import Dashboard
 from agent_health.rate_limit import RateLimit
 from agent_health.registry.app import Registry, create_app
 from agent_health.registry.settings import RegistrySettings
-from agent_health.storage import keys
+from agent_health.storage import agent_histories, keys
 from agent_health.storage.database import open_database
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
 from benchmarks.fleet import Fleet, fill
 from benchmarks.interleaved import is_quick, print_table, verdict
 from benchmarks.over_http import Server, serve, server
+from tests.support.dashboard_sample import month_behind
 from tests.support.databases import empty_url
 from tests.support.nearest_rank import nearest_rank
 
@@ -47,10 +48,13 @@ PAGES = {
     "agents of a capability": "/agents?capability=capability-3",
     "agents, a part of the name": "/agents?q=gent-01234",
     "one agent": "/agents/agent-0000007",
+    "one agent, with a month behind it": "/agents/agent-0000008",
     "events": "/events",
 }
 JUDGED = 2
-"""Of the pages: the first ones that people see; the others are shown, and have no target."""
+"""Of the pages: the first ones that people see; the others are shown, and have no target for their time."""
+WITH_MONTH = 8
+"""The number of the agent of whom each half hour and each day is known."""
 
 
 def serve_dashboard(url: str) -> None:
@@ -61,7 +65,7 @@ def serve_dashboard(url: str) -> None:
 
 
 def add_coordinator(url: str) -> None:
-    """Store a key that may let something happen."""
+    """Store a key that may let something happen, and what is known of one agent by a month of probes."""
 
     async def run() -> None:
         database = open_database(url)
@@ -73,6 +77,11 @@ def add_coordinator(url: str) -> None:
             created_at_s=0.0,
         )
         await database.write(lambda transaction: keys.add(transaction, stored))
+        await database.write(
+            lambda transaction: agent_histories.store(
+                transaction, {WITH_MONTH + 1: month_behind(transaction.now_s, has_gaps=False)}
+            )
+        )
         await database.close()
 
     asyncio.run(run())

@@ -15,6 +15,8 @@ exclude_patterns = ["site", "examples", "monitoring/**"]
 myst_heading_anchors = 4
 # Only what has // in it leads out: `io.github.agent-health:x` is no address.
 myst_url_schemes = ["http", "https", "mailto"]
+# Or `--json` were shown with one long dash, and names of values in quotes that no shell takes.
+smartquotes = False
 html_theme = "furo"
 html_show_sphinx = False
 html_show_copyright = False
@@ -38,7 +40,7 @@ JOINTS = re.compile(r"(?<=\w[_/(=,])|(?<=::)|(?<=://)|(?<=///)")
 """Where a name may be broken, between two of its words."""
 LONG_JOINTS = re.compile(r"(?<=\w[.-])")
 """And where what is longer than this."""
-LONG_CHARACTERS = 24
+LONG_CHARACTERS = 16
 
 
 def setup(app: Sphinx) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from agent_health.agent_history import DAY_SECONDS, HALF_HOUR_SECONDS
 from agent_health.agent_record import moment
-from agent_health.dashboard.plots import HEIGHT, NUMBERS, WIDTH, Span, spans
+from agent_health.dashboard.plots import NUMBERS, WIDTH, Span, spans
+from agent_health.dashboard.scales import HEIGHT
 from agent_health.history_record import AgentHistory, SlotShown, SpreadShown
 
 NOW_S = 1_782_900_900.0
@@ -75,6 +76,19 @@ def test_who_was_down_has_no_latency_and_looks_other_than_who_was_not_looked_at(
     assert len(starts(line.path)) == 1
     assert line.path.endswith(f"H{down.left:g}")
     assert span.told == "Probes: 6 answered, 6 failed, 2 unknown"
+
+
+def test_how_probes_ended_is_an_area_for_each_word_and_level_steps_are_one() -> None:
+    (span,) = drawn(slot(4), slot(3), slot(2, 3, 3), slot(0, 0, 0, 1))
+    begin, _, half, last = (f"{column.left:g}" for column in span.columns)
+    end = f"{span.columns[2].left + span.columns[2].width:g}"
+    assert {area.word: area.path for area in span.areas} == {
+        "unknown": f"M{begin} 100V0H{end}V100ZM{last} 100V0H1000V100Z",
+        "answers": f"M{begin} 100V0H{half}V50H{end}V100ZM{last} 100V100H1000V100Z",
+        "down": f"M{begin} 0V0H{half}V50H{end}V0ZM{last} 0V0H1000V0Z",
+    }
+    (well,) = drawn(slot(1))
+    assert [area.word for area in well.areas] == ["unknown", "answers"]
 
 
 def test_the_share_that_was_seen_stands_beside_the_share_that_is_said() -> None:

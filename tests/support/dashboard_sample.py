@@ -112,15 +112,15 @@ async def _probed(api: RegistryApi, clock: WoundClock) -> None:
         await api.sweep()
 
 
-async def _remember(api: RegistryApi, clock: WoundClock, agent_id: str) -> None:
-    """Have a month behind an agent: it was down for a while, and at times nobody looked."""
-    running = half_hour_of(clock.at_s)
+def month_behind(now_s: float, *, has_gaps: bool = True) -> KeptHistory:
+    """Make a month of numbers; with gaps it was down for a while, and at times nobody looked."""
+    running = half_hour_of(now_s)
     history = KeptHistory()
-    for number in range(running - 29 * HALF_HOURS_PER_DAY, running):
+    for number in range(running - 30 * HALF_HOURS_PER_DAY, running):
         ago = running - number
-        if 16 <= ago < 20 or 200 <= ago < 330:
+        if has_gaps and (16 <= ago < 20 or 200 <= ago < 330 or ago >= 29 * HALF_HOURS_PER_DAY):
             continue
-        if 30 <= ago < 34 or ago in {700, 701}:
+        if has_gaps and (30 <= ago < 34 or ago in {700, 701}):
             history = added(history, Slot(number, failed=6))
             continue
         swing = math.sin(number * math.tau / HALF_HOURS_PER_DAY)
@@ -134,11 +134,16 @@ async def _remember(api: RegistryApi, clock: WoundClock, agent_id: str) -> None:
         }
         spreads = {measure: Spread(*values) for measure, values in numbers.items()}
         history = added(history, Slot(number, alive=6, failed=int(ago in {29, 35}), spreads=spreads))
+    return history
+
+
+async def _remember(api: RegistryApi, clock: WoundClock, agent_id: str) -> None:
+    """Have a month behind an agent."""
 
     def deed(transaction: Transaction) -> None:
         agent = agents.find(transaction, agent_id)
         assert agent is not None
-        agent_histories.store(transaction, {agent.id: history})
+        agent_histories.store(transaction, {agent.id: month_behind(clock.at_s)})
 
     await api.database.write(deed)
 

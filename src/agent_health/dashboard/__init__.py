@@ -16,6 +16,7 @@
     agent_page.py        one agent, and what may be done about it
     history.py           what an agent was over the last day, as it is drawn
     plots.py             what an agent said, and how it answered, over a day and a month, as it is drawn
+    scales.py            how high a value stands in a plot
     events_page.py       what has happened
     task_pages.py        tasks, the queue that waits for people, and one task
     target_pages.py      what the prober knows of names

@@ -9,35 +9,25 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Final
 
 from agent_health.agent_history import DAY_SECONDS, DAYS_KEPT, HALF_HOUR_SECONDS, Measure
+from agent_health.dashboard.scales import HEIGHT, Mark, Scale, linear, logarithmic
 from agent_health.dashboard.words import duration_ms, percent
 from agent_health.history_record import AgentHistory, SlotShown, SpreadShown
 
 WIDTH: Final = 1_000
 """Of the plane that a plot is drawn on, which is stretched to the width of the page."""
-HEIGHT: Final = 100
-_EDGE: Final = 4.0
-"""Above and below what is drawn, so that a line at the end of the scale is seen whole."""
+_DECIMALS: Final = 1
+"""Of places on the plane, a pixel of which is about one: a page has thousands of them."""
 _BOTTOMS: Final = (0.99, 0.95, 0.9, 0.8, 0.5, 0.0)
 """Shares at which a scale of the answered may begin; 95 % and 50 % are where health changes (draft 4.3)."""
 _TOPS: Final = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares at which a scale of errors may end."""
-_SHORTEST_MS: Final = 0.1
-"""What took less is drawn here."""
-_MAX_DECADE_MARKS: Final = 5
 _HOURS_PER_TICK: Final = 6
 _DAYS_PER_TICK: Final = 7
 _TICK_MARGIN_PERCENT: Final = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A place on a scale, in percent."""
-
-    text: str
-    place: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +81,14 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Area:
+    """A part of all probes, over time; its word is a mark of the dashboard's."""
+
+    word: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One slot in numbers."""
 
@@ -107,6 +105,8 @@ class Span:
     title: str
     key: str
     columns: Sequence[Column]
+    areas: Sequence[Area]
+    """How probes ended, the later ones above the earlier."""
     silences: Sequence[Stretch]
     """Where nobody looked, and where nobody answered."""
     plots: Sequence[Plot]
@@ -131,14 +131,6 @@ class _Place:
     right: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """Where a value is drawn, from the top, and which values are named."""
-
-    y: Callable[[float], float]
-    marks: Sequence[Mark]
-
-
 _Values = Sequence[tuple[_Place, SpreadShown | None]]
 """One measure of each place."""
 _Series = tuple[str, str, _Values]
@@ -161,13 +153,15 @@ def spans(history: AgentHistory, now_s: float) -> list[Span]:
 def _span(title: str, key: str, slots: Sequence[SlotShown], begin_s: float, end_s: float) -> Span:
     is_day = key == "day"
     places = list(_places(slots, begin_s, end_s, is_day=is_day))
+    columns = [_column(place) for place in places]
     alive, failed = sum(slot.alive for slot in slots), sum(slot.failed for slot in slots)
     others = sum(slot.inconclusive for slot in slots)
     plots = (_answered(places), _errors(places), _latencies(places))
     return Span(
         title=title,
         key=key,
-        columns=[_column(place) for place in places],
+        columns=columns,
+        areas=list(_areas(columns)),
         silences=list(_silences(places)),
         plots=[plot for plot in plots if plot is not None],
         ticks=list(_ticks(begin_s, end_s, is_day=is_day)),
@@ -185,19 +179,20 @@ def _places(slots: Iterable[SlotShown], begin_s: float, end_s: float, *, is_day:
             for at_s in (left_s, left_s + slot_s)
         )
         if right > left:
-            yield _Place(slot, _when(slot, is_day=is_day), round(left, 2), round(right, 2))
+            when = _when(slot, is_day=is_day)
+            yield _Place(slot, when, round(left, _DECIMALS), round(right, _DECIMALS))
 
 
 def _silences(places: Sequence[_Place]) -> Iterator[Stretch]:
     at = 0.0
     for place in places:
         if place.left > at:
-            yield Stretch("never-measured", at, round(place.left - at, 2))
+            yield Stretch("never-measured", at, round(place.left - at, _DECIMALS))
         if place.slot.failed and not place.slot.alive:
-            yield Stretch("down", place.left, round(place.right - place.left, 2))
+            yield Stretch("down", place.left, round(place.right - place.left, _DECIMALS))
         at = place.right
     if at < WIDTH:
-        yield Stretch("never-measured", at, round(WIDTH - at, 2))
+        yield Stretch("never-measured", at, round(WIDTH - at, _DECIMALS))
 
 
 def _answered(places: Sequence[_Place]) -> Plot | None:
@@ -208,7 +203,7 @@ def _answered(places: Sequence[_Place]) -> Plot | None:
     if not values:
         return None
     bottom = next(bottom for bottom in _BOTTOMS if min(values) >= bottom)
-    scale = _linear(bottom, 1.0, (bottom, (bottom + 1) / 2, 1.0))
+    scale = linear(bottom, 1.0, (bottom, (bottom + 1) / 2, 1.0))
     series = [("probes answered", "seen", seen), ("requests answered, it says", "said", said)]
     return _plot("Share of what was answered", series, scale, percent)
 
@@ -219,7 +214,7 @@ def _errors(places: Sequence[_Place]) -> Plot | None:
     if not values:
         return None
     top = next(top for top in _TOPS if max(values) <= top)
-    scale = _linear(0.0, top, (0.0, top / 2, top))
+    scale = linear(0.0, top, (0.0, top / 2, top))
     return _plot("Share of errors", [("errors, it says", "said", said)], scale, percent)
 
 
@@ -235,11 +230,11 @@ def _latencies(places: Sequence[_Place]) -> Plot | None:
     if not spreads:
         return None
     low, high = min(spread.lowest for spread in spreads), max(spread.highest for spread in spreads)
-    scale = _logarithmic(low, high)
+    scale = logarithmic(low, high)
     return _plot("How long answers took", series, scale, duration_ms)
 
 
-def _plot(title: str, series: Sequence[_Series], scale: _Scale, words: _Words) -> Plot:
+def _plot(title: str, series: Sequence[_Series], scale: Scale, words: _Words) -> Plot:
     lines = [_line(name, style, values, scale, words) for name, style, values in series]
     tips = []
     for together in zip(*(values for _, _, values in series), strict=True):
@@ -264,7 +259,7 @@ def _share_alive(slot: SlotShown) -> SpreadShown | None:
     return SpreadShown(lowest=share, mean=share, highest=share)
 
 
-def _line(name: str, style: str, values: _Values, scale: _Scale, words: _Words) -> Line | None:
+def _line(name: str, style: str, values: _Values, scale: Scale, words: _Words) -> Line | None:
     """Return one measure as steps; slots that do not touch are not joined. None if nothing is known of it."""
     runs: list[list[tuple[_Place, SpreadShown]]] = []
     for place, spread in values:
@@ -294,41 +289,20 @@ def _line(name: str, style: str, values: _Values, scale: _Scale, words: _Words) 
 
 def _steps(run: Sequence[tuple[_Place, SpreadShown]], y: Callable[[SpreadShown], float]) -> str:
     """Return a path from left to right."""
-    parts = [f"M{run[0][0].left:g} {y(run[0][1]):.2f}"]
-    parts += [f"V{y(spread):.2f}H{place.right:g}" for place, spread in run]
-    return "".join(parts)
+    heights = [(y(spread), place.right) for place, spread in run]
+    return f"M{run[0][0].left:g} {round(heights[0][0], _DECIMALS):g}{_stairs(heights)}"
 
 
 def _back(run: Sequence[tuple[_Place, SpreadShown]], y: Callable[[SpreadShown], float]) -> str:
     """Return how a path goes on from its right end back to where it began."""
-    return "".join(f"V{y(spread):.2f}H{place.left:g}" for place, spread in reversed(run)) + "Z"
+    return _stairs([(y(spread), place.left) for place, spread in reversed(run)]) + "Z"
 
 
-def _linear(low: float, high: float, named: Iterable[float]) -> _Scale:
-    def y(value: float) -> float:
-        return _EDGE + (HEIGHT - 2 * _EDGE) * (high - value) / (high - low)
-
-    return _Scale(y, [Mark(f"{value * 100:.3g} %", y(value)) for value in named])
-
-
-def _logarithmic(low_ms: float, high_ms: float) -> _Scale:
-    first = math.floor(math.log10(max(low_ms, _SHORTEST_MS)))
-    last = max(math.ceil(math.log10(max(high_ms, _SHORTEST_MS))), first + 1)
-
-    def y(value_ms: float) -> float:
-        part = (math.log10(max(value_ms, _SHORTEST_MS)) - first) / (last - first)
-        return _EDGE + (HEIGHT - 2 * _EDGE) * (1 - part)
-
-    every = math.ceil((last - first) / _MAX_DECADE_MARKS)
-    decades = range(first, last + 1, every)
-    return _Scale(y, [Mark(_round_ms(10.0**decade), y(10.0**decade)) for decade in decades])
-
-
-def _round_ms(milliseconds: float) -> str:
-    """Return a power of ten as short as it can be said."""
-    if milliseconds < 1_000:
-        return f"{milliseconds:g} ms"
-    return f"{milliseconds / 1_000:,.0f} s"
+def _stairs(heights: Iterable[tuple[float, float]]) -> str:
+    """Return how a path goes on: to each height, and there to where it ends; what is level is one step."""
+    rounded = ((round(height, _DECIMALS), end) for height, end in heights)
+    levels = ((height, [*steps][-1][1]) for height, steps in groupby(rounded, key=lambda step: step[0]))
+    return "".join(f"V{height:g}H{end:g}" for height, end in levels)
 
 
 def _ticks(begin_s: float, end_s: float, *, is_day: bool) -> Iterator[Mark]:
@@ -354,11 +328,31 @@ def _column(place: _Place) -> Column:
     whole = max(slot.alive + slot.failed + slot.inconclusive, 1)
     return Column(
         left=place.left,
-        width=round(place.right - place.left, 2),
+        width=round(place.right - place.left, _DECIMALS),
         alive=round(slot.alive * 100 / whole, 2),
         failed=round(slot.failed * 100 / whole, 2),
         told=f"{place.when}: {_ended(slot.alive, slot.failed, slot.inconclusive)}",
     )
+
+
+def _areas(columns: Sequence[Column]) -> Iterator[Area]:
+    """Draw how probes ended: those that were answered from below, those that failed from above."""
+    runs: list[list[Column]] = []
+    for column in columns:
+        if runs and round(runs[-1][-1].left + runs[-1][-1].width, _DECIMALS) == column.left:
+            runs[-1].append(column)
+        else:
+            runs.append([column])
+    parts: Sequence[tuple[str, int, Callable[[Column], float]]] = (
+        ("unknown", HEIGHT, lambda _: 0.0),
+        ("answers", HEIGHT, lambda column: HEIGHT - column.alive),
+        ("down", 0, lambda column: column.failed),
+    )
+    for word, base, y in parts:
+        if any(y(column) != base for column in columns):
+            stairs = (_stairs((y(column), column.left + column.width) for column in run) for run in runs)
+            paths = (f"M{run[0].left:g} {base}{up}V{base}Z" for run, up in zip(runs, stairs, strict=True))
+            yield Area(word, "".join(paths))
 
 
 def _row(slot: SlotShown, *, is_day: bool) -> Row:
