@@ -9,6 +9,7 @@ from pydantic_core import to_json
 from sqlalchemy import Row, bindparam, delete, insert, select, text, update
 
 from agent_health.storage.database import Transaction
+from agent_health.storage.given_values import given, is_given
 from agent_health.storage.tables import agents, beats, capabilities, observed
 
 
@@ -66,6 +67,15 @@ _NAMES = tuple(member.name for member in fields(StoredAgent))
 _ALL = select(*_COLUMNS).select_from(
     agents.join(beats, beats.c.agent == agents.c.id).outerjoin(observed, observed.c.agent == agents.c.id)
 )
+# Made once: for each that is made SQLAlchemy walks through all columns to see whether it knows the text.
+_NAMED = _ALL.where(agents.c.agent_id == bindparam("agent_id"))
+_ALL_NUMBERED, _ALL_NAMED = (
+    {
+        is_postgresql: _ALL.where(is_given(known_by, is_postgresql=is_postgresql)).order_by(agents.c.id)
+        for is_postgresql in (False, True)
+    }
+    for known_by in (agents.c.id, agents.c.agent_id)
+)
 _GIVEN_COLUMNS = tuple(name for name in _OWN_COLUMNS if name != "id")
 _ADD_SQLITE = text(f"""
     INSERT INTO agents ({", ".join(_GIVEN_COLUMNS)})
@@ -86,10 +96,8 @@ _ADD_BEATS_POSTGRESQL = text("""
 
 def find(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent | None:
     """Return an agent; `to_change` keeps others from changing it until the transaction ends."""
-    wanted = _ALL.where(agents.c.agent_id == agent_id)
-    if to_change:
-        wanted = wanted.with_for_update(of=(agents, beats))
-    row = transaction.connection.execute(wanted).one_or_none()
+    wanted = _NAMED.with_for_update(of=(agents, beats)) if to_change else _NAMED
+    row = transaction.connection.execute(wanted, {"agent_id": agent_id}).one_or_none()
     return None if row is None else _stored(row)
 
 
@@ -97,20 +105,20 @@ def find_many(
     transaction: Transaction, ids: Sequence[int], *, to_change: bool = False, skip_locked: bool = False
 ) -> list[StoredAgent]:
     """Return agents by our own numbers, in their order; `skip_locked` leaves out whom others change now."""
-    wanted = _ALL.where(agents.c.id.in_(ids)).order_by(agents.c.id)
+    wanted = _ALL_NUMBERED[transaction.is_postgresql]
     if to_change:
         wanted = wanted.with_for_update(of=(agents, beats), skip_locked=skip_locked)
-    return [_stored(row) for row in transaction.connection.execute(wanted)]
+    return [_stored(row) for row in transaction.connection.execute(wanted, given(transaction, ids))]
 
 
 def find_named(
     transaction: Transaction, agent_ids: Sequence[str], *, to_change: bool = False
 ) -> list[StoredAgent]:
     """Return agents by their ids, in the order of our numbers; whoever is not there is left out."""
-    wanted = _ALL.where(agents.c.agent_id.in_(agent_ids)).order_by(agents.c.id)
+    wanted = _ALL_NAMED[transaction.is_postgresql]
     if to_change:
         wanted = wanted.with_for_update(of=(agents, beats))
-    return [_stored(row) for row in transaction.connection.execute(wanted)]
+    return [_stored(row) for row in transaction.connection.execute(wanted, given(transaction, agent_ids))]
 
 
 def of_pool(transaction: Transaction, role_id: str, statuses: Sequence[str], limit: int) -> list[StoredAgent]:
