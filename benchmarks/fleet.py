@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy import ColumnElement, String, cast, func, insert, literal, select
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -80,8 +81,15 @@ def fill(url: str, fleet: Fleet, *, with_keys: bool = True) -> None:
 
 
 async def _settle(database: Database) -> None:
+    """Have PostgreSQL's tables as autovacuum has them a minute later."""
     if isinstance(database, PostgresqlDatabase):
-        await database.write(lambda transaction: transaction.connection.exec_driver_sql("ANALYZE"))
+        connection = await asyncpg.connect(
+            database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        )
+        try:
+            await connection.execute("VACUUM (ANALYZE)")
+        finally:
+            await connection.close()
 
 
 def _copy(transaction: Transaction, numbers: range, behind: int) -> None:

@@ -113,14 +113,15 @@ def show(*, seconds: int, rounds: int) -> None:
 def serve_registry(url: str) -> None:
     """Serve a registry over this database, with no limit on how often a key may ask."""
     settings = RegistrySettings.read(database=url, requests_per_second=1_000_000, request_burst=1_000_000)
-    serve(create_app(Registry(settings)), lifespan="on", protocol=BoundedProtocol)
+    app = create_app(Registry(settings))
+    serve(app, lifespan="on", protocol=BoundedProtocol, proxy_headers=False)
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
         which = sys.argv[2]
         if which == "bare":
-            serve(bare())
+            serve(bare(), proxy_headers=False)
             return
         serve_registry(which)
         return

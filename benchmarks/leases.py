@@ -2,9 +2,14 @@
 
 The same work on both: acquired by a name that nobody has had, renewed once, released. etcd needs four
 requests for it (grant, put if absent, keep alive, revoke), we need three; what is compared are whole
-leases per second. Both flush to disk before they answer. Ours checks a key, judges the agent, and logs
-two chained events besides. Renewals alone, of which a holder sends most, are beside a bare Starlette route
-that reads the same body and returns it.
+leases per second. Both have as many connections and flush to disk before they answer, but for etcd's keep
+alive: it renews in memory alone, and a new leader gives each lease its whole time again. Ours checks a key,
+judges the agent, and logs two chained events besides. Where there are but two cores, who asks takes one of
+them; so the processor's time for one lease is told too, with that of PostgreSQL, which does not depend on
+what else the machine does as much as a rate does.
+
+Renewals alone, of which a holder sends most, are beside a bare Starlette route that reads the same body and
+returns it.
 """
 
 import json
@@ -15,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.error import URLError
@@ -29,7 +34,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a fil
 from benchmarks.fleet import Fleet
 from benchmarks.heartbeats import BARE, echo, filled, serve_registry
 from benchmarks.interleaved import Measured, in_rounds, is_quick, print_table, verdict
-from benchmarks.over_http import Question, serve, server
+from benchmarks.over_http import Question, Server, serve, server
+from benchmarks.process_tree import cpu_seconds
+from tests.support.databases import postgresql_server
 
 from agent_health.registry.lease_endpoint import LEASES_PATH, RENEW_PATH
 
@@ -143,8 +150,8 @@ def bare() -> Starlette:
 
 
 @contextmanager
-def etcd() -> Iterator[str]:
-    """Start etcd with its defaults on a new directory, and return its URL."""
+def etcd() -> Iterator[Server]:
+    """Start etcd with its defaults on a new directory."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         client, peer = (f"http://127.0.0.1:{listening.getsockname()[1]}" for listening in (one, other))
     with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as directory:
@@ -157,7 +164,7 @@ def etcd() -> Iterator[str]:
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
                 _wait_for(f"{client}/health")
-                yield client
+                yield Server(client, process.pid)
             finally:
                 process.terminate()
 
@@ -173,18 +180,29 @@ def _wait_for(url: str) -> None:
     raise SystemExit(f"{url} does not answer")
 
 
-def leasing(url: str, script: Path, requests: int, *, seconds: int) -> Callable[[], float]:
-    """Return what takes a sample: leases per second, of so many requests each."""
-    command = ["wrk", f"-t{CONNECTIONS}", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(script), url]
+class Leasing:
+    """Takes whole leases of one server, of so many requests each; a sample is how many per second."""
 
-    def sample() -> float:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    def __init__(self, url: str, script: Path, requests: int, *, seconds: int, pids: Sequence[int]) -> None:
+        threads = ["wrk", f"-t{CONNECTIONS}", f"-c{CONNECTIONS}", f"-d{seconds}s"]
+        self._command = [*threads, "-s", str(script), url]
+        self._requests = requests
+        self._pids = pids
+        self.cpu_us: list[float] = []
+        """Processor time of these processes and their children for one lease, in µs, of every sample."""
+
+    def __call__(self) -> float:
+        """Take a sample."""
+        before = sum(map(cpu_seconds, self._pids))
+        done = subprocess.run(self._command, capture_output=True, text=True, check=True)
+        took = sum(map(cpu_seconds, self._pids)) - before
         rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
-        if rate is None or any(word in done.stdout for word in ("unexpected", "Non-2xx", "Socket errors")):
-            raise SystemExit(f"wrk had trouble: {' '.join(command)}\n{done.stdout[:2000]}{done.stderr}")
-        return float(rate[1]) / requests
-
-    return sample
+        requests = re.search(r"(\d+) requests in", done.stdout)
+        has_trouble = any(word in done.stdout for word in ("unexpected", "Non-2xx", "Socket errors"))
+        if rate is None or requests is None or has_trouble:
+            raise SystemExit(f"wrk had trouble: {' '.join(self._command)}\n{done.stdout[:2000]}{done.stderr}")
+        self.cpu_us.append(took * 1e6 * self._requests / int(requests[1]))
+        return float(rate[1]) / self._requests
 
 
 def renewing(file: Path, url: str, fleet: Fleet) -> Path:
@@ -242,21 +260,26 @@ def show(*, seconds: int, rounds: int) -> None:
         keys.write_text("".join(f"{fleet.key(number)}\n" for number in range(fleet.size)))
         ours.write_text(_OURS.replace("KEYS", str(keys)))
         theirs.write_text(_ETCD)
-        contestants = {ETCD: leasing(stack.enter_context(etcd()), theirs, 4, seconds=seconds)}
+        peer = stack.enter_context(etcd())
+        contestants = {ETCD: Leasing(peer.url, theirs, 4, seconds=seconds, pids=[peer.pid])}
         for kind in ("sqlite", "postgresql"):
             url = stack.enter_context(filled(kind, fleet))
             served = stack.enter_context(server(url, file=__file__, is_pinned=False))
-            contestants[f"ours, {kind}"] = leasing(served.url, ours, 3, seconds=seconds)
+            pids = [served.pid, *([postgresql_server().get_pid()] if kind == "postgresql" else [])]
+            contestants[f"ours, {kind}"] = Leasing(served.url, ours, 3, seconds=seconds, pids=pids)
         measured = in_rounds(contestants, rounds=rounds)
+    cpu_us = Measured({name: contestant.cpu_us[1:] for name, contestant in contestants.items()})
     print_table(
         f"leases acquired, renewed and released, {CONNECTIONS} connections kept alive",
-        ["", "leases/s", "of etcd's", "target"],
+        ["", "leases/s", "of etcd's", "target", "CPU µs", "etcd's CPU / ours"],
         [
             [
                 name,
                 f"{measured.median(name):.0f}",
                 f"{measured.ratio(name, ETCD):.2f}",
                 "" if name == ETCD else verdict(measured.ratio(name, ETCD), at_least=TARGET),
+                f"{cpu_us.median(name):.0f}",
+                "" if name == ETCD else f"{cpu_us.ratio(ETCD, name):.2f}",
             ]
             for name in contestants
         ],
@@ -266,7 +289,7 @@ def show(*, seconds: int, rounds: int) -> None:
 def main() -> None:
     if sys.argv[1:2] == ["--serve"]:
         if sys.argv[2] == "bare":
-            serve(bare())
+            serve(bare(), proxy_headers=False)
             return
         serve_registry(sys.argv[2])
         return

@@ -127,15 +127,23 @@ APPS = {
 
 
 def serve(
-    app: App, *, lifespan: Literal["on", "off"] = "off", protocol: type[asyncio.Protocol] | str = "httptools"
+    app: App,
+    *,
+    lifespan: Literal["on", "off"] = "off",
+    protocol: type[asyncio.Protocol] | str = "httptools",
+    proxy_headers: bool = True,
 ) -> None:
-    """Serve an app on a free port, which is printed, until stdin is closed."""
+    """Serve an app on a free port, which is printed, until stdin is closed.
+
+    `proxy_headers`: as uvicorn does by default, and `agent-health serve` does not.
+    """
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
     config = uvicorn.Config(
         app,
         http=protocol,
         loop="uvloop" if find_spec("uvloop") else "asyncio",
         lifespan=lifespan,
+        proxy_headers=proxy_headers,
         log_level="warning",
         access_log=False,
     )

@@ -1,5 +1,6 @@
-"""How much memory do a process and all that it has started take?"""
+"""How much memory and processor time do a process and all that it has started take?"""
 
+import os
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,15 @@ def resident_bytes(pid: int) -> int:
         # It has ended; one that nobody has waited for yet takes no memory.
         return 0
     return resident + sum(map(resident_bytes, _children(pid)))
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process, of its descendants, and of those that it has waited for."""
+    try:
+        taken = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]
+    except OSError:
+        return 0.0
+    return sum(map(int, taken)) / os.sysconf("SC_CLK_TCK") + sum(map(cpu_seconds, _children(pid)))
 
 
 def _children(pid: int) -> list[int]:
