@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.databases import bare_url
+from tests.support.databases import bare_url, migrated_url
 from tests.support.registry_server import RegistryServer
 
 from agent_health.cli import main
@@ -18,7 +18,7 @@ from agent_health.cli import main
 @pytest.fixture
 def filled(database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """The URL of a database with a key in it."""
-    url = bare_url(database_kind, tmp_path)
+    url = migrated_url(database_kind, tmp_path)
     assert main(["keys", "create", "--role", "admin", "--name", "alice", "--database", url]) == 0
     capsys.readouterr()
     return url

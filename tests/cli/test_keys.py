@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.databases import bare_url
+from tests.support.databases import migrated_url
 
 from agent_health.access import Role
 from agent_health.cli import main
@@ -41,7 +41,7 @@ class Shell:
 def shell(
     database_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Shell:
-    monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", bare_url(database_kind, tmp_path))
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", migrated_url(database_kind, tmp_path))
     return Shell(capsys)
 
 
