@@ -97,6 +97,12 @@ def next_probe_at_s(
     return due_s
 
 
+def asked_to_wait_until_s(memory: ProbeMemory, now_s: float) -> float | None:
+    """Return until when the peer asked us to stay away, which no recheck overrides; None if that is over."""
+    until_s = _not_before_s(believed(memory, now_s), now_s)
+    return until_s if until_s > now_s else None
+
+
 def believed(memory: ProbeMemory, now_s: float) -> ProbeMemory:
     """Return what is remembered without times that lie in a future of which no clock can tell.
 

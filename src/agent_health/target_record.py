@@ -99,6 +99,8 @@ class RecheckRecord(BaseModel):
 
     target_id: str
     recheck_at: Time
-    """Its prober looks as soon as it sees this, which takes a few seconds."""
+    """Its prober looks as soon as it sees this, which takes a few seconds, but not before `not_before`."""
     observed_at: Time | None = None
     """When it was last probed so far."""
+    not_before: Time | None = None
+    """Until then it asked to be left alone (`Retry-After`), and its prober looks no sooner; absent: no."""

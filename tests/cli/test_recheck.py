@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from tests.support.crawling import Shown
-from tests.support.hostile_server import CARD_PATH, HostileServer
+from tests.support.hostile_server import CARD_PATH, HostileServer, answer
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
@@ -16,13 +18,14 @@ from agent_health.access import Role
 from agent_health.cli import main
 from agent_health.cli.crawl_home import open_local_home
 from agent_health.cli.crawl_run import Crawl
-from agent_health.cli.local_registry import LocalRegistry
+from agent_health.cli.local_registry import LocalRegistry, LocalTargets
 from agent_health.client import RegistryClient
 from agent_health.directory_record import ImportPage
 from agent_health.prober.definition_file import read_definition
 from agent_health.registry.claim_shards import claim_shards
 from agent_health.shard_record import ShardClaimRequest
 from agent_health.target import target_id
+from agent_health.target_record import TargetRecord
 
 SELDOM = DEFINITION.replace("interval_seconds: 1,", "interval_seconds: 86400,")
 """Nobody is probed in these tests unless somebody asks for it."""
@@ -65,6 +68,43 @@ async def test_whoever_watches_it_looks_at_once(tmp_path: Path, capsys: pytest.C
         assert await recheck(target_id(f"{page.url}/"), "--database", database, "--json") == 0
         seen = json.loads(capsys.readouterr().out)
         assert (seen["url"], seen["result"]) == (f"{page.url}/", "not_an_agent")
+
+
+async def test_who_asked_to_be_left_alone_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.registry.recheck_target.RECHECK_SECONDS", 0.0)
+    async with watched(tmp_path) as (database, servers):
+        server = servers["healthy"]
+        for path in server.replies:
+            server.replies[path] = answer(429, Retry_After="3600")
+        assert await recheck(server.url, "--database", database) == 0
+        assert "429" in capsys.readouterr().out
+        asked = len(server.heads)
+        assert await recheck(server.url, "--database", database, "--wait", "600") == 2
+        shown = capsys.readouterr()
+        assert "429" in shown.out
+        assert re.match(r"it asked us to wait until 20[-0-9]+T[:0-9]+Z \(Retry-After\)", shown.err)
+        assert len(server.heads) == asked
+
+
+async def test_a_look_that_measures_nothing_is_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watched(tmp_path) as (database, servers):
+        url = servers["healthy"].url
+        assert await recheck(url, "--database", database) == 0
+        monkeypatch.setattr("agent_health.registry.recheck_target.RECHECK_SECONDS", 0.0)
+        capsys.readouterr()
+
+        async def lost(targets: LocalTargets, target_id: str) -> TargetRecord:
+            found = await got(targets, target_id)
+            return found.model_copy(update={"observed_at": datetime.now(UTC)})
+
+        got = LocalTargets.get
+        monkeypatch.setattr(LocalTargets, "get", lost)
+        assert await recheck(url, "--database", database) == 2
+        assert "it was looked at, and nothing could be measured" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -44,6 +44,31 @@ async def test_a_target_is_looked_at_once_a_minute_at_most(api: RegistryApi, clo
     assert (await recheck(api, key=Role.ADMIN)).status == 202
 
 
+@pytest.mark.parametrize(
+    ("wait_s", "told_s"), [(3_600.0, 3_600.0), (0.0, None), (-5.0, None), (1e9, 86_400.0)]
+)
+async def test_who_asked_to_be_left_alone_is_told_with_the_time_until_when(
+    api: RegistryApi, clock: WoundClock, wait_s: float, told_s: float | None
+) -> None:
+    await put(api, "dir", "one", [URL])
+    seen = {
+        "target_url": URL,
+        "observed_at": moment(clock.at_s - 1).isoformat(),
+        "discovery": {"result": "rate_limited"},
+    }
+    memory = {"probed_at_s": clock.at_s - 1, "not_before_s": clock.at_s + wait_s}
+    body = {"observations": [seen], "memories": [memory]}
+    assert (await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)).status == 200
+    answer = await recheck(api)
+    assert answer.status == 202
+    told = answer.json().get("not_before")
+    if told_s is None or wait_s > 2 * told_s:
+        # What no peer may ask for is not believed.
+        assert told is None
+    else:
+        assert told[:19] == moment(clock.at_s + told_s).isoformat()[:19]
+
+
 async def test_of_those_who_ask_at_once_one_is_heard(api: RegistryApi) -> None:
     await put(api, "dir", "one", [URL])
     answers = await asyncio.gather(*(recheck(api) for _ in range(5)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from agent_health.cli.agent_page import time_text
 from agent_health.cli.directories import LocalDatabase
 from agent_health.cli.known_as import ListsTargets, done_for
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
@@ -30,12 +31,19 @@ EXIT_NO_RESULT = 2
 class Looked:
     """What came of having asked for a look."""
 
+    asked: "RecheckRecord"
     target: "TargetRecord"
     """As it is known now."""
     is_new: bool
     """Whether it was looked at meanwhile."""
     has_prober: bool
     """Whether anybody is there who could."""
+
+    @property
+    def tells_anything(self) -> bool:
+        """Whether what is known of it now comes from a look since it was asked for."""
+        seen, before = self.target.seen, self.asked.observed_at
+        return self.is_new and seen is not None and (before is None or seen.observed_at > before)
 
 
 class _Targets(ListsTargets, Protocol):
@@ -62,8 +70,8 @@ def recheck(
     """Have an agent probed now, whatever its cadence says, and show what was seen.
 
     The prober that watches it looks within seconds; at most once a minute. Nobody is probed from here: where
-    no prober is at work, it says so after some seconds. For an agent that nobody watches there is
-    `agent-health probe`.
+    no prober is at work, it says so after some seconds, and at once if the agent asked to be left alone for
+    longer (Retry-After). For an agent that nobody watches there is `agent-health probe`.
 
     \b
     Examples:
@@ -73,8 +81,8 @@ def recheck(
 
     \b
     Exit codes:
-      0 it was looked at   1 refused by the registry   2 no usable answer, or nobody has looked in time
-      3 wrong usage
+      0 it was looked at   1 refused by the registry
+      2 no usable answer, nobody has looked in time, or nothing could be measured   3 wrong usage
 
     \b
     The JSON is that of GET /api/v1/targets/{target_id}.
@@ -99,27 +107,39 @@ def recheck(
         write_json(sys.stdout, seen.target.model_dump(mode="json", exclude_none=True))
     else:
         _write(seen.target)
-    if seen.is_new:
+    if seen.tells_anything:
         return 0
     where = f"--registry {registry}" if database is None else f"--database {database}"
-    why = f"nobody has looked within {wait_seconds:g} s"
-    if not seen.has_prober:
-        work = "nobody probes for this registry" if database is None else "no crawl works on this database"
-        why = f"{work} now; as soon as one does, it looks: agent-health crawl PROBE.yml {where}"
-    sys.stderr.write(f"{printable(why)}\nThat is what was known before.\n")
+    sys.stderr.write(f"{printable(_why_not(seen, where, wait_seconds))}\nThat is what was known before.\n")
     return EXIT_NO_RESULT
+
+
+def _why_not(seen: Looked, where: str, wait_seconds: float) -> str:
+    """Say why nothing new is known; `where` is the option that says who was asked."""
+    if seen.is_new:
+        return "it was looked at, and nothing could be measured: it opted out, or the prober is at fault"
+    if not seen.has_prober:
+        is_local = where.startswith("--database")
+        work = "no crawl works on this database" if is_local else "nobody probes for this registry"
+        return f"{work} now; as soon as one does, it looks: agent-health crawl PROBE.yml {where}"
+    if seen.asked.not_before is not None:
+        until = time_text(seen.asked.not_before)
+        return f"it asked us to wait until {until} (Retry-After): it is looked at then"
+    return f"nobody has looked within {wait_seconds:g} s"
 
 
 async def _looked(
     targets: _Targets, has_prober: Callable[[], Awaitable[bool]], given: str, wait_seconds: float
 ) -> Looked:
-    """Ask for a look, and wait for it, but not where nobody is there who could look.
+    """Ask for a look, and wait for it, but not where nobody is there who could look, or none may in time.
 
     TargetNotFound or NotFound if nobody is known by what was given.
     """
     import asyncio  # noqa: PLC0415 - loaded by now
 
     asked = await done_for(targets.recheck, targets, given)
+    if asked.not_before is not None and (asked.not_before - asked.recheck_at).total_seconds() > wait_seconds:
+        return Looked(asked, await targets.get(asked.target_id), is_new=False, has_prober=await has_prober())
     loop = asyncio.get_running_loop()
     last_there_s = loop.time()
     give_up_s = last_there_s + wait_seconds
@@ -132,7 +152,7 @@ async def _looked(
         if is_probed:
             last_there_s = now_s
         if is_new or now_s >= min(give_up_s, last_there_s + JOIN_SECONDS):
-            return Looked(found, is_new, is_probed)
+            return Looked(asked, found, is_new, is_probed)
         await asyncio.sleep(min(LOOK_SECONDS, give_up_s - now_s))
 
 

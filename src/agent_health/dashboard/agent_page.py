@@ -11,6 +11,7 @@ from agent_health.dashboard import history, plots
 from agent_health.dashboard.desk import Look, check_sure, seconds_in
 from agent_health.dashboard.event_lines import lines_of
 from agent_health.dashboard.public_status import is_public
+from agent_health.dashboard.target_pages import asked_for_look
 from agent_health.dashboard.words import layers_seen, sight_of, sight_of_seen, standing_of, why_unread
 from agent_health.errors import TargetNotFound
 from agent_health.event import EventType
@@ -86,8 +87,7 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
 def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
     """Have it probed now."""
     agent_id = request.path_params["agent_id"]
-    look.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=agent_id)
-    return _back(agent_id, "recheck")
+    return _back(agent_id, asked_for_look(look, agent_id))
 
 
 def drain(look: Look, request: Request, form: Mapping[str, str]) -> str:

@@ -21,7 +21,7 @@ from agent_health.registry.list_targets import Host
 from agent_health.storage import event_log
 
 if TYPE_CHECKING:
-    from agent_health.target_record import TargetList, TargetRecord
+    from agent_health.target_record import RecheckRecord, TargetList, TargetRecord
 
 PAGE_SIZE = 50
 
@@ -87,8 +87,13 @@ def show_target(look: Look, request: Request) -> Mapping[str, Any]:
 def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
     """Have it probed now."""
     target_id = request.path_params["target_id"]
-    look.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
-    return f"/targets/{quote(target_id, safe='')}?done=recheck"
+    return f"/targets/{quote(target_id, safe='')}?done={asked_for_look(look, target_id)}"
+
+
+def asked_for_look(look: Look, target_id: str) -> str:
+    """Have a target probed now, and return the word for what comes of it."""
+    asked: RecheckRecord = look.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
+    return "recheck" if asked.not_before is None else "recheck_later"
 
 
 def _results(word: str) -> dict[str, object]:

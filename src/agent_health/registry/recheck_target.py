@@ -1,12 +1,14 @@
 """How is a target probed now? (`POST /api/v1/targets/{target_id}/probe`)
 
-Nobody here probes: its prober is told that somebody wants to know, and looks within seconds.
+Nobody here probes: its prober is told that somebody wants to know, and looks within seconds, or as soon as
+the target has asked to be looked at again.
 """
 
 from agent_health.access import Action, require
 from agent_health.agent_record import moment
 from agent_health.errors import TargetGone, TargetNotFound, TooManyRequests
-from agent_health.probe_cadence import Cadence
+from agent_health.probe_cadence import Cadence, asked_to_wait_until_s
+from agent_health.registry.feed_targets import recalled
 from agent_health.registry.list_targets import PATH
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.storage import target_search, targets
@@ -42,10 +44,13 @@ def recheck_target(transaction: Transaction, call: Call) -> Reply:
     targets.ask_recheck(transaction, target.id, version)
     row = target_search.whole(transaction, subject_id)
     observed_at_s = None if row is None else row.observed_at_s
+    memory = None if row is None else recalled(subject_id, row.memory)
+    not_before_s = None if memory is None else asked_to_wait_until_s(memory, transaction.now_s)
     answer = RecheckRecord(
         target_id=subject_id,
         recheck_at=moment(transaction.now_s),
         observed_at=None if observed_at_s is None else moment(observed_at_s),
+        not_before=None if not_before_s is None else moment(not_before_s),
     )
     return Reply(content=answer, status=202)
 
