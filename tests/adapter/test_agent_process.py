@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from tests.support.servers import until
+from tests.support.servers import REPOSITORY, until
 
 from agent_health.adapter import warden
 from agent_health.adapter.agent_process import AgentProcess, Job
@@ -216,6 +216,85 @@ async def test_an_agent_that_stops_its_warden_is_ended_all_the_same(tmp_path: Pa
         pid = pid_in(tmp_path / "ready")
         assert await process.end(30, asyncio.Event())
         assert not is_alive(pid)
+
+
+async def test_a_warden_that_is_stopped_again_and_again_without_its_keeper_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.adapter.agent_process.WARDEN_SECONDS", 0.1)
+    code = "( while :; do kill -STOP $PPID; done ) & echo $! > ready; sleep 1000"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        pid_in(tmp_path / "ready")
+        below = warden.descendants(keeper_of(process)).keys()
+        os.kill(keeper_of(process), signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+        await process.wait_gone()
+        assert process.fault == "what watches over it was killed"
+        assert not below & warden.processes().keys()
+
+
+async def test_an_agent_that_keeps_both_stopped_is_killed_past_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.adapter.agent_process.WARDEN_SECONDS", 0.1)
+    async with running(tmp_path, "sh", "-c", "echo $$ > ready; exec sleep 1000") as process:
+        watching = (keeper_of(process), warden.processes()[pid_in(tmp_path / "ready")][0])
+        # As if they were stopped again whenever they go on.
+        monkeypatch.setattr(process, "_wake", lambda: None)
+        for pid in watching:
+            os.kill(pid, signal.SIGSTOP)
+        below = {*watching, *warden.descendants(keeper_of(process))}
+        assert await process.end(0.1, asyncio.Event())
+        assert await process.wait() == -signal.SIGKILL
+        assert not below & warden.processes().keys()
+
+
+@pytest.mark.parametrize(
+    "said", [b"started abc\n", b"started 1\n", b"exited 99999999999999999999\n", b"\xff\n", 5_000 * b"1"]
+)
+async def test_what_a_warden_would_never_say_ends_the_agent(tmp_path: Path, said: bytes) -> None:
+    async with running(tmp_path, "sleep", "1000") as process:
+        below = warden.descendants(keeper_of(process)).keys() | {keeper_of(process)}
+        process._status.feed_data(said)
+        assert await process.wait() == -signal.SIGKILL
+        assert process.fault == "somebody has meddled with what watches over it"
+        await process.wait_gone()
+        assert not below & warden.processes().keys()
+
+
+async def test_a_second_exit_counts_for_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, "sleep", "1000") as process:
+        process._status.feed_data(b"exited 3\nexited 0\n")
+        assert await process.wait() == 3
+        assert await process.kill()
+        assert (await process.wait(), process.fault) == (3, "")
+
+
+WHAT_CAN_BE_OPENED = """
+KEEPER=$(ps -o ppid= -p $PPID | tr -d ' ')
+for PID in $$ $PPID $KEEPER; do
+    readlink /proc/$PID/fd/1 && echo descriptors of $PID >> opened
+    cat /proc/$PID/environ && echo environment of $PID >> opened
+done
+echo $$ > own
+"""
+
+
+def test_what_its_watchers_hold_an_agent_cannot_open(tmp_path: Path) -> None:
+    adapter = (
+        "import asyncio; from pathlib import Path\n"
+        "from tests.adapter.test_agent_process import running\n"
+        "async def main():\n"
+        f"    async with running(Path({str(tmp_path)!r}), 'sh', '-c', {WHAT_CAN_BE_OPENED!r}) as process:\n"
+        "        await process.wait()\n"
+        "asyncio.run(main())"
+    )
+    # Root may look at all; without its capabilities it is a user like others.
+    as_others = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    subprocess.run([*as_others, *python(adapter)], check=True, cwd=REPOSITORY)
+    own = (tmp_path / "own").read_text()
+    expected = f"descriptors of {own}environment of {own}"
+    assert (tmp_path / "opened").read_text() == expected
 
 
 async def test_one_that_is_not_known_to_have_begun_in_time_is_ended(

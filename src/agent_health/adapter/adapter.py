@@ -259,9 +259,9 @@ class Adapter:
         except OSError as error:
             _log.warning("what earlier runs have left cannot be looked for: %s", error)
             return
-        if ended:
-            who, verb = plural(ended, "process", "processes"), plural(ended, "is", "are")
-            told = f"{ended} {who} of runs whose adapter was killed went on, and {verb} killed"
+        if ended.killed:
+            who, verb = plural(ended.killed, "process", "processes"), plural(ended.killed, "is", "are")
+            told = f"{ended.killed} {who} of runs whose adapter was killed went on, and {verb} killed"
             self._say(What.PRUNED, told)
 
     async def _prune_daily(self) -> None:

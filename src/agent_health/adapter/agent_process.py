@@ -3,22 +3,30 @@
 import asyncio
 import json
 import os
+import re
+import secrets
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from agent_health.adapter import warden
 from agent_health.adapter.lease_environment import RUN_ID_VARIABLE
-from agent_health.adapter.left_behind import KILL_SECONDS, end_left
+from agent_health.adapter.left_behind import end_left
 from agent_health.errors import CommandFailed
 
 START_SECONDS: Final = 60.0
 """For its first process to begin; an agent may stop its warden before that is told."""
+WARDEN_SECONDS: Final = 5.0
+"""For warden and keeper to kill all, before we do."""
 _MAX_STATUS_BYTES: Final = 4096
+_SAID: Final = re.compile(
+    rb"(?:started (?P<pid>[1-9]\d{0,9})|failed (?P<errno>[1-9]\d{0,4})|exited (?P<code>-?\d{1,4}))\n"
+)
+"""All that a warden says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,23 +61,32 @@ class AgentProcess:
     """An agent's process and all below it, behind its warden."""
 
     def __init__(
-        self, process: asyncio.subprocess.Process, status: asyncio.StreamReader, run_id: str | None
+        self,
+        process: asyncio.subprocess.Process,
+        status: asyncio.StreamReader,
+        life: asyncio.StreamReader,
+        mark: str,
     ) -> None:
         self._process = process
-        self._run_id = run_id
         self._status = status
+        self._life = life
+        self._mark = mark
         self._pid: int | None = None
+        self._fault = ""
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[int] = loop.create_future()
         self._exited: asyncio.Future[int] = loop.create_future()
+        self._is_overdue = asyncio.Event()
         self._is_gone = asyncio.Event()
-        self._listening = asyncio.create_task(self._listen())
+        self._watching = asyncio.create_task(self._watch())
 
     @classmethod
     async def start(cls, job: Job, output: Output) -> Self:
         """Start it in a session of its own; CommandFailed if there is no such program."""
-        run_id = job.environment.get(RUN_ID_VARIABLE)
-        read_fd, write_fd = os.pipe()
+        # By which warden and keeper are found should they be stopped, and the adapter be killed.
+        mark = job.environment.get(RUN_ID_VARIABLE) or f"server_{secrets.token_hex(8)}"
+        status, life = os.pipe(), os.pipe()
+        theirs = [status[1], life[1], *([] if job.input_fd is None else [job.input_fd])]
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -77,26 +94,25 @@ class AgentProcess:
                 "-I",
                 "-S",
                 warden.__file__,
-                str(write_fd),
+                str(status[1]),
+                str(life[1]),
+                mark,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output.stdout_fd,
                 stderr=output.stderr_fd,
-                # By which they are found should they be stopped, and the adapter be killed.
-                env={} if run_id is None else {RUN_ID_VARIABLE: run_id},
+                env={},
                 cwd="/",
-                pass_fds=[write_fd] if job.input_fd is None else [write_fd, job.input_fd],
+                pass_fds=theirs,
             )
         except BaseException:
-            os.close(read_fd)
+            os.close(status[0])
+            os.close(life[0])
             raise
         finally:
-            os.close(write_fd)
+            os.close(status[1])
+            os.close(life[1])
             output.begin()
-        status = asyncio.StreamReader(limit=_MAX_STATUS_BYTES)
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(status), os.fdopen(read_fd, "rb")
-        )
-        started = cls(process, status, run_id)
+        started = cls(process, await _reader(status[0]), await _reader(life[0]), mark)
         started._tell(_job_line(job))
         # Retrieved, so that nobody is told of what was given up.
         started._started.add_done_callback(asyncio.Future.exception)
@@ -115,6 +131,11 @@ class AgentProcess:
     def pid(self) -> int | None:
         """Of the agent's first process, which is the number of its group and session."""
         return self._pid
+
+    @property
+    def fault(self) -> str:
+        """Why nobody watches over it any more, where that ended it; else nothing."""
+        return self._fault
 
     async def wait(self) -> int:
         """Wait until the first process has ended; return its exit code, negative for a signal."""
@@ -141,17 +162,15 @@ class AgentProcess:
         return await self.kill()
 
     async def kill(self) -> bool:
-        """Kill all of it; return whether all has ended."""
+        """Kill all of it, past warden and keeper if they do not; return whether all has ended."""
         self._wake()
         self._tell(warden.KILL)
         with suppress(TimeoutError):
-            async with asyncio.timeout(KILL_SECONDS):
+            async with asyncio.timeout(WARDEN_SECONDS):
                 await self._is_gone.wait()
-        if not self._is_gone.is_set():
-            return False
-        await self._process.wait()
-        await self._listening
-        return True
+        self._is_overdue.set()
+        await self._watching
+        return self._is_gone.is_set()
 
     def _wake(self) -> None:
         """Let all of it go on that the agent has stopped, who may have stopped its warden too."""
@@ -165,32 +184,81 @@ class AgentProcess:
         if not self._process.stdin.is_closing():
             self._process.stdin.write(what)
 
-    async def _listen(self) -> None:
-        """Take in what the warden says until its end."""
-        said_gone = False
-        async for line in self._status:
-            word, _, number = line.decode("ascii", "replace").strip().partition(" ")
-            if word == "started":
-                self._pid = int(number)
-                self._started.set_result(self._pid)
-            elif word == "failed":
-                self._started.set_exception(CommandFailed(os.strerror(int(number))))
-                said_gone = True
-            elif word == "exited":
-                self._exited.set_result(int(number))
-            elif word == "gone":
-                said_gone = True
-        if not said_gone:
-            # Warden and keeper were killed, and their end killed the first: the rest is for us to find.
-            await end_left([] if self._run_id is None else [self._run_id], self._pid)
-        if not self._started.done():
-            self._started.set_exception(CommandFailed("what watches over it was killed"))
+    async def _watch(self) -> None:
+        """Take in how it goes, until nothing of it is left; what its watchers leave is ours to kill."""
+        listening = asyncio.create_task(self._listen())
+        living = asyncio.create_task(self._life.read())
+        overdue = asyncio.create_task(self._is_overdue.wait())
+        try:
+            await asyncio.wait({listening, living, overdue}, return_when=asyncio.FIRST_COMPLETED)
+            if self._process.stdin is not None:
+                # Of that, a warden without its keeper hears as well.
+                self._process.stdin.close()
+            if not self._fault:
+                both: asyncio.Future[Any] = asyncio.gather(listening, living)
+                rest: set[asyncio.Future[Any]] = {both, overdue}
+                await asyncio.wait(rest, timeout=WARDEN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if await self._end_all(is_over=listening.done() and living.done()):
+                self._is_gone.set()
+        finally:
+            for task in (listening, living, overdue):
+                task.cancel()
+            self._conclude()
+
+    async def _end_all(self, *, is_over: bool) -> bool:
+        """Kill what is left, unless the keeper says that nothing is; return whether all has ended."""
+        if is_over and not self._fault and await self._process.wait() == 0:
+            return True
+        self._note_killed()
+        ended = await end_left([self._mark], self._pid)
+        if not ended.left:
+            await self._process.wait()
+        return not ended.left
+
+    def _conclude(self) -> None:
+        """Tell whoever waits, of one that can say nothing more."""
         if not self._exited.done():
-            # The kernel ended it with its warden.
+            self._note_killed()
+        if not self._started.done():
+            self._started.set_exception(CommandFailed(self._fault or "it was killed"))
+        if not self._exited.done():
+            # With its warden the kernel ended it, or we did.
             self._exited.set_result(-signal.SIGKILL)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._is_gone.set()
+
+    def _note_killed(self) -> None:
+        if not self._is_overdue.is_set():
+            self._fault = self._fault or "what watches over it was killed"
+
+    async def _listen(self) -> None:
+        """Take in what the warden says, until its end or until somebody else has spoken in its place."""
+        # ValueError: a line that is longer than any of its.
+        with suppress(ValueError):
+            async for line in self._status:
+                said = _SAID.fullmatch(line)
+                if said is None or (said["pid"] and self._started.done()):
+                    break
+                self._take(said)
+            else:
+                return
+        self._fault = "somebody has meddled with what watches over it"
+
+    def _take(self, said: re.Match[bytes]) -> None:
+        if said["pid"]:
+            self._pid = int(said["pid"])
+            self._started.set_result(self._pid)
+        elif said["errno"] and not self._started.done():
+            self._started.set_exception(CommandFailed(os.strerror(int(said["errno"]))))
+            self._exited.set_result(warden.EXIT_NOT_STARTED)
+        elif said["code"] and not self._exited.done():
+            self._exited.set_result(int(said["code"]))
+
+
+async def _reader(read_fd: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=_MAX_STATUS_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb")
+    )
+    return reader
 
 
 def _job_line(job: Job) -> bytes:

@@ -1,7 +1,7 @@
 """What goes on of a run whose adapter or watchers are gone, and how is it ended?
 
-A process tells of which run it is by the environment that it was started with, as its warden and keeper do.
-Where those were stopped, all that has another environment is still below them.
+A process tells of which run it is by the environment that it was started with, its warden and keeper by their
+last argument. Where those were stopped, all that has another environment is still below them.
 """
 
 import asyncio
@@ -10,30 +10,48 @@ import signal
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from agent_health.adapter import warden
 from agent_health.adapter.lease_environment import RUN_ID_VARIABLE
 
 KILL_SECONDS: Final = 10.0
 """For the kernel, to end processes that were killed; who is stuck in it is left."""
+_WARDEN: Final = b"/adapter/warden.py"
 
 
 def _is_of_run(pid: int, run_ids: Collection[str]) -> bool:
-    """Whether a process was started for one of these runs."""
-    with suppress(OSError), Path(f"/proc/{pid}/environ").open("rb") as file:
-        said = file.read(warden.MAX_JOB_BYTES).split(b"\0")
-        return any(f"{RUN_ID_VARIABLE}={run_id}".encode() in said for run_id in run_ids)
-    return False
+    """Whether a process was started for one of these runs, or watches over one."""
+    arguments = _parts_of(f"/proc/{pid}/cmdline")
+    *_, program, _, _, mark = (b"", b"", b"", b"", *arguments)
+    if program.endswith(_WARDEN):
+        return any(run_id.encode() == mark for run_id in run_ids)
+    environment = _parts_of(f"/proc/{pid}/environ")
+    return any(f"{RUN_ID_VARIABLE}={run_id}".encode() in environment for run_id in run_ids)
 
 
-async def end_left(run_ids: Collection[str], session: int | None = None) -> int:
-    """Kill what goes on of these runs or in this session, and all below it; return how many that was.
+def _parts_of(file: str) -> list[bytes]:
+    """Return what stands in a list of the kernel's; nothing if the process is gone or hides it."""
+    with suppress(OSError), Path(file).open("rb") as opened:
+        return opened.read(warden.MAX_JOB_BYTES).removesuffix(b"\0").split(b"\0")
+    return []
+
+
+class Ended(NamedTuple):
+    """How many processes were killed, and how many of them are there all the same."""
+
+    killed: int
+    left: int
+
+
+async def end_left(run_ids: Collection[str], session: int | None = None) -> Ended:
+    """Kill what goes on of these runs or in this session, and all below it.
 
     Until nothing of it is left, since who is killed may have forked just before; KILL_SECONDS at most.
     """
     if not run_ids and session is None:
-        return 0
+        return Ended(0, 0)
+    left: set[int] = set()
     give_up_s = asyncio.get_running_loop().time() + KILL_SECONDS
     killed: set[int] = set()
     while asyncio.get_running_loop().time() < give_up_s:
@@ -45,7 +63,7 @@ async def end_left(run_ids: Collection[str], session: int | None = None) -> int:
                 os.kill(pid, signal.SIGKILL)
         killed |= left
         await asyncio.sleep(warden.KILL_AGAIN_MS / 1_000)
-    return len(killed)
+    return Ended(len(killed), len(left))
 
 
 def _found(run_ids: Collection[str], session: int | None) -> set[int]:

@@ -26,7 +26,7 @@ from agent_health.adapter.server_words import ServerWords, WordsPipe
 EXIT_SECONDS: Final = 2.0
 """For a server to end once nothing more comes in; and again between SIGTERM and SIGKILL."""
 FLUSH_SECONDS: Final = 0.5
-"""For what was accepted already, before its input is closed."""
+"""For what was accepted already, before its input is closed; and for its last words, once it has ended."""
 _PIECE_BYTES: Final = 65_536
 
 _log = logging.getLogger("agent_health.adapter.tools")
@@ -99,6 +99,7 @@ async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[
     async with anyio.create_task_group() as group:
         group.start_soon(_read, stdout, incoming_end, words, program.max_line_bytes, end)
         group.start_soon(_write, stdin, outgoing_end, incoming_end, end, is_written)
+        group.start_soon(_notice_exit, process, incoming_end, end)
         try:
             yield incoming, outgoing
         finally:
@@ -193,6 +194,15 @@ async def _read(
         finally:
             end.is_there.set()
     await _drop_all(stdout)
+
+
+async def _notice_exit(process: AgentProcess, incoming: _Incoming, end: ServerEnd) -> None:
+    """Let nobody wait for a server that has ended, whoever still holds its pipes."""
+    await process.wait()
+    with anyio.move_on_after(FLUSH_SECONDS):
+        await end.is_there.wait()
+    incoming.close()
+    end.is_there.set()
 
 
 async def _lines(stream: asyncio.StreamReader, max_bytes: int) -> AsyncIterator[bytes]:

@@ -234,6 +234,7 @@ class TaskRun:
             self._say(What.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace)
             await self._watch(process)
             await process.end(settings.grace_s, self._hurry)
+            self._why = self._why or process.fault
             return await process.wait()
 
     async def _watch(self, process: AgentProcess) -> None:

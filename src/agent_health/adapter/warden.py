@@ -9,8 +9,10 @@ An agent may kill it. Above it is a keeper, which does nothing but kill what is 
 and when it is the keeper who was, the warden kills all. Each has a group of its own.
 
     adapter -> warden   one line of JSON (`Job`), then T: ask all to end, K: kill all
-    warden -> adapter   `started PID` or `failed ERRNO`, `exited CODE`, `gone`; then its end
-    keeper -> adapter   `gone`, once nothing is left of the warden either
+    warden -> adapter   `started PID` or `failed ERRNO`, `exited CODE`; then its end
+    keeper -> adapter   nothing: its pipe ends with it, and exit code 0 says that nothing is left
+
+What they hold, an agent of the same user cannot open: they hide their memory, and their descriptors with it.
 """
 
 import ctypes
@@ -29,6 +31,10 @@ ASK: Final = b"T"
 KILL: Final = b"K"
 STATUS_FD_AT: Final = 1
 """In the arguments: the descriptor to which the warden writes."""
+LIFE_FD_AT: Final = 2
+"""And the one that the keeper alone holds, and to which nobody writes."""
+MARK_AT: Final = 3
+"""And of which run they are, for whoever looks for them: an environment that is hidden tells nobody."""
 KILL_AGAIN_MS: Final = 20
 """Who is killed may have forked just before."""
 EXIT_NOT_STARTED: Final = 127
@@ -106,7 +112,6 @@ class Warden:
                 os.read(woken, 4096)
             if _CONTROL_FD in ready and not self._obey():
                 poll.unregister(_CONTROL_FD)
-        _say(self._status_fd, "gone")
 
     def _start(self) -> bool:
         failed_read, failed_write = os.pipe2(os.O_CLOEXEC)
@@ -160,7 +165,7 @@ class Warden:
                     os.kill(pid, number)
 
 
-def keep(warden: int, adapter: int, status_fd: int) -> None:
+def keep(warden: int, adapter: int) -> None:
     """Return once nothing of a warden is left; kill what it leaves, and all once the adapter is gone."""
     woken = _be_woken()
     poll = select.poll()
@@ -177,7 +182,6 @@ def keep(warden: int, adapter: int, status_fd: int) -> None:
                         os.kill(pid, signal.SIGKILL)
             if poll.poll(KILL_AGAIN_MS if is_killing else None):
                 os.read(woken, 4096)
-    _say(status_fd, "gone")
 
 
 def _be_woken() -> int:
@@ -262,7 +266,8 @@ def _read_job() -> dict[str, Any] | None:
 
 def main() -> None:
     """Be the keeper of one run's warden."""
-    status_fd = int(sys.argv[STATUS_FD_AT])
+    hide_memory()
+    status_fd, life_fd = int(sys.argv[STATUS_FD_AT]), int(sys.argv[LIFE_FD_AT])
     os.set_inheritable(status_fd, False)  # noqa: FBT003 - has no name
     os.setsid()
     job = _read_job()
@@ -273,12 +278,14 @@ def main() -> None:
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     warden = os.fork()
     if warden == 0:
+        os.close(life_fd)
         os.setsid()
         Warden(job, status_fd, keeper).run()
         return
+    os.close(status_fd)
     _drop_output()
     _drop_input(job)
-    keep(warden, job["adapter"], status_fd)
+    keep(warden, job["adapter"])
 
 
 if __name__ == "__main__":
