@@ -16,6 +16,7 @@ from agent_health.target import (
     SHARDS,
     TARGET_ID_PREFIX,
     host_of,
+    is_target_id,
     phase_of,
     read_target,
     shard_of,
@@ -163,6 +164,17 @@ def test_an_id_is_short_printable_and_for_ever_the_same() -> None:
     assert target_id("https://agent.example/") == known
     assert len(known) == len(TARGET_ID_PREFIX) + HASH_DIGITS
     assert target_id("https://agent.example/a") != known
+
+
+@given(URLS)
+def test_every_id_of_a_target_looks_like_one_in_any_case(url: str) -> None:
+    assert is_target_id(target_id(url))
+    assert is_target_id(target_id(url).upper())
+
+
+@pytest.mark.parametrize("name", ["tgt_", "tgt_1", "tgt_" + "g" * 32, "tgt_" + "0" * 33, "atgt_" + "0" * 32])
+def test_other_names_are_no_targets(name: str) -> None:
+    assert not is_target_id(name)
 
 
 def test_phase_turn_and_shard_are_for_ever_the_same() -> None:

@@ -14,6 +14,7 @@ from hashlib import sha256
 from types import MappingProxyType
 
 from agent_health.errors import InvalidSetting, NotAllowed
+from agent_health.target import is_target_id
 
 KEY_PREFIX = "ahk_"
 """Lets scanners for leaked secrets find our keys."""
@@ -250,9 +251,13 @@ def is_valid(stored: StoredKey, digest: bytes, now_s: float) -> bool:
 
 
 def is_current(stored: StoredKey, now_s: float) -> bool:
-    """Whether a stored key is good now: neither revoked nor past its time; at `expires_at_s` it is over."""
+    """Whether a stored key is good now: neither revoked nor past its time; at `expires_at_s` it is over.
+
+    What probers find is nobody's own: a key that was made for it before such ids were reserved is refused.
+    """
     is_unexpired = stored.expires_at_s is None or now_s < stored.expires_at_s
-    return is_unexpired and stored.revoked_at_s is None
+    is_somebodys = stored.agent_id is None or not is_target_id(stored.agent_id)
+    return is_unexpired and stored.revoked_at_s is None and is_somebodys
 
 
 def with_earlier_end(stored: StoredKey, other: StoredKey) -> StoredKey:

@@ -25,6 +25,7 @@ from agent_health.document import HealthStatus, Time
 from agent_health.free_json import take_small
 from agent_health.lifecycle import Reason, Status
 from agent_health.observation import ResultClass
+from agent_health.target import TARGET_ID_PATTERN, is_target_id
 from agent_health.verdict import Monitoring
 
 AGENT_ID_CHARACTERS = r"[A-Za-z0-9._~:-]{1,128}"
@@ -52,6 +53,14 @@ def _take_no_name_of_ours(value: str) -> str:
     if is_reserved(value):
         raise PydanticCustomError(
             "reserved", "expected another id: key:... and {ours} are names of the registry's own", _OURS
+        )
+    return value
+
+
+def _take_no_target(value: str) -> str:
+    if is_target_id(value):
+        raise PydanticCustomError(
+            "reserved", "expected another id: tgt_ and 32 hexadecimal digits are what probers find"
         )
     return value
 
@@ -86,6 +95,16 @@ AgentId = Annotated[
     AfterValidator(_take_no_name_of_ours),
     AfterValidator(take_path_segment),
 ]
+OwnAgentId = Annotated[
+    AgentId,
+    Field(
+        json_schema_extra={
+            "not": {"anyOf": [{"enum": [".", "..", *OwnActor]}, {"pattern": TARGET_ID_PATTERN}]}
+        }
+    ),
+    AfterValidator(_take_no_target),
+]
+"""By which somebody may register, or hold a key as that agent: none that is a target's."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=NAME_PATTERN)]
 RoleId = Annotated[
     str,
@@ -174,6 +193,7 @@ class FoundAgent(Declared):
 class Registration(Declared):
     """The body of `POST /api/v1/agents` (RFC-0016 3.1)."""
 
+    agent_id: OwnAgentId | None = None
     supersede: StrictBool = False
     """End the life of an agent of this id that is still alive, and begin a new one."""
 

@@ -17,6 +17,8 @@ SHARDS: Final = 1024
 """How many parts the work is cut into (protocol 8)."""
 TARGET_ID_PREFIX: Final = "tgt_"
 HASH_DIGITS: Final = 32
+TARGET_ID_PATTERN: Final = rf"^{TARGET_ID_PREFIX}[0-9a-f]{{{HASH_DIGITS}}}$"
+_TARGET_ID: Final = re.compile(TARGET_ID_PATTERN, re.IGNORECASE | re.ASCII)
 _PHASE_BYTES: Final = 6
 """A fraction of so many bytes is below 1 as a float too."""
 _TURN_BYTES: Final = 4
@@ -90,6 +92,14 @@ def _host_and_port(authority: str) -> tuple[str, str]:
 def target_id(url: str) -> str:
     """Return the id of a target, and of its record: `tgt_` and 32 digits of its URL's SHA-256."""
     return f"{TARGET_ID_PREFIX}{sha256(url.encode()).hexdigest()[:HASH_DIGITS]}"
+
+
+def is_target_id(name: str) -> bool:
+    """Whether a name has the form of a target's id, in any case, since people read it.
+
+    Whoever knows a URL knows its target's id: no agent may be registered by it, and no key be its own.
+    """
+    return _TARGET_ID.fullmatch(name) is not None
 
 
 def host_of(url: str) -> str:

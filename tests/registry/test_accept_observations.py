@@ -4,11 +4,13 @@ from typing import Any
 import pytest
 from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
+from tests.support.directory_api import put
 from tests.support.fleet import count_by_status
 from tests.support.registry_api import RegistryApi
 
 from agent_health.access import Role
-from agent_health.agent_record import moment
+from agent_health.agent_record import Declared, moment
+from agent_health.registry.register_agent import add_agent
 from agent_health.storage.database import Database
 from agent_health.target import shard_of, target_id
 
@@ -119,7 +121,7 @@ async def test_a_found_agents_card_is_where_it_was_seen_last(api: RegistryApi, c
     assert renamed.status == 200
 
 
-async def test_a_found_agent_without_a_card_can_be_named_and_one_that_registers_declares_its_own(
+async def test_a_found_agent_without_a_card_can_be_named_and_is_nobodys_to_register(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     found = f"/api/v1/agents/{target_id(CARD)}"
@@ -127,13 +129,61 @@ async def test_a_found_agent_without_a_card_can_be_named_and_one_that_registers_
     anyhow = {"If-Match": "*"}
     assert (await api.ask("PATCH", found, {"name": "x"}, headers=anyhow)).status == 200
     assert (await api.ask("PATCH", found, {"card_url": None}, headers=anyhow)).status == 422
-    own = "https://agent.example/own.json"
-    await api.register(target_id(CARD), monitoring="probe", card_url=own, supersede=True)
+    own = {"monitoring": "probe", "card_url": "https://agent.example/own.json", "supersede": True}
+    refused = await api.ask("POST", "/api/v1/agents", {"agent_id": target_id(CARD), **own})
+    assert refused.status == 422
+    assert (await api.record(target_id(CARD)))["target_url"] == CARD
+
+
+async def _squat(api: RegistryApi, **members: object) -> str:
+    """Register by a target's id as could be done until such ids were reserved, and return the key."""
+    agent_id = target_id(CARD)
+    body = Declared.model_validate({"name": "squatter", "metadata": {"public_status": True}, **members})
+    await api.database.write(lambda transaction: add_agent(transaction, agent_id, body, "key:enroll"))
+    return await api.add_agent_key(agent_id)
+
+
+async def test_who_took_a_targets_id_before_makes_room_at_its_first_sign_of_life(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await _squat(api)
+    await put(api, "directory", "first", [CARD])
     clock.advance(1)
-    by_id = seen(clock, agent_id=target_id(CARD))
-    assert await outcomes(api, by_id, memories=[{"card_url": CARD}]) == ["accepted"]
+    assert await outcomes(api, failure(clock, target_url=CARD)) == ["accepted"]
+    assert (await api.record(target_id(CARD)))["name"] == "squatter"
+    clock.advance(1)
+    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
     record = await api.record(target_id(CARD))
-    assert (record["card_url"], record.get("target_url")) == (own, None)
+    assert (record["monitoring"], record["target_url"], record["metadata"]) == ("probe", CARD, {})
+    assert record.get("name") is None
+    steps = [
+        ("registering", "active", "registered"),
+        ("active", "deregistered", "superseded"),
+        ("deregistered", "active", "re_registered"),
+    ]
+    assert await api.lifecycle(target_id(CARD)) == steps
+    listed = (await api.ask("GET", f"/api/v1/targets/{target_id(CARD)}")).json()
+    assert (listed["url"], listed.get("gone_at"), listed["agent_status"]) == (CARD, None, "active")
+    clock.advance(1)
+    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
+    assert await api.lifecycle(target_id(CARD)) == steps
+
+
+async def test_what_names_no_url_moves_nobody_from_a_targets_id(api: RegistryApi, clock: WoundClock) -> None:
+    await _squat(api)
+    assert await outcomes(api, seen(clock, agent_id=target_id(CARD))) == ["accepted"]
+    assert (await api.record(target_id(CARD)))["name"] == "squatter"
+
+
+async def test_the_key_of_who_took_a_targets_id_is_refused(api: RegistryApi) -> None:
+    key = await _squat(api)
+    path = f"/api/v1/agents/{target_id(CARD)}"
+    assert (await api.beat(target_id(CARD), key)).status == 401
+    for method, body in (("GET", None), ("DELETE", None), ("POST", {"status": "draining"})):
+        where = "/api/v1/agents" if method == "POST" else path
+        assert (await api.ask(method, where, body, key=key)).status == 401
+    shown = (await api.ask("GET", "/api/v1/keys?role=agent")).json()["keys"]
+    assert [each["is_valid"] for each in shown] == [False]
 
 
 async def test_two_probers_that_find_a_target_at_once_find_one_agent(

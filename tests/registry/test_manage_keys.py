@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from pydantic import ValidationError
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
@@ -19,6 +20,7 @@ from agent_health.registry.manage_keys import (
 )
 from agent_health.storage import event_log, keys
 from agent_health.storage.database import Database, Transaction
+from agent_health.target import target_id
 
 KEYS = "/api/v1/keys"
 
@@ -210,3 +212,12 @@ async def test_a_cursor_of_no_page_of_keys_is_refused(api: RegistryApi, cursor: 
 async def test_no_key_belongs_to_a_part_of_the_registry(api: RegistryApi) -> None:
     body = {"role": "coordinator", "name": "x", "agent_id": "monitor"}
     assert (await api.ask("POST", KEYS, body)).status == 422
+
+
+async def test_no_key_belongs_to_a_target(api: RegistryApi) -> None:
+    found = target_id("https://agent.example/")
+    for role in (Role.AGENT, Role.COORDINATOR):
+        body = {"role": role, "name": "x", "agent_id": found}
+        assert (await api.ask("POST", KEYS, body)).status == 422
+        with pytest.raises(ValidationError, match="what probers find"):
+            NewKey(role=role, name="x", agent_id=found)

@@ -8,6 +8,7 @@ from agent_health.errors import InvalidSetting
 from agent_health.registry.openintent_dialect import OPERATIONS, PREFIX
 from agent_health.registry.settings import RegistrySettings
 from agent_health.storage.database import Database
+from agent_health.target import target_id
 
 AGENTS = f"{PREFIX}/agents"
 
@@ -52,6 +53,11 @@ async def test_a_registration_leaves_out_null_and_what_we_do_not_know(api: Regis
     assert record["registered_at"] == record["last_heartbeat_at"] == "2025-11-20T12:00:00.000"
     assert answer.header("etag") == "1"
     assert await api.lifecycle("one") == [("registering", "active", "registered")]
+
+
+async def test_nobody_registers_by_the_id_of_a_target(api: RegistryApi) -> None:
+    body = {"agent_id": target_id("https://agent.example/")}
+    assert (await api.ask("POST", f"{AGENTS}/register", body, key=Role.ENROLL)).status == 400
 
 
 async def test_who_never_beats_has_null_where_the_sdk_looks_for_its_heartbeat(api: RegistryApi) -> None:

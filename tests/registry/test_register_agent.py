@@ -3,6 +3,9 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 from agent_health.access import Role
 from agent_health.actor import OwnActor
+from agent_health.target import target_id
+
+TARGET = target_id("https://agent.example/")
 
 FULL = {
     "agent_id": "agent_billing_01",
@@ -157,18 +160,20 @@ async def test_no_key_and_a_wrong_key_are_told_alike(api: RegistryApi) -> None:
     assert absent.header("www-authenticate") == "Bearer"
 
 
+@pytest.mark.parametrize("role", [Role.ENROLL, Role.COORDINATOR, Role.ADMIN])
 @pytest.mark.parametrize(
     ("agent_id", "why"),
     [
         *[(name, "names of the registry's own") for name in (*OwnActor, "Monitor", "key:x", "Key:x")],
+        *[(name, "what probers find") for name in (TARGET, TARGET.upper())],
         (".", "cannot stand in a path"),
         ("..", "cannot stand in a path"),
     ],
 )
 async def test_nobody_takes_a_name_of_ours_or_one_that_no_path_leads_to(
-    api: RegistryApi, agent_id: str, why: str
+    api: RegistryApi, agent_id: str, why: str, role: Role
 ) -> None:
-    answer = await api.ask("POST", AGENTS, {"agent_id": agent_id})
+    answer = await api.ask("POST", AGENTS, {"agent_id": agent_id, "supersede": True}, key=role)
     assert answer.status == 422
     (fault,) = answer.json()["error"]["details"]["faults"]
     assert fault["pointer"] == "/agent_id"

@@ -49,7 +49,7 @@ from agent_health.storage import agents, event_log, leases, probed, targets
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
 from agent_health.storage.probed import Subject
-from agent_health.target import TARGET_ID_PREFIX, target_id
+from agent_health.target import TARGET_ID_PREFIX, is_target_id, target_id
 
 _URL: TypeAdapter[str] = TypeAdapter(Url)
 
@@ -224,11 +224,16 @@ def _find_agents(
     known: _Known,
     cards: Mapping[str, str | None],
 ) -> None:
-    """Give each target a record that shows its first sign of life, be it the first of its next life."""
+    """Give each target a record that shows its first sign of life, be it the first of its next life.
+
+    Who had registered by a target's id, before such ids were reserved, makes room for it.
+    """
     alive: dict[str, Observation] = {}
     for subject_id, observation in taken:
         agent = known.agents.get(subject_id)
         is_there = agent is not None and agent.status != Status.DEREGISTERED
+        if agent is not None and _is_in_the_way(agent):
+            is_there = known.subjects[subject_id].target is None and observation.target_url is None
         if not is_there and observation.is_sign_of_life:
             alive.setdefault(subject_id, observation)
     if not alive:
@@ -248,10 +253,15 @@ def _find_agents(
         if (agent := known.agents.get(subject_id)) is None:
             new[subject_id] = body
         else:
-            known.agents[subject_id] = begin_new_life(transaction, agent, body, MONITOR)
+            known.agents[subject_id] = begin_new_life(transaction, agent, body, MONITOR, supersede=True)
     if new:
         added = add_agents(transaction, new, MONITOR, "its first sign of life")
         known.agents.update((agent.agent_id, agent) for agent in added)
+
+
+def _is_in_the_way(agent: StoredAgent) -> bool:
+    """Whether a record by a target's id began with what somebody said, and not with what a prober found."""
+    return agent.target_url is None and is_target_id(agent.agent_id)
 
 
 def _url_of(transaction: Transaction, subject_id: str) -> str | None:

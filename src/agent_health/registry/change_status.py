@@ -56,8 +56,14 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
     }
     lost = leases.end_all_of(transaction, ended) if ended else {}
     tasks = lose_tasks(transaction, [claim for several in lost.values() for claim in several], actor)
-    # Whoever is off the list is not probed any more; the dead are, since they may be found again.
-    off_the_list = [agent_id for agent_id, reason in ended.items() if reason is EndReason.AGENT_DEREGISTERED]
+    # Whoever is off the list is not probed any more; the dead are, since they may be found again. Whether who
+    # is superseded is probed, its next life says, which begins at once.
+    superseded = {change.agent.agent_id for change in changes if Signal.SUPERSEDED in change.signals}
+    off_the_list = [
+        agent_id
+        for agent_id, reason in ended.items()
+        if reason is EndReason.AGENT_DEREGISTERED and agent_id not in superseded
+    ]
     targets.leave_named(transaction, off_the_list, GoneReason.DEREGISTERED)
     settled = _settled_commands(transaction, changes, after)
     drafts: list[EventDraft] = []

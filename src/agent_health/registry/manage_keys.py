@@ -22,7 +22,7 @@ from agent_health.access import (
     key_of,
     rotated_lifetime_s,
 )
-from agent_health.agent_record import AgentId, Body, Name, moment
+from agent_health.agent_record import Body, Name, OwnAgentId, moment
 from agent_health.document import Time
 from agent_health.errors import KeyEnded, KeyNotFound, LastAdminKey
 from agent_health.event import EventDraft, EventType, KeyChanged
@@ -52,7 +52,7 @@ class NewKey(Body):
     role: Role
     name: Name
     """For people: who has it, and what for."""
-    agent_id: AgentId | None = None
+    agent_id: OwnAgentId | None = None
     """Whose own it is; required for `agent`, possible for `coordinator`."""
     expires_in_seconds: Lifetime | None = None
     """None: it is good until it is revoked."""
