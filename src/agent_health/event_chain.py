@@ -182,6 +182,14 @@ def link(after: Checkpoint, event: Event) -> Checkpoint:
     return event.checkpoint
 
 
+def link_stored(after: Checkpoint, event: Event, agent_id: str | None) -> Checkpoint:
+    """As `link`; BrokenChain too if it is stored as another agent's than it names, which no hash covers."""
+    checkpoint = link(after, event)
+    if agent_id != whose(event):
+        raise BrokenChain(event.sequence, "it is stored under another agent_id than it names")
+    return checkpoint
+
+
 def verify(events: Iterable[Event], after: Checkpoint = GENESIS) -> Checkpoint:
     """Return where the chain stands after these events, read one at a time; BrokenChain at the first fault.
 

@@ -69,6 +69,13 @@ async def test_an_empty_log_is_good(api: RegistryApi) -> None:
         (update(events).where(events.c.sequence == 3).values(payload="{"), "event 3"),
         (update(events).where(events.c.sequence == 3).values(type="nonsense"), "event 3"),
         (update(events).where(events.c.sequence == 3).values(hash="0" * 64), "event 3"),
+        (update(events).where(events.c.sequence == 3).values(agent_id="agent-9"), "event 3"),
+        (update(events).where(events.c.sequence == 3).values(agent_id=None), "event 3"),
+        (update(events).where(events.c.sequence == 3).values(intent_id="x"), "event 3"),
+        (
+            update(events).where(events.c.sequence == 3).values(created_at="2025-11-20T12:00:00.001Z"),
+            "event 3",
+        ),
         (delete(events).where(events.c.sequence == 3), "event 3"),
         (delete(events).where(events.c.sequence > 3), "event 4"),
     ],

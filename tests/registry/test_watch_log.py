@@ -23,12 +23,13 @@ async def test_a_log_that_was_left_alone_is_sound(api: RegistryApi, monkeypatch:
     assert api.registry.counts.sums().log == in_ms
 
 
+@pytest.mark.parametrize("column", ["actor", "agent_id"])
 async def test_a_changed_event_is_found_and_said(
-    api: RegistryApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    api: RegistryApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, column: str
 ) -> None:
     monkeypatch.setattr(event_log, "PAGE", 3)
     await live_a_little(api)
-    await execute(api, update(events).where(events.c.sequence == 5).values(actor="somebody else"))
+    await execute(api, update(events).where(events.c.sequence == 5).values({column: "somebody else"}))
     state = await api.registry.log_watch.check_once()
     assert (state.is_sound, state.sequence) == (False, 3)
     assert "event 5" in caplog.text

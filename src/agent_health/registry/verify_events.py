@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from agent_health.errors import BrokenChain, Unreplayable
-from agent_health.event_chain import Checkpoint, link
+from agent_health.event_chain import Checkpoint, link_stored
 from agent_health.registry.archive_events import replay_from
 from agent_health.storage import archive_erasures, event_log, logged_states
 from agent_health.storage.database import Transaction
@@ -48,8 +48,9 @@ def verify_log(transaction: Transaction) -> LogReport:
     head = event_log.head(transaction)
     checkpoint, replay, fault = head.archived, replay_from(head), None
     try:
-        for event in event_log.between(transaction, checkpoint.sequence + 1, head.last.sequence):
-            checkpoint = link(checkpoint, event)
+        first = checkpoint.sequence + 1
+        for event, agent_id in event_log.between_with_agents(transaction, first, head.last.sequence):
+            checkpoint = link_stored(checkpoint, event, agent_id)
             replay.apply(event)
     except (BrokenChain, Unreplayable) as error:
         fault = str(error)

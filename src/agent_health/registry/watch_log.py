@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from agent_health.errors import BrokenChain, StoreUnavailable
-from agent_health.event_chain import Checkpoint, link
+from agent_health.event_chain import Checkpoint, link_stored
 from agent_health.registry.work_counts import LogState, WorkCounts
 from agent_health.storage import event_log
 from agent_health.storage.database import Database, Transaction
@@ -78,9 +78,9 @@ def _page(after: Checkpoint | None) -> Callable[[Transaction], tuple[Checkpoint,
         if checkpoint is None or checkpoint.sequence < event_log.archived_sequence(transaction):
             # Or what was to come next was archived meanwhile, which checks it too.
             checkpoint = event_log.head(transaction).archived
-        page = event_log.after(transaction, checkpoint.sequence, limit=event_log.PAGE)
-        for event in page:
-            checkpoint = link(checkpoint, event)
+        page = event_log.with_agents(transaction, checkpoint.sequence, limit=event_log.PAGE)
+        for event, agent_id in page:
+            checkpoint = link_stored(checkpoint, event, agent_id)
         is_over = len(page) < event_log.PAGE
         if is_over and checkpoint != event_log.head(transaction).last:
             raise BrokenChain(checkpoint.sequence + 1, "the log ends before its head says")

@@ -198,20 +198,27 @@ def latest(
 
 
 def with_agents(transaction: Transaction, sequence: int, *, limit: int) -> list[tuple[Event, str | None]]:
-    """Return the next events behind `sequence`, each with the id of the agent whose it is."""
+    """Return the next events behind `sequence`, each with the id of the agent under which it is found."""
     wanted = _EVENT.add_columns(events.c.agent_id).where(events.c.sequence > sequence).limit(limit)
     return [(_event(row), row.agent_id) for row in transaction.connection.execute(wanted)]
 
 
 def between(transaction: Transaction, first: int, last: int) -> Iterator[Event]:
     """Read the events from `first` to `last`, both counted, a page at a time."""
+    for event, _ in between_with_agents(transaction, first, last):
+        yield event
+
+
+def between_with_agents(
+    transaction: Transaction, first: int, last: int
+) -> Iterator[tuple[Event, str | None]]:
+    """As `between`, each with the id of the agent under which it is found: no hash covers that."""
     while first <= last:
-        wanted = _EVENT.where(events.c.sequence >= first, events.c.sequence <= last).limit(PAGE)
-        page = [_event(row) for row in transaction.connection.execute(wanted)]
+        page = with_agents(transaction, first - 1, limit=min(PAGE, last - first + 1))
         if not page:
             return
         yield from page
-        first = page[-1].sequence + 1
+        first = page[-1][0].sequence + 1
 
 
 def last_before(transaction: Transaction, created_at: str) -> int:
