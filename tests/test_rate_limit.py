@@ -1,6 +1,7 @@
 """Has a caller asked too often?"""
 
 import math
+from ipaddress import IPv4Address, IPv6Address
 from itertools import accumulate
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_health.errors import InvalidSetting
-from agent_health.rate_limit import RateLimit, RateLimiter, ask
+from agent_health.rate_limit import RateLimit, RateLimiter, ask, caller_at
 
 LIMITS = st.builds(RateLimit, st.floats(0.01, 10_000), st.integers(1, 50))
 TIMES = st.floats(0, 1_000_000)
@@ -141,3 +142,24 @@ def test_a_limiter_never_remembers_more_callers_than_it_may(callers: list[int], 
     for now_s, caller in enumerate(callers):
         limiter.wait_s(str(caller), float(now_s))
         assert len(limiter) <= most
+
+
+@given(st.ip_addresses(v=4))
+def test_an_ipv4_address_is_one_caller_however_it_is_written(address: IPv4Address) -> None:
+    assert caller_at(str(address)) == caller_at(f"::ffff:{address}") == str(address)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+@example(0x20010DB8_00000000, 1, 2)
+def test_all_addresses_of_an_ipv6_network_are_one_caller(network: int, one: int, other: int) -> None:
+    if network == 0:
+        # Where IPv4 addresses are written as IPv6 ones.
+        return
+    first, second = (str(IPv6Address(network << 64 | host)) for host in (one, other))
+    assert caller_at(first) == caller_at(second) == caller_at(f"{first}%eth0")
+    assert caller_at(first) != caller_at(str(IPv6Address((network ^ 1) << 64 | one)))
+
+
+@pytest.mark.parametrize("text", ["", "unknown", "testclient", "1.2.3", "::1::"])
+def test_what_is_no_address_counts_as_itself(text: str) -> None:
+    assert caller_at(text) == text

@@ -7,10 +7,13 @@ next if it asked evenly. Being early by less than a burst is allowed, and nothin
 import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from agent_health.errors import InvalidSetting
 
 MAX_CALLERS = 10_000
+HOST_BITS = 64
+"""Of an IPv6 address, which its owner sets at will (RFC 4291 2.5.1)."""
 TOLERANCE_RATIO = 0.01
 """Of the spacing between two requests: rounding must not refuse the last one of a burst."""
 
@@ -55,6 +58,23 @@ def ask(limit: RateLimit, theoretical_arrival_s: float, now_s: float) -> tuple[f
     if ahead_s > most_s:
         theoretical_arrival_s, ahead_s = now_s + most_s, most_s
     return theoretical_arrival_s, ahead_s - limit.spacing_s * (limit.burst - 1)
+
+
+def caller_at(address: str) -> str:
+    """Return as whom an address is counted: an IPv4 address as itself, an IPv6 one as its network of 64 bits.
+
+    A household has one such network at least, and may take another address in it for every request. An IPv4
+    address that is written as an IPv6 one is itself; what is no address stands for itself.
+    """
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{IPv6Address(int(parsed) >> HOST_BITS << HOST_BITS)}/{128 - HOST_BITS}"
 
 
 class RateLimiter:

@@ -2,7 +2,9 @@
 
 import re
 import socket
+from html import unescape
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from tests.dashboard.conftest import Filled, Sample
@@ -13,16 +15,96 @@ from tests.support.registry_server import registry_server
 from agent_health.access import Role, digest_of, key_of
 from agent_health.dashboard.dashboard import Dashboard
 from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, form_token
+from agent_health.registry.answer_time import PromptDatabase
 from agent_health.storage import sessions
 from agent_health.storage.database import Transaction
 
-PAGES = ("/", "/agents")
+PAGES = ("/", "/agents", "/events", "/tasks", "/targets", "/census", "/login")
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_who_is_not_logged_in_is_led_to_the_form(sample: Sample, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("/", "/login"),
+        ("/agents", "/login?next=%2Fagents"),
+        ("/agents/translator?done=said", "/login?next=%2Fagents%2Ftranslator%3Fdone%3Dsaid"),
+        ("/agents/a%C3%A9", "/login?next=%2Fagents%2Fa%25C3%25A9"),
+        ("/agents?name=%22%3E", "/login?next=%2Fagents%3Fname%3D%2522%253E"),
+    ],
+)
+def test_who_is_not_logged_in_is_led_to_the_form(sample: Sample, path: str, where: str) -> None:
     answer = sample.visitor().get(path)
-    assert (answer.status, answer.headers["location"]) == (303, "/login")
+    assert (answer.status, answer.headers["location"]) == (303, where)
+
+
+def test_after_the_login_one_is_at_the_page_that_was_asked_for(sample: Sample) -> None:
+    visitor = sample.visitor()
+    form = visitor.get(visitor.get("/agents?status=dead&health=unknown").headers["location"])
+    (where,) = re.findall(r'name="next" value="([^"]+)"', form.html)
+    assert unescape(where) == "/agents?status=dead&health=unknown"
+    said = {"next": unescape(where), "token": form.form_token()}
+    wrong = visitor.post("/login", {"key": key_of(bytes(range(32))), **said})
+    assert re.findall(r'name="next" value="([^"]+)"', wrong.html) == [where]
+    answer = visitor.post("/login", {"key": KEYS[Role.READER], **said})
+    assert (answer.status, answer.headers["location"]) == (303, "/agents?status=dead&health=unknown")
+
+
+@pytest.mark.parametrize("where", ["//evil.example", "/\\evil.example", "https://evil.example", "/a\r\nb: c"])
+def test_nobody_is_led_elsewhere_by_a_login(sample: Sample, where: str) -> None:
+    asked = f"/login?{urlencode({'next': where})}"
+    assert "evil" not in sample.visitor().get(asked).html
+    assert sample.visitor(Role.READER).get(asked).headers["location"] == "/"
+    visitor = sample.visitor()
+    form = {"key": KEYS[Role.READER], "token": visitor.get("/login").form_token(), "next": where}
+    assert visitor.post("/login", form).headers["location"] == "/"
+
+
+def test_who_is_logged_in_is_led_on_from_the_login(sample: Sample) -> None:
+    visitor = sample.visitor(Role.READER)
+    answer = visitor.get("/login?next=/tasks")
+    assert (answer.status, answer.headers["location"]) == (303, "/tasks")
+    assert visitor.get("/login").headers["location"] == "/"
+    visitor.cookies[SESSION_COOKIE] += "x"
+    assert visitor.get("/login").status == 200
+
+
+def test_no_page_that_is_merely_loaded_changes_anything(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes: list[object] = []
+    visitor = sample.visitor(Role.ADMIN)
+    monkeypatch.setattr(PromptDatabase, "write", lambda _self, deed: changes.append(deed))
+    task = next(iter(sample.tasks.values()))
+    for path in (
+        *PAGES,
+        "/agents/translator",
+        f"/tasks/{task}",
+        "/status/translator",
+        "/badge/translator.svg",
+    ):
+        assert visitor.get(path).status in {200, 303}, path
+    assert changes == []
+
+
+def test_who_is_refused_at_the_login_is_logged_without_the_key(
+    tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "agent_health.registry")
+    key = key_of(bytes(range(32)))
+    with registry_server(tmp_path_factory.mktemp("logged"), face=Dashboard) as server:
+        visitor = Visitor(server.url)
+        visitor.log_in(key)
+        visitor.post("/login", {"key": key, "token": "0" * 64})
+    told = [
+        tuple(vars(record)[name] for name in ("path", "status", "reason", "client"))
+        for record in caplog.records
+        if record.msg == "call.refused"
+    ]
+    assert told == [
+        ("/login", 401, "unknown_key", "127.0.0.1"),
+        ("/login", 403, "forged_form", "127.0.0.1"),
+    ]
+    assert key not in caplog.text
 
 
 def test_a_key_opens_a_session_that_ends_with_logout(sample: Sample) -> None:
@@ -40,12 +122,12 @@ def test_a_key_opens_a_session_that_ends_with_logout(sample: Sample) -> None:
     assert visitor.get("/").status == 303
 
 
-def test_the_cookie_is_for_this_site_and_for_no_script(sample: Sample) -> None:
+def test_the_cookie_comes_with_links_alone_and_is_for_no_script(sample: Sample) -> None:
     (session,) = [
         said for said in sample.visitor().log_in(KEYS[Role.ADMIN]).cookies if SESSION_COOKIE in said
     ]
     assert re.search("HttpOnly", session)
-    assert re.search("SameSite=strict", session, re.IGNORECASE)
+    assert re.search("SameSite=lax", session, re.IGNORECASE)
     assert "Max-Age=43200" in session
 
 
@@ -133,6 +215,15 @@ def test_a_form_from_elsewhere_does_nothing(sample: Sample, forged: dict[str, st
     assert answer.status == 403
     assert "not from a page of this session" in answer.text
     assert visitor.get("/").status == 200
+
+
+def test_a_browser_that_does_not_say_from_where_a_form_comes_is_believed_by_the_token(sample: Sample) -> None:
+    visitor = sample.visitor()
+    visitor.log_in(KEYS[Role.READER])
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    for token, status in (("0" * 64, 403), (visitor.get("/").form_token(), 303)):
+        body = urlencode({"token": token}).encode()
+        assert visitor._ask("POST", "/logout", body, headers).status == status
 
 
 def test_a_login_form_without_its_cookie_does_nothing(sample: Sample) -> None:

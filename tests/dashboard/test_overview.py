@@ -112,3 +112,11 @@ def test_a_server_behind_a_proxy_takes_forms_of_its_public_address(filled: Fille
         form = {"key": KEYS[Role.READER], "token": visitor.get("/login").form_token()}
         assert visitor.post("/login", form, origin="https://other.example").status == 403
         assert visitor.post("/login", form, origin=public).status == 303
+
+
+def test_who_asks_for_json_where_a_page_stands_may_keep_it_for_those_alone_who_ask_alike(
+    sample: Sample,
+) -> None:
+    told = sample.visitor().get("/", accept="application/json")
+    assert (told.headers["content-type"], told.headers["vary"]) == ("application/json", "Accept")
+    assert "Accept" in sample.visitor(Role.READER).get("/").headers["vary"]

@@ -4,6 +4,7 @@
     desk.py              how a request becomes a page, or a deed of the API
     visitors.py          who is looking, and whether a form is ours
     log_in.py            how somebody logs in and out
+    return_path.py       where who has logged in goes on
     pages.py             how a page looks as a response; templates/ holds them
     assets.py            how style, script and pictures are served; static/ holds them
     words.py             in which words pages tell what the registry knows

@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse, Response
 
 from agent_health.dashboard import visitors
 from agent_health.dashboard.pages import HEADERS, page
+from agent_health.dashboard.return_path import login_path
 from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, Visitor, token_in
 from agent_health.errors import (
     AgentHealthError,
@@ -32,11 +33,11 @@ from agent_health.errors import (
 )
 from agent_health.finding import Finding
 from agent_health.public_address import PublicAddress, is_ours
-from agent_health.rate_limit import RateLimit, RateLimiter
+from agent_health.rate_limit import RateLimit, RateLimiter, caller_at
 from agent_health.registry.app import OPERATIONS, Registry
 from agent_health.registry.body_time import MAX_BODY_SECONDS
 from agent_health.registry.call import check_permission, checked, query_of
-from agent_health.registry.error_responses import OURS, STATUS_AND_CODE, headers_of
+from agent_health.registry.error_responses import OURS, REFUSAL_MEMBER, STATUS_AND_CODE, headers_of
 from agent_health.registry.operations import NO_HEADERS, Call, Operation
 from agent_health.storage.database import Transaction
 
@@ -45,12 +46,19 @@ MAX_FIELDS: Final = 32
 MINUTE_SECONDS: Final = 60
 MAX_MINUTES_DIGITS: Final = 6
 PAGES_PER_VISITOR: Final = RateLimit(20, 200)
-"""Per address."""
+"""Per address, as `caller_at` counts them."""
 LOGINS_PER_VISITOR: Final = RateLimit(0.2, 30)
 """Per address; keys cannot be guessed, but looking for them costs."""
 MAX_VISITORS_COUNTED: Final = 10_000
 HTTPS_ONLY_SECONDS: Final = 365 * 86_400
 """How long browsers ask by https alone, once they were told where the public URL is one."""
+
+STATUS_AND_CODE_OF_PAGES: Final[Mapping[type[AgentHealthError], tuple[int, str]]] = {
+    **STATUS_AND_CODE,
+    ForgedForm: (403, "forged_form"),
+    UnknownHost: (421, "unknown_host"),
+}
+"""What a page is refused with; those of the API, and what only a browser meets."""
 
 _BY_PLACE: Final[Mapping[tuple[str, str], Operation]] = {
     (operation.method, operation.path): operation for operation in OPERATIONS
@@ -202,7 +210,7 @@ class Desk:
     def count(self, request: Request, *, is_login: bool = False) -> None:
         """Count a request of an address; TooManyRequests if it asks too often."""
         limiter = self._logins if is_login else self._pages
-        wait_s = limiter.wait_s(_address(request), time.monotonic())
+        wait_s = limiter.wait_s(caller_of(request), time.monotonic())
         if wait_s > 0:
             raise TooManyRequests(wait_s)
 
@@ -236,7 +244,7 @@ class Desk:
                 self._check_host(request)
             return await answer()
         except NotLoggedIn:
-            return RedirectResponse("/login", 303, HEADERS)
+            return RedirectResponse(login_path(request), 303, HEADERS)
         except ClientDisconnect:
             return Response(status_code=499)
         except AgentHealthError as error:
@@ -247,14 +255,11 @@ class Desk:
 
     def refusal(self, request: Request, error: AgentHealthError) -> Response:
         """Return a page that says what is wrong."""
-        if isinstance(error, ForgedForm):
-            return self._told(request, 403, str(error))
-        if isinstance(error, UnknownHost):
-            return self._told(request, 421, str(error))
-        known = STATUS_AND_CODE.get(type(error))
+        known = STATUS_AND_CODE_OF_PAGES.get(type(error))
         if known is None:
             _log.error("an error that no visitor can cause: %s", error, exc_info=error)
             return self._told(request, 500, OURS)
+        note_refusal(request, error)
         answer = self._told(request, known[0], str(error))
         answer.headers.update(headers_of(error))
         return answer
@@ -262,6 +267,11 @@ class Desk:
     def _told(self, request: Request, status: int, why: str) -> Response:
         shown = {"path": request.url.path, "why": why, "status": status, "visitor": None}
         return page("refusal.html", shown, status)
+
+
+def note_refusal(request: Request, error: AgentHealthError) -> None:
+    """Tell whoever logs the request why it was refused: see `error_responses.Refusal`."""
+    request.scope[REFUSAL_MEMBER] = STATUS_AND_CODE_OF_PAGES[type(error)][1]
 
 
 def query_in(request: Request, model: type[Query]) -> Query:
@@ -299,5 +309,6 @@ def _names(public: PublicAddress | None) -> frozenset[str]:
     return frozenset({own, f"{own}.local"})
 
 
-def _address(request: Request) -> bytes:
-    return b"" if request.client is None else request.client.host.encode()
+def caller_of(request: Request) -> str:
+    """Return as whom a request's sender is counted."""
+    return "" if request.client is None else caller_at(request.client.host)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agent_health.dashboard.desk import Desk
+from agent_health.dashboard.desk import Desk, caller_of
 from agent_health.dashboard.event_lines import NOTABLE, EventLine, line_of, lines_of
 from agent_health.dashboard.fleet_facts import FleetCounts, FleetFacts
 from agent_health.dashboard.pages import HEADERS
@@ -87,7 +87,7 @@ class LiveFeed:
         async def begin() -> Response:
             self.desk.count(request)
             after = _position(request)
-            address = "" if request.client is None else request.client.host
+            address = caller_of(request)
             if self.watchers.total() >= MAX_WATCHERS or self.watchers[address] >= MAX_WATCHERS_OF_ADDRESS:
                 raise TooManyStreams(MAX_WATCHERS)
             # First, so that nothing is missed between what is read now and what is told later.

@@ -6,8 +6,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from agent_health.dashboard import visitors
-from agent_health.dashboard.desk import Desk, login_token
+from agent_health.dashboard.desk import Desk, login_token, note_refusal
 from agent_health.dashboard.pages import HEADERS, page
+from agent_health.dashboard.return_path import LOGIN_PATH, MEMBER, own_path
 from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, SESSION_SECONDS
 from agent_health.errors import NotAllowed, UnknownKey
 
@@ -22,8 +23,20 @@ class LogIn:
         self._desk = desk
 
     async def show(self, request: Request) -> Response:
-        """Show the form."""
-        return await self._desk.guarded(request, lambda: self._form(request, 200, None))
+        """Show the form; who is logged in goes on to where it would have led."""
+
+        async def show() -> Response:
+            self._desk.count(request)
+            token = visitors.token_in(request, SESSION_COOKIE)
+            where = own_path(request.query_params.get(MEMBER, ""))
+            is_in = bool(token) and await self._desk.database.read(
+                lambda transaction: visitors.is_logged_in(transaction, token)
+            )
+            if is_in:
+                return RedirectResponse(where, 303, HEADERS)
+            return self._form(request, 200, None, where)
+
+        return await self._desk.guarded(request, show)
 
     async def log_in(self, request: Request) -> Response:
         """Take a key, and give a session for it."""
@@ -33,14 +46,17 @@ class LogIn:
             form = await self._desk.form(request)
             self._desk.check_form(request, form, visitors.token_in(request, FORM_COOKIE))
             token, key = visitors.new_token(), form.get("key", "").strip()
+            where = own_path(form.get(MEMBER, ""))
             try:
                 await self._desk.database.write(lambda transaction: visitors.log_in(transaction, key, token))
-            except UnknownKey:
-                return await self._form(request, 401, "This key is not known here, or it is over.")
+            except UnknownKey as refused:
+                note_refusal(request, refused)
+                return self._form(request, 401, "This key is not known here, or it is over.", where)
             except NotAllowed as refused:
+                note_refusal(request, refused)
                 why = f"A key with the role {refused.role} may not read the whole fleet: take another one."
-                return await self._form(request, 403, why)
-            answer = RedirectResponse("/", 303, HEADERS)
+                return self._form(request, 403, why, where)
+            answer = RedirectResponse(where, 303, HEADERS)
             self._set_cookie(answer, request, SESSION_COOKIE, token, SESSION_SECONDS)
             self._set_cookie(answer, request, FORM_COOKIE, "", 0)
             return answer
@@ -55,7 +71,7 @@ class LogIn:
             token = visitors.token_in(request, SESSION_COOKIE)
             self._desk.check_form(request, form, token)
             await self._desk.database.write(lambda transaction: visitors.log_out(transaction, token))
-            answer = RedirectResponse("/login", 303, HEADERS)
+            answer = RedirectResponse(LOGIN_PATH, 303, HEADERS)
             self._set_cookie(answer, request, SESSION_COOKIE, "", 0)
             return answer
 
@@ -66,12 +82,13 @@ class LogIn:
         is_https = self._desk.is_https or request.url.scheme == "https"
         visitors.set_cookie(answer, name, token, seconds, is_https=is_https)
 
-    async def _form(self, request: Request, status: int, why: str | None) -> Response:
+    def _form(self, request: Request, status: int, why: str | None, where: str) -> Response:
         token = login_token(request)
         shown = {
             "visitor": None,
             "path": request.url.path,
             "why": why,
+            "where": where,
             "form_token": visitors.form_token(token),
             "is_open": self._desk.is_open,
         }

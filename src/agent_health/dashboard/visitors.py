@@ -1,8 +1,9 @@
 """Who is looking at the dashboard, and did they mean what a form says?
 
-Whoever logs in shows a key once, and gets the token of a session: a cookie that no script can read and no
-other site can send. The database keeps the token's digest. A session ends at its time, at logout, and with
-its key. Tokens of forms follow from the session's own, so nothing has to be kept of them.
+Whoever logs in shows a key once, and gets the token of a session: a cookie that no script can read, and
+that comes from other sites with a link that somebody follows, never with a form. The database keeps the
+token's digest. A session ends at its time, at logout, and with its key. Tokens of forms follow from the
+session's own, so nothing has to be kept of them.
 """
 
 import hmac
@@ -80,6 +81,14 @@ def visitor_of(transaction: Transaction, token: str, *, is_open: bool) -> Visito
     return Visitor(principal=_ANYBODY, key_name=None, digest=b"", form_token="")
 
 
+def is_logged_in(transaction: Transaction, token: str) -> bool:
+    """Whether this token is that of a session that goes on."""
+    try:
+        return visitor_of(transaction, token, is_open=False).is_logged_in
+    except NotLoggedIn:
+        return False
+
+
 def log_in(transaction: Transaction, key: str, token: str) -> None:
     """Begin a session of a key; UnknownKey, or NotAllowed for a key that may not read the fleet."""
     if not looks_like_key(key):
@@ -119,7 +128,11 @@ def token_in(request: Request, cookie: str) -> str:
 
 
 def set_cookie(response: Response, name: str, token: str, seconds: int, *, is_https: bool) -> None:
-    """Give a browser a token that no script reads and no other site sends; 0 seconds takes it away."""
+    """Give a browser a token that no script reads; 0 seconds takes it away.
+
+    Of what other sites send, it comes with links alone (`lax`): a link from a chat shows the page, and no
+    page that is merely shown changes anything.
+    """
     response.set_cookie(
         name,
         token,
@@ -127,13 +140,14 @@ def set_cookie(response: Response, name: str, token: str, seconds: int, *, is_ht
         path="/",
         secure=is_https,
         httponly=True,
-        samesite="strict",
+        samesite="lax",
     )
 
 
 def check_form(request: Request, said: str, token: str, public_host: str) -> None:
     """Raise ForgedForm unless a form comes from a page of ours that was made for this token.
 
+    The token decides; where a browser says from where a form comes, that must fit too.
     `public_host` is how others reach this server where a proxy stands before it; empty if nobody said so.
     """
     fetched = request.headers.get("sec-fetch-site", "same-origin")

@@ -342,9 +342,9 @@ def _answer(door: Door, operations: dict[str, Operation]) -> Answer:
 
 async def _signpost(_request: Request) -> Response:
     """Say what this is, and where to go on."""
-    return Response(
-        to_json(dict(SIGNPOST)), headers={"Cache-Control": "public, max-age=300"}, media_type=JSON_TYPE
-    )
+    # A browser may be shown a page here.
+    headers = {"Cache-Control": "public, max-age=300", "Vary": "Accept"}
+    return Response(to_json(dict(SIGNPOST)), headers=headers, media_type=JSON_TYPE)
 
 
 def _healthz(registry: Registry) -> Answer:

@@ -1,0 +1,37 @@
+"""Where does somebody go on who has logged in?
+
+To the page that was asked for, as the query of the login page and its form name it: anybody may have
+written that, so it is a path of this server or nothing. What a browser might take for another site is
+none: two slashes at the beginning, a backslash for one of them, a tab or a line break between them.
+"""
+
+import re
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from starlette.requests import Request
+
+LOGIN_PATH: Final = "/login"
+MEMBER: Final = "next"
+"""Of the query and of the form."""
+HOME: Final = "/"
+MAX_CHARACTERS: Final = 2_048
+
+# No part of a path of ours is empty, and none has a backslash, a space or a control character.
+_PART = r"[A-Za-z0-9._~:@!$&'()*+,;=%-]+"
+_OWN_PATH: Final = re.compile(rf"/(?:{_PART}(?:/{_PART})*)?(?:\?[A-Za-z0-9._~:@!$&'()*+,;=%/?-]*)?")
+_BACK_AND_FORTH: Final = frozenset({LOGIN_PATH, "/logout"})
+
+
+def own_path(said: str) -> str:
+    """Return a path of this server, with its query, as it was said; `HOME` for everything else."""
+    is_own = len(said) <= MAX_CHARACTERS and _OWN_PATH.fullmatch(said) is not None
+    return said if is_own and said.partition("?")[0] not in _BACK_AND_FORTH else HOME
+
+
+def login_path(request: Request) -> str:
+    """Return where to log in, so as to come back to the page that a request asked for."""
+    query = request.scope["query_string"].decode("latin-1")
+    path = own_path(quote(request.url.path) + (f"?{query}" if query else ""))
+    is_page = request.method == "GET" and path != HOME
+    return f"{LOGIN_PATH}?{urlencode({MEMBER: path})}" if is_page else LOGIN_PATH
