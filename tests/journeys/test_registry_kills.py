@@ -75,7 +75,7 @@ def _share_one_file(directory: Path, seconds: float) -> None:
 
 @pytest.mark.fault
 def test_two_servers_on_one_sqlite_file_answer_all_and_lose_nothing(tmp_path: Path) -> None:
-    _share_one_file(tmp_path, 3)
+    _share_one_file(tmp_path, 1.5)
 
 
 @pytest.mark.fault

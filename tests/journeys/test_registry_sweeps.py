@@ -149,11 +149,10 @@ async def _lateness_s(servers: list[Server], names: list[str]) -> list[float]:
 
 
 @pytest.mark.fault
-def test_silence_is_seen_from_outside_within_a_second_after_its_threshold(
-    database_kind: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+def test_silence_is_seen_from_outside_within_a_second_after_its_threshold(kind: str, tmp_path: Path) -> None:
     # More in one minute would be held back: then it is the registry that is in doubt.
-    url, names = bare_url(database_kind, tmp_path), _names(9)
+    url, names = bare_url(kind, tmp_path), _names(9)
     prepare(url, names)
     with registries(url, tmp_path, 1) as servers:
         late_s = asyncio.run(_lateness_s(servers, names))
