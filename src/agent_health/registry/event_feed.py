@@ -1,9 +1,7 @@
 """How do all who follow the event log in one server process share one look at it?
 
 The feed reads what is new once and keeps the latest events; whoever follows reads them from there at
-its own pace, and from the database if it lags behind. Nothing is queued for anybody. While one alone
-follows, as the tasks' own news always do, the feed only looks how far the log goes, and that one reads what
-it wants: to read all of it was a twelfth of what a lease costs.
+its own pace, and from the database if it lags behind. Nothing is queued for anybody.
 """
 
 import asyncio
@@ -23,8 +21,6 @@ MAX_RECENT = 1_000
 """Of events that are kept in memory for all who follow."""
 MAX_PAGE = 100
 """Of events that one follower holds at once."""
-MAX_ALONE = 1
-"""Of followers who read for themselves."""
 RETRY_SECONDS = 1.0
 """Between two looks when the database is away."""
 
@@ -68,8 +64,6 @@ class EventFeed:
         self._end: Checkpoint | None = None
         """Up to where the log was read, None before the first look; another hash there means that another
         past was restored."""
-        self._waiting = 0
-        """How many wait for something new."""
         self.past = 0
         """How often the log was found to be another one; who began before it changed must begin anew."""
         self._changed = asyncio.Event()
@@ -139,7 +133,6 @@ class EventFeed:
 
         Also when the feed is closed or the log has become another one.
         """
-        self._waiting += 1
         try:
             past = self.past
             async with asyncio.timeout(most_s):
@@ -151,8 +144,6 @@ class EventFeed:
                     await self._changed.wait()
         except TimeoutError:
             pass
-        finally:
-            self._waiting -= 1
 
     async def _look(self) -> None:
         """Take in what is new, and wake those who wait for it."""
@@ -160,9 +151,6 @@ class EventFeed:
             self._end = (await self._database.read(event_log.head)).last
             self._begin = self._end.sequence
             self._wake()
-        if self._waiting <= MAX_ALONE:
-            await self._look_at_end(self._end)
-            return
         while True:
             new = await self._database.read(partial(event_log.behind, place=self._end, limit=MAX_RECENT))
             if new is None:
@@ -181,15 +169,6 @@ class EventFeed:
             self._wake()
             if len(new) < MAX_RECENT:
                 return
-
-    async def _look_at_end(self, seen: Checkpoint) -> None:
-        """Take in how far the log goes, and keep nothing of it."""
-        end = await self._database.read(partial(event_log.end_behind, place=seen))
-        if end is None:
-            self._begin_anew()
-        elif end != seen:
-            self._recent, self._begin, self._end = [], end.sequence, end
-            self._wake()
 
     def _begin_anew(self) -> None:
         """Forget a past that was replaced, and let those go who follow it."""

@@ -51,8 +51,9 @@ _BEGIN = text("""
 """)
 _LOCKED_HEAD = select(event_log).where(event_log.c.id == 1).with_for_update()
 # Without the states of what was archived, which may be long.
-_END = select(event_log.c.sequence, event_log.c.hash).where(event_log.c.id == 1)
-_LOCKED_END = _END.with_for_update(key_share=True)
+_LOCKED_END = (
+    select(event_log.c.sequence, event_log.c.hash).where(event_log.c.id == 1).with_for_update(key_share=True)
+)
 _MOVE_HEAD = (
     update(event_log).where(event_log.c.id == 1).values(sequence=bindparam("to"), hash=bindparam("to_hash"))
 )
@@ -139,13 +140,6 @@ def leads_over(transaction: Transaction, place: Checkpoint) -> bool:
     """Whether the log has the event of this place; of what was archived since, it is believed."""
     at_place = transaction.connection.scalar(select(events.c.hash).where(events.c.sequence == place.sequence))
     return _has_archived(transaction, place) if at_place is None else bool(at_place == place.hash)
-
-
-def end_behind(transaction: Transaction, place: Checkpoint) -> Checkpoint | None:
-    """Return where the log ends; None if it does not lead over this place, as `leads_over` says."""
-    row = transaction.connection.execute(_END).one_or_none()
-    end = GENESIS if row is None else Checkpoint(*row)
-    return end if end == place or leads_over(transaction, place) else None
 
 
 def behind(
