@@ -1,6 +1,7 @@
 """Which registered agents can do this work? Asked by a model."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,6 +12,9 @@ from tests.support.task_tools import failed
 from agent_health.access import Role
 from agent_health.client import RegistryClient
 from agent_health.mcp.tool import MAX_ANSWER_BYTES
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.probe_memory import ProbeMemory
+from agent_health.target import target_id
 
 AGENTS: Mapping[str, Mapping[str, Any]] = {
     "bill-1": {"capabilities": ["billing"], "max_concurrent_tasks": 2},
@@ -120,9 +124,24 @@ async def test_what_the_registry_refuses_has_its_code(model: Model) -> None:
 
 
 async def test_a_key_that_may_not_is_told_who_can_help(registry: RegistryServer) -> None:
-    refused = text_of(await Model(registry.url, KEYS[Role.ENROLL]).call("find_agents"))
+    refused = text_of(await Model(registry.url, KEYS[Role.ENROLL]).call("find_agents", limit=100))
     assert refused.startswith("not_allowed: HTTP 403: ")
     assert refused.endswith(": the key of this server is not for that: whoever runs it can give it another")
-    unknown = text_of(await Model(registry.url, "ahk_" + "x" * 43).call("find_agents"))
+    unknown = text_of(await Model(registry.url, "ahk_" + "x" * 43).call("find_agents", limit=100))
     assert unknown.startswith("unknown_key: HTTP 401: ")
     assert "x" * 43 not in unknown
+
+
+async def test_an_agent_that_a_prober_found_is_told_with_what_was_listed_and_where_its_card_is(
+    registry: RegistryServer,
+) -> None:
+    listed, card = "https://found.example/", "https://found.example/.well-known/agent.json"
+    seen = Observation(
+        target_url=listed, observed_at=datetime.now(UTC), discovery=LayerResult(result=ResultClass.OK)
+    )
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
+        await known.shards.report([seen], memories=[ProbeMemory(card_url=card)])
+        told = text_of(await Model(registry.url, KEYS[Role.READER]).call("find_agents", limit=100))
+        (line,) = [line for line in told.splitlines() if line.startswith(target_id(listed))]
+        assert line.endswith(f", listed as {listed}, card at {card}")
+        await known.agents.deregister(target_id(listed))
