@@ -65,6 +65,25 @@ async def test_shards_that_hold_nothing_are_not_read() -> None:
 
 
 @in_virtual_time
+async def test_a_look_that_was_asked_for_before_the_clock_was_set_back_is_asked_for_now() -> None:
+    (url,) = urls_of(1)
+    feeding = Feeding(url)
+    now_s = feeding.ledger.clock.wall_s()
+    feed = TargetFeed(
+        feeding.ledger,
+        feeding.holdings,
+        applied=lambda *_: None,
+        chance=lambda: 0.5,
+        wall_s=lambda: now_s - 3_600.0,
+    )
+    feeding.ledger.ask_recheck(url)
+    await feeding.claim()
+    await feed.look()
+    (slot,) = feeding.holdings.slots()
+    assert slot.recheck_at_s == now_s - 3_600.0
+
+
+@in_virtual_time
 async def test_later_on_only_what_has_changed_is_read_and_asked_for_in_one_question() -> None:
     feeding = Feeding(*urls_of(20))
     await feeding.claim()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,7 @@ from agent_health.prober.clock import SYSTEM_CLOCK
 from agent_health.prober.dispatch import BEGUN_AT_ONCE
 from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetPage
 from agent_health.prober.progress import Progress
-from agent_health.prober.worker import GRACE_SECONDS, Worker
+from agent_health.prober.worker import GRACE_SECONDS, MAX_REREADS, Worker
 from agent_health.target import SHARDS, phase_of, target_id
 
 INTERVAL_S = 300.0
@@ -244,6 +245,47 @@ async def test_a_census_does_not_read_its_shards_anew_while_a_slow_ledger_takes_
     monkeypatch.setattr(stage.ledger, "report", slow_report)
     assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
     assert len(reads) == len(set(reads))
+
+
+@in_virtual_time
+async def test_a_census_that_its_ledger_never_calls_done_reads_all_anew_and_ends_at_last(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage, reads = Stage(*urls_of(3)), Counter[int]()
+    targets, unprobed = stage.ledger.targets, stage.ledger.unprobed
+
+    async def targets_read(shard: int, after_version: int | None) -> TargetPage:
+        reads[shard] += 1
+        return await targets(shard, after_version)
+
+    async def one_more(since_s: float) -> int:
+        return 1 + await unprobed(since_s)
+
+    monkeypatch.setattr(stage.ledger, "targets", targets_read)
+    monkeypatch.setattr(stage.ledger, "unprobed", one_more)
+    assert not await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+    assert "1 target could not be counted" in caplog.text
+    assert set(reads.values()) == {1 + MAX_REREADS}
+    assert len(stage.world.looks) == 3
+
+
+@in_virtual_time
+async def test_a_census_asks_again_how_many_are_left_if_its_ledger_was_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage, asked = Stage(*urls_of(3)), []
+    unprobed = stage.ledger.unprobed
+
+    async def away_at_first(since_s: float) -> int:
+        asked.append(since_s)
+        if len(asked) == 1:
+            raise LedgerAway("nobody answers")
+        return await unprobed(since_s)
+
+    monkeypatch.setattr(stage.ledger, "unprobed", away_at_first)
+    assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+    assert len(asked) == 2
+    assert len(stage.world.looks) == 3
 
 
 @in_virtual_time

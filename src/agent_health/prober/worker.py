@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from agent_health.counted import counted
 from agent_health.prober.claims import SHARD_TTL_SECONDS, ClaimKeeper
 from agent_health.prober.clock import SYSTEM_CLOCK, Clock
 from agent_health.prober.definition import ProbeDefinition
@@ -231,7 +232,7 @@ class Worker:
             if unprobed and len(self._holdings.shards) == SHARDS and self._is_idle():
                 # Nobody else is at work on them.
                 if rereads == MAX_REREADS:
-                    _log.error("%d targets could not be counted", unprobed)
+                    _log.error("%s could not be counted", counted(unprobed, "target"))
                     return False
                 rereads += 1
                 self._holdings.doubt_all()
