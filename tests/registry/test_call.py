@@ -7,7 +7,7 @@ from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, RegistryApi
 
-from agent_health.access import Role
+from agent_health.access import PERMISSIONS, Role
 from agent_health.errors import StoreUnavailable
 from agent_health.registry.app import OPERATIONS
 from agent_health.registry.openintent_dialect import OPERATIONS as DIALECT
@@ -80,6 +80,22 @@ async def test_who_may_not_ask_for_it_learns_that_alone(api: RegistryApi) -> Non
     for method, path, role in NOT_ALLOWED:
         answer = await api.ask(method, path, raw=b"{" if method != "GET" else b"", key=role)
         assert told(answer) == (403, "not_allowed"), (method, path, role)
+
+
+async def test_whose_role_does_not_let_in_learns_neither_of_bodies_nor_of_what_there_is(
+    api: RegistryApi,
+) -> None:
+    refused = 0
+    for one in (*OPERATIONS, *DIALECT):
+        actions = one.one_of if one.action is None else (one.action,)
+        assert actions, one.path
+        for role in (Role.ENROLL, Role.READER, Role.PROBER, Role.COORDINATOR):
+            if any((role, action) in PERMISSIONS for action in actions):
+                continue
+            answer = await api.ask(one.method, re.sub(r"{[^}]+}", "1", one.path), raw=b'{"a', key=role)
+            assert told(answer) == (403, "not_allowed"), (one.method, one.path, role)
+            refused += 1
+    assert refused > 100
 
 
 async def test_a_key_that_was_good_once_is_told_no_more_than_an_unknown_one(api: RegistryApi) -> None:

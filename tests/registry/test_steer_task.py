@@ -177,8 +177,9 @@ async def test_who_may_not_create_tasks_decides_nothing_about_them(api: Registry
     for key in (one.key, Role.READER, Role.PROBER, Role.ENROLL):
         assert told(await api.ask("POST", TASKS, {"title": "t"}, key=key)) == (403, "not_allowed")
         for deed, body in deeds.items():
-            answer = await api.ask("POST", f"{TASKS}/{task_id}/{deed}", body, key=key)
-            assert told(answer) == (403, "not_allowed"), deed
+            for named in (task_id, "nonsense"):
+                answer = await api.ask("POST", f"{TASKS}/{named}/{deed}", body, key=key)
+                assert told(answer) == (403, "not_allowed"), deed
     assert (await task(api, task_id))["status"] == "review"
 
 
@@ -218,7 +219,9 @@ async def test_an_agent_reads_what_it_works_at_and_what_was_delegated_from_that(
     for allowed in (path, f"{path}/progress", f"{TASKS}/{child_id}"):
         assert (await api.ask("GET", allowed, key=one.key)).status == 200
         assert told(await api.ask("GET", allowed, key=other.key)) == (403, "not_allowed")
-    assert told(await api.ask("GET", f"{TASKS}/nonsense", key=one.key)) == (404, "task_not_found")
+    assert told(await api.ask("GET", f"{TASKS}/nonsense", key=Role.READER)) == (404, "task_not_found")
+    for path in (f"{TASKS}/nonsense", f"{TASKS}/nonsense/progress"):
+        assert told(await api.ask("GET", path, key=one.key)) == (403, "not_allowed")
 
 
 @pytest.mark.parametrize("given", [

@@ -199,6 +199,8 @@ def authenticate(transaction: Transaction, digest: bytes) -> Principal:
 def check_permission(caller: Principal, operation: Operation, path: Mapping[str, str]) -> None:
     """Raise NotAllowed for who may not do this to the agent of the path, or to any one at all."""
     if operation.action is None:
+        if not any(may_at_all(caller, action) for action in operation.one_of):
+            raise NotAllowed(caller.role, operation.one_of[0], None)
         return
     agent_id = path.get("agent_id")
     if agent_id is not None:

@@ -100,13 +100,17 @@ def list_reports(transaction: Transaction, call: Call) -> Reply:
 
 
 def _readable(transaction: Transaction, call: Call) -> StoredTask:
-    """Return the task of the path; an agent may read what it has worked at, and the children of that."""
+    """Return the task of the path; an agent may read what it has worked at, and the children of that.
+
+    Of others it does not learn whether they are there.
+    """
     task_id = call.path["task_id"]
     number = tasks.number_of(transaction, task_id)
+    may_read_all = may(call.caller, Action.READ_TASKS)
     if number is None:
-        raise TaskNotFound(task_id)
+        raise TaskNotFound(task_id) if may_read_all else NotAllowed(call.caller.role, Action.READ_TASKS, None)
     task = tasks.find(transaction, number)
-    if not may(call.caller, Action.READ_TASKS):
+    if not may_read_all:
         agent_id = call.caller.agent_id or ""
         numbers = [number] if task.parent is None else [number, task.parent]
         if not task_runs.has_worked(transaction, agent_id, numbers):

@@ -98,8 +98,11 @@ class Operation:
     """For people, in the OpenAPI document."""
     action: Action | None
     """What the caller must be allowed to do: to the agent of the path, or to any one at all, in which case
-    the deed asks again once it knows to which. None: the deed asks alone."""
+    the deed asks again once it knows to which. None: what `one_of` says."""
     deed: Deed
+    one_of: tuple[Action, ...] = ()
+    """Where several actions lead here: one of them the caller must be allowed to do, to any one at all; the
+    deed asks again."""
     is_write: bool = True
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None

@@ -193,6 +193,7 @@ REGISTER_AGENT = Operation(
     path="/api/v1/agents",
     summary="Register an agent, or begin its next life (RFC-0016 3)",
     action=None,
+    one_of=(Action.REGISTER, Action.RE_REGISTER),
     deed=register_agent,
     body=Registration,
     answer=AgentRecord,

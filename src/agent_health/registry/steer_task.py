@@ -14,6 +14,7 @@ from agent_health.errors import (
     InvalidRequest,
     InvalidTaskTransition,
     NotAllowed,
+    TaskNotFound,
     TokenRequired,
 )
 from agent_health.event import EventDraft
@@ -79,7 +80,12 @@ def review_task(transaction: Transaction, call: Call) -> Reply | AgentHealthErro
 
     By a coordinator, or by the agent that holds the parent.
     """
-    locked = lock_task(transaction, call, with_parent=True)
+    try:
+        locked = lock_task(transaction, call, with_parent=True)
+    except TaskNotFound:
+        # As of a task that is nobody's child.
+        require(call.caller, Action.CREATE_TASKS)
+        raise
     refusal = _parent_refusal(locked, call)
     if refusal is not None:
         return refusal
@@ -204,6 +210,7 @@ OPERATIONS = (
         path=f"{PATH}/{{task_id}}/review",
         summary="Accept a result, or reject it and have it fixed by a new task",
         action=None,
+        one_of=(Action.CREATE_TASKS, Action.WORK_TASKS),
         deed=review_task,
         body=TaskReview,
         answer=Reviewed,
