@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.crawling import Shown
-from tests.support.metrics import Scraped
+from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.mixed_directory import mixed_directory
 from tests.support.servers import REPOSITORY
 
@@ -34,6 +34,7 @@ async def test_a_crawl_tells_how_it_goes(tmp_path: Path, monkeypatch: pytest.Mon
             assert before.value(f"{PREFIX}workers") == 0
             crawled = await crawl.once(processes=1)
             text = await asyncio.to_thread(fetch, port)
+    assert not HAS_PROMTOOL or complaints(text) == ""
     found = Scraped(text)
     (worker,) = {labels["worker"] for labels in found.labels(f"{PREFIX}targets")}
     ended = sum(

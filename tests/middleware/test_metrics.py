@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from tests.support.asgi_client import ask
-from tests.support.metrics import Scraped
+from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.servers import REPOSITORY
 
 from agent_health.errors import InvalidSetting
@@ -19,7 +19,9 @@ TOKEN = "a-token-of-sixteen-characters"
 
 async def app(scope: Any, _receive: Any, send: Any) -> None:
     status = 500 if scope["path"] == "/fails" else 200
-    await send({"type": "http.response.start", "status": status, "headers": []})
+    streams = scope["path"] == "/streams"
+    headers = [(b"content-type", b"text/event-stream")] if streams else []
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": b"ok"})
 
 
@@ -47,6 +49,18 @@ async def test_the_numbers_of_the_document_stand_at_a_path() -> None:
     # Neither a scrape nor a look at the document is an interaction.
     assert document.status == 200
     assert agent.health.document().calibration.sample_count == 20  # type: ignore[union-attr]
+
+
+@pytest.mark.skipif(not HAS_PROMTOOL, reason="no promtool: apt-get install prometheus")
+async def test_promtool_finds_nothing_to_complain_of() -> None:
+    agent = wrapped(metrics_path="/metrics")
+    for _ in range(3):
+        await ask(agent, "/streams")
+    text = (await ask(agent, "/metrics")).body.decode()
+    assert {"agent_health_agent_latency_seconds", "agent_health_agent_first_byte_latency_seconds"} <= {
+        line.partition("{")[0] for line in text.splitlines()
+    }
+    assert complaints(text) == ""
 
 
 async def test_every_number_is_in_the_document_of_all_numbers() -> None:

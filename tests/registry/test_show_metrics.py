@@ -4,7 +4,7 @@ import pytest
 from tests.registry.test_accept_observations import outcomes, seen
 from tests.registry.test_verify_events import live_a_little
 from tests.support.databases import ON_ONE_DATABASE, WoundClock
-from tests.support.metrics import Scraped
+from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
 
@@ -223,6 +223,13 @@ async def test_without_prometheus_client_it_is_said_what_is_missing(
 
 
 @ON_ONE_DATABASE
+@pytest.mark.skipif(not HAS_PROMTOOL, reason="no promtool: apt-get install prometheus")
+async def test_promtool_finds_nothing_to_complain_of(api: RegistryApi) -> None:
+    await live_a_little(api)
+    answer = await api.ask("GET", "/metrics", key=Role.READER)
+    assert complaints(answer.body.decode()) == ""
+
+
 async def test_all_names_follow_the_conventions_and_stand_in_the_document(api: RegistryApi) -> None:
     await live_a_little(api)
     await api.registry.log_watch.check_once()

@@ -1,9 +1,22 @@
 """How does a test read what Prometheus would scrape?"""
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+
+HAS_PROMTOOL = shutil.which("promtool") is not None
+"""Else tests/journeys/test_prometheus.py says what is missing."""
+
+
+def complaints(text: str) -> str:
+    """What `promtool check metrics` has to say of a scrape: of names, units, labels and help."""
+    ran = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
+    )
+    return ran.stdout + ran.stderr
 
 
 class Scraped:

@@ -92,8 +92,8 @@ def families(documents: Iterable[HealthDocument]) -> Iterator[Metric]:
     samples = _gauge("window_samples", "Interactions of the window that count on either side of the ratio.")
     window = _gauge("window_seconds", "Length of the window.")
     outcomes = _gauge("window_outcomes", "Interactions of the window by outcome.", "outcome")
-    latency = _gauge("latency_seconds", "Latency over the window.", "quantile")
-    first_byte = _gauge("first_byte_latency_seconds", "Until the first byte of streamed answers.", "quantile")
+    latency = _summary("latency_seconds", "Latency over the window.")
+    first_byte = _summary("first_byte_latency_seconds", "Until the first byte of streamed answers.")
     trend = _gauge("trend", "This window against the one before: 1 for the trend that it has.", "trend")
     info = InfoMetricFamily(f"{PREFIX}counting", "Which outcomes count.", labels=["agent_id"])
     for document in documents:
@@ -138,15 +138,20 @@ def _gauge(name: str, told: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(PREFIX + name, told, labels=["agent_id", *labels])
 
 
+def _summary(name: str, told: str) -> Metric:
+    """Return a summary of quantiles alone: sum and count grow for ever, and a window does not."""
+    return Metric(PREFIX + name, told, "summary")
+
+
 def _add(family: GaugeMetricFamily, agent_id: str, value: float | None) -> None:
     if value is not None:
         family.add_metric([agent_id], value)
 
 
-def _add_ms(family: GaugeMetricFamily, agent_id: str, p50_ms: float | None, p99_ms: float | None) -> None:
+def _add_ms(family: Metric, agent_id: str, p50_ms: float | None, p99_ms: float | None) -> None:
     for quantile, latency_ms in (("0.5", p50_ms), ("0.99", p99_ms)):
         if latency_ms is not None:
-            family.add_metric([agent_id, quantile], latency_ms / 1000)
+            family.add_sample(family.name, {"agent_id": agent_id, "quantile": quantile}, latency_ms / 1000)
 
 
 def _seconds(moment: datetime | None) -> float | None:
