@@ -9,7 +9,15 @@ from tests.support.dns_server import Alias, Answer, Failure, Names, Turns, dns_s
 from tests.support.open_files import no_more_than, open_files
 
 from agent_health.prober import dns_channel, resolve
-from agent_health.prober.resolve import NoAddress, Resolver
+from agent_health.prober.resolve import (
+    FIRST_LOOKUPS_AT_ONCE,
+    LOOKUPS_PER_SAMPLE,
+    MAX_LOOKUPS_AT_ONCE,
+    MIN_LOOKUPS_AT_ONCE,
+    LookupWidth,
+    NoAddress,
+    Resolver,
+)
 
 HERE: Answer = ("127.0.0.1",)
 SHORT_S = 0.4
@@ -310,3 +318,33 @@ async def test_a_resolver_that_is_closed_lets_its_questions_fail_and_leaves_noth
         assert is_fault(await waiting)
         # c-ares closes its sockets in a thread of its own.
         await no_more_than(before)
+
+
+def width_after(*samples: int) -> int:
+    """How many names are looked up at once after samples of which so many questions were lost."""
+    width = LookupWidth()
+    for lost in samples:
+        for number in range(LOOKUPS_PER_SAMPLE):
+            width.note(is_lost=number < lost)
+    return width.at_once
+
+
+@pytest.mark.parametrize(
+    ("samples", "at_once"),
+    [
+        ((), FIRST_LOOKUPS_AT_ONCE),
+        ((0,), 2 * FIRST_LOOKUPS_AT_ONCE),
+        ((4,), 2 * FIRST_LOOKUPS_AT_ONCE),
+        # Names that nobody serves get lost too.
+        ((5,), FIRST_LOOKUPS_AT_ONCE),
+        ((16,), FIRST_LOOKUPS_AT_ONCE),
+        ((17,), FIRST_LOOKUPS_AT_ONCE // 2),
+        ((17, 0), FIRST_LOOKUPS_AT_ONCE),
+        ((50,) * 9, MIN_LOOKUPS_AT_ONCE),
+        ((0,) * 9, MAX_LOOKUPS_AT_ONCE),
+    ],
+)
+def test_fewer_names_are_looked_up_at_once_while_many_get_lost(
+    samples: tuple[int, ...], at_once: int
+) -> None:
+    assert width_after(*samples) == at_once

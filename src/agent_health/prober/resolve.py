@@ -59,7 +59,7 @@ _UNKNOWN_NAME: Final = NoAddress("it does not exist, or has no address")
 _GIVEN_UP: Final = NoAddress("could not be looked up in the time that was left", is_given_up=True)
 
 
-class _Width:
+class LookupWidth:
     """How many names are looked up at once: more while they are answered, fewer when many get lost.
 
     Some name servers answer fifty questions at once and drop the others; names that nobody serves get lost
@@ -118,7 +118,7 @@ class Resolver:
         """Until when it holds; the oldest first."""
         self._pending: dict[str, _Lookup] = {}
         self._under_way = 0
-        self._width = _Width()
+        self._width = LookupWidth()
         self._queued: deque[_Lookup] = deque()
         """Those whose turn has not come."""
         self._found_at_s = -1.0
