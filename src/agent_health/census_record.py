@@ -69,7 +69,7 @@ class CensusRun(BaseModel):
     ended_at: Time | None = None
     """Absent: it goes on, or was broken off."""
     counts: list[TargetCount]
-    """Targets at its end, by their last result."""
+    """Targets by what it saw of them; `not_measured`: it learned nothing of them, though others may have."""
 
 
 class CensusCounts(BaseModel):

@@ -256,6 +256,16 @@ class Observation(_Wire):
         last = decisive(asked)
         return ResultClass.NOT_MEASURED if last is None else last.result
 
+    def result_beside(self, card: ResultClass | None) -> ResultClass:
+        """Return what the probe came to, beside a card that is known and was not asked for; None: no card.
+
+        A card is read once a day, and counts until it is read again: nobody's class changes from one probe to
+        the next only because the one asked for the card and the other did not.
+        """
+        result = self.result
+        has_card = self.discovery is None and card is _OK
+        return _OK if has_card and result is ResultClass.GATED else result
+
     def doubted(self, why: str, *, is_about_time: bool = False) -> "Observation":
         """Return it as a prober tells it that does not trust its own eyes: what failed was not measured.
 

@@ -23,7 +23,7 @@ class TargetSummary(BaseModel):
     """Of the last probe that told anything, else of the last one; absent: nobody has looked yet."""
     result_since: Time | None = None
     observed_at: Time | None = None
-    """When the last probe ended, whatever it told; by the prober's clock."""
+    """When that probe ended: one that asked nobody is none; by the prober's clock."""
     why: str | None = None
     """What the probe saw that `result` is of, in one line: by what it lives, or what was there instead."""
     gone_at: Time | None = None
@@ -82,6 +82,8 @@ class TargetRecord(TargetSummary):
     is_registered: bool
     """Whether an agent wants it to be probed."""
     added_at: Time
+    probed_at: Time | None = None
+    """When its last probe ended, also one that measured nothing; by the prober's clock."""
     recheck_at: Time | None = None
     """When somebody last asked for a look now."""
     memory: ProbeMemory | None = None
@@ -101,6 +103,6 @@ class RecheckRecord(BaseModel):
     recheck_at: Time
     """Its prober looks as soon as it sees this, which takes a few seconds, but not before `not_before`."""
     observed_at: Time | None = None
-    """When it was last probed so far."""
+    """When it was last probed so far, whatever that told."""
     not_before: Time | None = None
     """Until then it asked to be left alone (`Retry-After`), and its prober looks no sooner; absent: no."""

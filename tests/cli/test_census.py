@@ -4,13 +4,15 @@ import asyncio
 import csv
 import io
 import json
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from tests.support.hostile_server import answer, as_json, serving
+from tests.support.agent_check import card
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json, serving
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import RegistryServer
 
@@ -84,6 +86,66 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
         7,
         ["gated", "http_error", "http_error", "not_an_agent", "ok", "refused"],
     ]
+
+
+async def test_a_card_that_is_known_counts_in_each_run_of_a_day(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def targets() -> list[list[str]]:
+        assert main(["targets", "list", "--database", "sqlite:///one.db", "--csv"]) == 0
+        return list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))[1:]
+
+    counted, known = [], []
+    async with serving({}) as server:
+        server.replies |= {CARD_PATH: as_json(card(url=f"{server.url}/rpc")), "/rpc": answer(401)}
+        (tmp_path / "one.txt").write_text(server.url)
+        for _ in range(2):
+            assert await census("one.txt", *ALLOW, "--format", "json") == 0
+            counted.append(json.loads(capsys.readouterr().out))
+            known.append(await asyncio.to_thread(targets))
+        cards = [head for head in server.heads if CARD_PATH in head]
+    assert len(cards) == 1
+    for census_of_run in counted:
+        assert [(row["result"], row["count"]) for row in census_of_run["results"]] == [("ok", 1)]
+    ((_, _, result, since, *_),) = known[0]
+    assert [row[2:4] for row in known[1]] == [[result, since]]
+    discovery = [run["layers"][0] for run in counted]
+    assert [(layer["layer"], layer["count"], layer["not_asked"]) for layer in discovery] == [
+        ("discovery", 1, 0),
+        ("discovery", 0, 1),
+    ]
+    assert await census("one.db") == 0
+    report = capsys.readouterr().out
+    assert re.search(r"^\| discovery +\| known, not read again \| +1 \| +- \|$", report, re.MULTILINE)
+
+
+async def test_who_asked_us_to_wait_counts_as_seen_before_and_not_as_seen_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def targets() -> str:
+        assert main(["targets", "list", "--database", "sqlite:///one.db", "--csv"]) == 0
+        return capsys.readouterr().out
+
+    shown, known = [], []
+    busy = answer(503, Retry_After="600")
+    async with serving({CARD_PATH: busy, "/.well-known/agent.json": busy, HEALTH_PATH: busy}) as server:
+        (tmp_path / "one.txt").write_text(server.url)
+        for _ in range(2):
+            assert await census("one.txt", *ALLOW, "--format", "json") == 0
+            shown.append(capsys.readouterr())
+            known.append(await asyncio.to_thread(targets))
+    assert "1 unknown (not_measured 1)" in shown[1].err
+    assert known[0] == known[1]
+    counted = json.loads(shown[1].out)
+    assert counted["groups"]["not_alive"] == 1
+    assert [(run["groups"]["not_alive"], run["groups"]["unknown"]) for run in counted["runs"]] == [
+        (1, 0),
+        (0, 1),
+    ]
+    assert await census("one.db") == 0
+    told = capsys.readouterr().out
+    assert "0 of 1 measured targets are alive (0 %)." in told
+    assert "In the last run 1 was not measured, and counts as seen before." in told
 
 
 async def test_what_was_counted_before_the_clock_was_set_back_keeps_nobody_from_being_asked(

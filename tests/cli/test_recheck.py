@@ -99,7 +99,7 @@ async def test_a_look_that_measures_nothing_is_told_as_such(
 
         async def lost(targets: LocalTargets, target_id: str) -> TargetRecord:
             found = await got(targets, target_id)
-            return found.model_copy(update={"observed_at": datetime.now(UTC)})
+            return found.model_copy(update={"probed_at": datetime.now(UTC)})
 
         got = LocalTargets.get
         monkeypatch.setattr(LocalTargets, "get", lost)

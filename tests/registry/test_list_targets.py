@@ -117,6 +117,26 @@ async def test_a_card_that_was_not_asked_for_again_is_not_forgotten(
 
 
 @pytest.mark.usefixtures("directory")
+async def test_who_could_not_be_asked_was_last_seen_when_somebody_looked(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    async def shown() -> dict[str, Any]:
+        found = (await api.ask("GET", f"{PATH}?host=agent-0.example", key=Role.READER)).json()["targets"]
+        return next(dict(target) for target in found if target["url"] == URLS[0])
+
+    await report(api, clock, URLS[0], discovery={"result": "http_error", "reason": "HTTP 503"})
+    before = await shown()
+    assert (before["result"], before["observed_at"]) == (
+        "http_error",
+        moment(clock.at_s).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    )
+    await report(api, clock, URLS[0], discovery={"result": "not_measured", "reason": "it asked us to wait"})
+    assert await shown() == before
+    whole = (await api.ask("GET", f"{PATH}/{before['target_id']}", key=Role.READER)).json()
+    assert whole["observed_at"] == before["observed_at"] < whole["probed_at"]
+
+
+@pytest.mark.usefixtures("directory")
 async def test_how_many_there_are_is_counted_with_the_first_page(api: RegistryApi, clock: WoundClock) -> None:
     first = (await api.ask("GET", f"{PATH}?limit=2", key=Role.READER)).json()
     await put(api, "dir", "three", [*URLS, "https://agent-9.example/"])

@@ -105,12 +105,17 @@ async def put_run(api: RegistryApi, run_id: str, **members: object) -> dict[str,
 
 @pytest.mark.usefixtures("measured")
 async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi, clock: WoundClock) -> None:
+    clock.advance(1)
     begun = await put_run(api, "one")
     assert (begun["counts"], "ended_at" in begun) == ([], False)
     clock.advance(60)
     assert await put_run(api, "one") == begun
+    await report(api, clock, URLS[0], {}, discovery={"result": "ok"})
+    await report(api, clock, URLS[1], {}, discovery={"result": "not_measured"})
     ended = await put_run(api, "one", is_over=True)
-    assert by_result(ended["counts"]) == {"ok": 1, "refused": 1, None: 2}
+    # What was known before of who could not be asked is known still, and no finding of this run.
+    assert by_result(ended["counts"]) == {"ok": 1, "not_measured": 1, None: 2}
+    assert by_result((await census(api))["targets"]) == {"ok": 1, "refused": 1, None: 2}
     await report(api, clock, URLS[2], {}, discovery={"result": "timeout"})
     assert await put_run(api, "one", is_over=True) == ended
     await put_run(api, "two", name="daily")

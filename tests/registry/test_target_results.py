@@ -75,6 +75,30 @@ async def test_the_last_result_is_known_and_since_when_it_holds(api: RegistryApi
     assert (await results(api))[0][1:3] == ("timeout", began_s + 600)
 
 
+async def test_a_card_that_is_known_counts_though_it_is_not_read_again(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS)
+    unseen, gated = {"result": "not_an_agent"}, {"result": "gated"}
+    known = []
+    for members in (
+        {"discovery": {"result": "ok"}, "transport": gated, "readiness": unseen},
+        {"discovery": None, "transport": gated, "readiness": unseen},
+        {"discovery": {"result": "http_error"}, "transport": gated},
+        {"discovery": None, "transport": gated},
+        {"discovery": None, "transport": {"result": "refused"}},
+    ):
+        await outcomes(api, probe(clock, **members))
+        known.append((await results(api))[0][1:3])
+        clock.advance(300)
+    began_s = clock.at_s - 1500
+    assert known == [
+        ("ok", began_s), ("ok", began_s),
+        ("gated", began_s + 600), ("gated", began_s + 600),
+        ("refused", began_s + 1200),
+    ]  # fmt: skip
+
+
 async def test_nothing_is_known_of_who_is_no_target_or_not_any_more(
     api: RegistryApi, clock: WoundClock
 ) -> None:

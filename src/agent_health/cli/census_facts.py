@@ -15,7 +15,6 @@ from agent_health.dashboard.census_facts import (
 )
 from agent_health.prober.census import CensusFacts, HostCount, RunFacts, platform_of, take_census
 from agent_health.prober.census_form import Census
-from agent_health.result_sums import Layer
 from agent_health.storage.result_history import SECONDS_PER_HOUR, hour_of
 
 if TYPE_CHECKING:
@@ -34,10 +33,10 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
     since_s, until_s = counts.since.timestamp(), counts.until.timestamp()
     if not known.runs:
         since_s = hour_of(since_s) * SECONDS_PER_HOUR
-    sums = [
-        (row.layer.value, row.result.value, row.bucket, row.count)
-        for row in counts.probes
-        if row.layer is not Layer.OVERALL
+    sums = [(row.layer.value, row.result.value, row.bucket, row.count) for row in counts.probes]
+    shown = [
+        (ended_of([row.discovery, row.transport, row.readiness, row.message]), row.count)
+        for row in counts.shown
     ]
     return take_census(
         CensusFacts(
@@ -47,13 +46,10 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
             until_s=until_s if sums else None,
             hosts=await _platforms_at(client),
             directories=[(row.directory, row.result, row.count) for row in counts.directories],
-            layers=layers_of(sums),
+            layers=layers_of(sums, shown),
             latencies=latencies_of(sums),
             health=counts.health,
-            shown=[
-                (ended_of([row.discovery, row.transport, row.readiness, row.message]), row.count)
-                for row in counts.shown
-            ],
+            shown=shown,
             gone=counts.gone,
             runs=[_run_of(run) for run in counts.runs],
         )

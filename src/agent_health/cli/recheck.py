@@ -147,7 +147,8 @@ async def _looked(
         # In this order: who leaves as soon as it has looked has left its result.
         is_probed = await has_prober()
         found = await targets.get(asked.target_id)
-        is_new = found.observed_at != asked.observed_at
+        # A registry of an earlier version tells both by one name.
+        is_new = (found.probed_at or found.observed_at) != asked.observed_at
         now_s = loop.time()
         if is_probed:
             last_there_s = now_s

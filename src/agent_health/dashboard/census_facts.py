@@ -1,7 +1,7 @@
 """From which counts of a database is a census taken, and over which time?"""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from agent_health.card_interfaces import GENERATIONS, major_minor
@@ -19,6 +19,10 @@ from agent_health.storage.result_history import ALL_TARGETS, SECONDS_PER_HOUR, S
 WATCHED_SECONDS: Final = 86_400.0
 """Over which probes are counted, by whole hours, where there was no pass over all targets."""
 
+Shown = tuple[Sequence[tuple[Layer, ResultClass]], int]
+"""How layers of living targets ended, and how many did so."""
+
+_HAS_CARD: Final = (Layer.DISCOVERY, ResultClass.OK)
 _ASKED: Final = tuple(layer for layer in Layer if layer is not Layer.OVERALL)
 OTHER_GENERATION: Final = "(another one)"
 
@@ -41,8 +45,10 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
         hour, until_s = hour_of(now_s - WATCHED_SECONDS), now_s
         since_s = hour * SECONDS_PER_HOUR
         sums = sums_between(transaction, ALL_TARGETS, hour, hour_of(now_s) + 1)
-    sums = [row for row in sums if row[0] != Layer.OVERALL]
     has_sums = bool(sums)
+    shown = [
+        (ended_of(results), count) for results, count in census_counts.shown(transaction, sorted(ANSWERED))
+    ]
     return take_census(
         CensusFacts(
             name=name,
@@ -54,15 +60,12 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
                 (directory, _result(result), count)
                 for directory, result, count in census_counts.directories(transaction)
             ],
-            layers=layers_of(sums),
+            layers=layers_of(sums, shown),
             latencies=latencies_of(sums),
             health={
                 HealthStatus(status): count for status, count in census_counts.health(transaction).items()
             },
-            shown=[
-                (ended_of(results), count)
-                for results, count in census_counts.shown(transaction, sorted(ANSWERED))
-            ],
+            shown=shown,
             gone=dict(targets.count_gone(transaction)),
             runs=[_run(run) for run in runs],
         )
@@ -79,14 +82,24 @@ def generation_of(version: str | None) -> str | None:
     return None if version is None else GENERATIONS.get(major_minor(version) or "", OTHER_GENERATION)
 
 
-def layers_of(sums: Iterable[SumRow]) -> Iterator[LayerCount]:
-    """Return how layers ended, in the order in which a probe asks them."""
+def layers_of(sums: Iterable[SumRow], shown: Iterable[Shown]) -> Iterator[LayerCount]:
+    """Return how layers ended, in the order in which a probe asks them, and of whom the card was known."""
     counted: Counter[tuple[str, str]] = Counter()
     for layer, result, _, count in sums:
         counted[layer, result] += count
+    if any(_HAS_CARD in layers for layers, _ in shown) and (kept := _kept_cards(counted)):
+        yield LayerCount(Layer.DISCOVERY, None, kept)
     order = [*Layer]
     for layer, result in sorted(counted, key=lambda key: (order.index(Layer(key[0])), key[1])):
-        yield LayerCount(layer, ResultClass(result), counted[layer, result])
+        if layer != Layer.OVERALL:
+            yield LayerCount(layer, ResultClass(result), counted[layer, result])
+
+
+def _kept_cards(counted: Mapping[tuple[str, str], int]) -> int:
+    """Return how many probes did not ask for the card; whoever shows no life is always asked for it."""
+    probes = sum(count for (layer, _), count in counted.items() if layer == Layer.OVERALL)
+    asked = sum(count for (layer, _), count in counted.items() if layer == Layer.DISCOVERY)
+    return max(0, min(probes - asked, counted.get((Layer.OVERALL, ResultClass.OK), 0)))
 
 
 def latencies_of(sums: Iterable[SumRow]) -> dict[str, Latency]:

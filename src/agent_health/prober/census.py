@@ -73,7 +73,8 @@ class LayerCount:
     """So many probes' layers ended alike."""
 
     layer: str
-    result: ResultClass
+    result: ResultClass | None
+    """None: it was not asked, for it is known."""
     count: int
 
 
@@ -107,7 +108,7 @@ class CensusFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """One pass over all targets, as it was counted at its end."""
+    """One pass over all targets, as it was counted at its end, by what it saw itself."""
 
     began_at_s: float
     ended_at_s: float | None
@@ -239,8 +240,9 @@ def _layers(facts: CensusFacts) -> tuple[LayerShares, ...]:
     return tuple(
         LayerShares(
             layer=layer,
-            count=counts.total(),
-            results=_results(counts, counts.total()),
+            count=(asked := counts.total() - counts[None]),
+            results=_results(counts, asked),
+            not_asked=counts[None],
             latency=facts.latencies.get(layer),
         )
         for layer, counts in counted.items()

@@ -82,8 +82,10 @@ class LayerShares(_Shown):
     """Of probes that turned to it: where nothing was asked (`not_measured`), it does not count."""
     results: tuple[ResultCount, ...]
     """The most frequent first; shares of `count`."""
+    not_asked: Count = 0
+    """Of probes that did not turn to it, as it is known: a card is read once a day."""
     latency: Latency | None = None
-    """null: nothing was answered."""
+    """Of what was asked in the period; null: nothing was answered."""
 
 
 class NamedGroups(_Shown):
@@ -131,7 +133,7 @@ class Run(_Shown):
     ended_at: Time | None
     """When all were probed; null: it goes on, or was broken off."""
     groups: Groups
-    """How the targets divided at its end."""
+    """How the targets divide by what it saw of them; of whom it learned nothing, that is unknown here."""
     alive_ratio: Ratio | None
     """Of the measured, 0 to 1; null if none was."""
     change: Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)] | None

@@ -11,7 +11,7 @@ from html import escape
 from itertools import chain, islice
 from typing import Final
 
-from agent_health.prober.census_form import Census, NamedGroups, ResultCount
+from agent_health.prober.census_form import Census, LayerShares, NamedGroups, ResultCount
 from agent_health.prober.census_group import Group
 from agent_health.prober.census_plots import bar, groups_bar, latency_bar, trend
 from agent_health.prober.census_tables import (
@@ -158,6 +158,12 @@ def _results(rows: Sequence[ResultCount]) -> Iterator[str]:
     return (bar([(row.group, row.share or 0.0)]) for row in rows)
 
 
+def _layer(layer: LayerShares) -> Iterator[str]:
+    yield from _results(layer.results)
+    if layer.not_asked:
+        yield bar([])
+
+
 def _parts(parts: Sequence[NamedGroups]) -> Iterator[str]:
     return (groups_bar(part.groups) for part in parts)
 
@@ -165,7 +171,7 @@ def _parts(parts: Sequence[NamedGroups]) -> Iterator[str]:
 _PLOTS: Final[Mapping[str, Callable[[Census], Iterable[str]]]] = {
     "targets": _all_groups,
     "results": lambda census: _results(census.results),
-    "layers": lambda census: chain.from_iterable(_results(layer.results) for layer in census.layers),
+    "layers": lambda census: chain.from_iterable(map(_layer, census.layers)),
     "latencies": lambda census: (
         latency_bar(layer.latency) for layer in census.layers if layer.latency is not None
     ),

@@ -10,12 +10,13 @@ from typing import Final
 from agent_health.clock_ahead import lies_ahead
 from agent_health.counted import counted, plural
 from agent_health.observation import ResultClass
-from agent_health.prober.census_form import Census, Groups, NamedCount, NamedGroups, Run, ratio
+from agent_health.prober.census_form import Census, Groups, LayerShares, NamedCount, NamedGroups, Run, ratio
 from agent_health.prober.census_group import Group
 
 MAX_SHOWN: Final = 50
 """Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
 NOT_KNOWN: Final = "-"
+NOT_READ_AGAIN: Final = "known, not read again"
 AHEAD: Final = "The last run lies in the future: the clock was set back since."
 
 GROUP_WORDS: Final = {
@@ -70,7 +71,19 @@ def headline(census: Census) -> str:
     told = f"{told} ({percent(census.alive_ratio)})"
     gated = next((row.count for row in census.results if row.result is ResultClass.GATED), 0)
     # An agent, or a wall before whatever there may be: nobody sees which.
-    return f"{told}, {number(gated)} of them behind a gate." if gated else f"{told}."
+    told = f"{told}, {number(gated)} of them behind a gate." if gated else f"{told}."
+    if not (carried := _measured_before(census)):
+        return told
+    were, count = ("was", "counts") if carried == 1 else ("were", "count")
+    return f"{told} In the last run {number(carried)} {were} not measured, and {count} as seen before."
+
+
+def _measured_before(census: Census) -> int:
+    """Return how many of those who count as measured the last run did not measure itself."""
+    last = next((run for run in reversed(census.runs) if not _is_ahead(run, census)), None)
+    if last is None or last.ended_at is None or last.groups.listed != census.listed:
+        return 0
+    return max(0, census.groups.measured - last.groups.measured)
 
 
 def tables(census: Census) -> Iterator[Table]:
@@ -144,21 +157,26 @@ def _layers(census: Census) -> Table:
     return Table(
         key="layers",
         title="Layer by layer",
-        note="All probes of the period that turned to a layer; where nothing was asked, none is counted.",
+        note="All probes of the period that turned to a layer; where nothing was asked, none is counted. "
+        "A card that is known is read again once a day.",
         heads=("layer", "result", "probes", "of the layer's"),
-        rows=tuple(
-            (layer.layer, row.result.value, number(row.count), percent(row.share))
-            for layer in census.layers
-            for row in layer.results
-        ),
+        rows=tuple(row for layer in census.layers for row in _layer(layer)),
         words=2,
     )
+
+
+def _layer(layer: LayerShares) -> Iterator[tuple[str, ...]]:
+    for row in layer.results:
+        yield layer.layer, row.result.value, number(row.count), percent(row.share)
+    if layer.not_asked:
+        yield layer.layer, NOT_READ_AGAIN, number(layer.not_asked), NOT_KNOWN
 
 
 def _latencies(census: Census) -> Table:
     return Table(
         key="latencies",
         title="How long answers took",
+        note="Of what was asked in the period.",
         heads=("layer", "answers", "p50", "p90", "p99"),
         rows=tuple(
             (layer.layer, number(took.count), *map(duration, (took.p50_ms, took.p90_ms, took.p99_ms)))

@@ -128,6 +128,8 @@ def _of_results(census: Census) -> Iterator[_Fact]:
     for layer in census.layers:
         for row in layer.results:
             yield "layers", layer.layer, row.result, row.count
+        if layer.not_asked:
+            yield "layers", layer.layer, "not_asked", layer.not_asked
         if layer.latency is not None:
             yield "latencies", layer.layer, "count", layer.latency.count
             yield "latencies", layer.layer, "p50_ms", layer.latency.p50_ms

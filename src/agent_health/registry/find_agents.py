@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
+from pydantic_core import from_json
 
 from agent_health.access import Action, may
 from agent_health.agent_record import (
@@ -109,7 +110,7 @@ def _unmeasured(transaction: Transaction, agent_id: str) -> Unmeasured | None:
     last = probed.last_of(transaction, agent_id)
     if last is None or last.result != ResultClass.NOT_MEASURED:
         return None
-    return Unmeasured(since=moment(last.result_since_s), reason=why_of(last.seen, None) or "")
+    return Unmeasured(since=moment(last.result_since_s), reason=why_of(from_json(last.seen), None) or "")
 
 
 def existing_agent(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> StoredAgent:

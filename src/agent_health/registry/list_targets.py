@@ -1,5 +1,6 @@
 """Which targets are there, and what came of their probes? (`GET /api/v1/targets`)"""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
@@ -93,6 +94,7 @@ def show_target(transaction: Transaction, call: Call) -> Reply:
         directories=target_search.directories_of(transaction, row.id),
         is_registered=row.is_registered,
         added_at=moment(row.added_at_s),
+        probed_at=None if row.observed_at_s is None else moment(row.observed_at_s),
         recheck_at=None if row.recheck_at_s is None else moment(row.recheck_at_s),
         memory=recalled(subject_id, row.memory),
         seen=None if row.seen is None else _seen(row.seen),
@@ -111,29 +113,37 @@ def _number_of(transaction: Transaction, name: str) -> int:
 
 
 def _summary(row: Row[Any]) -> dict[str, Any]:
+    seen = None if row.seen is None else from_json(row.seen)
     times_s = {
         "result_since": row.result_since_s,
-        "observed_at": row.observed_at_s,
+        "observed_at": looked_at_s(seen),
         "gone_at": row.gone_at_s,
     }
     return {
         "target_id": row.subject_id,
         "url": row.url,
         "result": row.result,
-        "why": None if row.seen is None else why_of(row.seen, row.layers),
+        "why": None if seen is None else why_of(seen, row.layers),
         "gone_reason": row.gone_reason,
         **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},
     }
 
 
-def why_of(stored: str, known: str | None) -> str | None:
+def looked_at_s(seen: Mapping[str, Any] | None) -> float | None:
+    """Return when the probe ended that told last what is known; None: nobody has looked yet.
+
+    One that asked nobody, since it was not to or could not, is none.
+    """
+    return None if seen is None else float(seen["observed_at_s"])
+
+
+def why_of(seen: Mapping[str, Any], known: str | None) -> str | None:
     """Tell what was seen; of who lives also what the last probe did not ask for, such as a card of today."""
-    members = from_json(stored)
     # As it was stored it was checked; checking it again would take most of a page's time.
     layers = {
         layer: LayerResult.model_construct(result=ResultClass(said["result"]), reason=said.get("reason", ""))
         for layer in ASKED
-        if (said := members.get(layer.value)) is not None
+        if (said := seen.get(layer.value)) is not None
     }
     if known is not None and signs_of_life([*layers.items()]):
         before = {

@@ -54,7 +54,10 @@ class Results:
         if left is None:
             left = self.left[subject.target] = Left(subject.target, claimed_s)
         left.observed_at_s = subject.observed_at_s = claimed_s
-        result, layers = observation.result, list(layers_of(observation))
+        known = (subject.layers or _NOTHING_KNOWN).split(_SEPARATOR)
+        card = known[ASKED.index(Layer.DISCOVERY)]
+        result = observation.result_beside(ResultClass(card) if card else None)
+        layers = list(layers_of(observation))
         self._count(subject, result, layers, at_s)
         # Without a layer it tells nothing, not even why.
         is_unwelcome = memory is not None and memory.is_unwelcome

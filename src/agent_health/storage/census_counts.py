@@ -4,13 +4,14 @@ Counts and nothing else: what they say is for `prober/census` to tell. Whoever i
 counted with the gone (`targets.count_gone`), and nowhere here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic_core import from_json, to_json
 from sqlalchemy import delete, func, insert, select, text, update
 
+from agent_health.observation import ResultClass
 from agent_health.storage.database import Transaction
 from agent_health.storage.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
 from agent_health.storage.tables import census_runs, probed, targets
@@ -18,6 +19,8 @@ from agent_health.target import SHARDS
 
 ROWS_AT_ONCE = 10_000
 """Of those that are fetched from the database before they are counted on."""
+ROUNDED_S = 1e-3
+"""Observations come with whole milliseconds: one of the moment in which a pass began is its own."""
 NEVER_MEASURED = "never_measured"
 """In stored counts, the place of targets without a result."""
 
@@ -32,7 +35,7 @@ class StoredRun:
     ended_at_s: float | None
     """None: it goes on, or was broken off."""
     counts: Mapping[str | None, int]
-    """Targets by result, None for those never measured; empty until it has ended."""
+    """Targets by what it saw of them, None for those never measured; empty until it has ended."""
 
 
 # The version of a card is told of the living alone: of the others nobody asks for it.
@@ -66,6 +69,17 @@ _RESULTS = text("""
     SELECT result, count(*) FROM targets LEFT JOIN probed ON probed.target = targets.id
     WHERE gone_at_s IS NULL GROUP BY result
 """)
+# The last observation that told anything may be older than the pass.
+_OF_A_RUN = """
+    SELECT
+        CASE WHEN result IS NOT NULL AND {seen_at_s} < :since_s THEN :not_measured ELSE result END, count(*)
+    FROM targets LEFT JOIN probed ON probed.target = targets.id
+    WHERE gone_at_s IS NULL GROUP BY 1
+"""
+_OF_A_RUN_SQLITE = text(_OF_A_RUN.format(seen_at_s="(seen ->> '$.observed_at_s')"))
+_OF_A_RUN_POSTGRESQL = text(
+    _OF_A_RUN.format(seen_at_s="CAST(CAST(seen AS json) ->> 'observed_at_s' AS double precision)")
+)
 _HEALTH = text("""
     SELECT health, count(*) FROM agents JOIN targets ON targets.subject_id = agents.agent_id
     WHERE gone_at_s IS NULL GROUP BY health
@@ -97,7 +111,17 @@ def directories(transaction: Transaction) -> list[tuple[str, str | None, int]]:
 
 def results(transaction: Transaction) -> dict[str | None, int]:
     """Return how many targets there are by their last result, None for those never measured."""
-    rows = transaction.connection.execute(_RESULTS)
+    return _by_result(transaction.connection.execute(_RESULTS))
+
+
+def _results_since(transaction: Transaction, since_s: float) -> dict[str | None, int]:
+    """Return the same of a pass that began then: of whom it learned nothing, that counts as not measured."""
+    statement = _OF_A_RUN_POSTGRESQL if transaction.is_postgresql else _OF_A_RUN_SQLITE
+    asked = {"since_s": since_s - ROUNDED_S, "not_measured": ResultClass.NOT_MEASURED.value}
+    return _by_result(transaction.connection.execute(statement, asked))
+
+
+def _by_result(rows: Iterable[Any]) -> dict[str | None, int]:
     return {None if result is None else str(result): int(count) for result, count in rows}
 
 
@@ -138,12 +162,16 @@ def begin_run(transaction: Transaction, run_id: str, name: str) -> StoredRun:
 
 
 def end_run(transaction: Transaction, run_id: str) -> None:
-    """Note that it has ended, what its probes came to, and how many targets there are of each result.
+    """Note that it has ended, what its probes came to, and how many targets they found of each result.
 
     Again, nothing happens.
     """
+    run = find_run(transaction, run_id)
+    if run is None or run.ended_at_s is not None:
+        return
     counts = {
-        NEVER_MEASURED if result is None else result: count for result, count in results(transaction).items()
+        NEVER_MEASURED if result is None else result: count
+        for result, count in _results_since(transaction, run.began_at_s).items()
     }
     sums = run_sums(transaction, run_id)
     transaction.connection.execute(
