@@ -11,6 +11,7 @@ from hashlib import sha256
 from ipaddress import IPv6Address
 from typing import Final
 
+from agent_health.international_host import with_ascii_host
 from agent_health.target_address import DEFAULT_PORTS, MAX_URL_CHARACTERS, Refused, judge_url
 
 SHARDS: Final = 1024
@@ -40,11 +41,11 @@ _DEFAULT_PORTS: Final[dict[str, str]] = {scheme: str(port) for scheme, port in D
 def read_target(text: str) -> str | Refused:
     """Return the URL of a target in the one spelling that we use, or why it is none.
 
-    A host without a scheme is meant as https. Scheme and host are in lower case, an IPv6 address is in its
-    shortest form, the port is left out where it is the scheme's own, an empty path is `/`, and a fragment
-    goes: what differs only in these is one target. The result reads as itself. Whether its addresses may be
-    contacted is judged when it is probed; a URL with placeholders (`{tenant}`) and any scheme but http and
-    https are refused.
+    A host without a scheme is meant as https. Scheme and host are in lower case, a name in another alphabet
+    is in ASCII (`xn--…`), an IPv6 address is in its shortest form, the port is left out where it is the
+    scheme's own, an empty path is `/`, and a fragment goes: what differs only in these is one target. The
+    result reads as itself. Whether its addresses may be contacted is judged when it is probed; a URL with
+    placeholders (`{tenant}`) and any scheme but http and https are refused.
     """
     if len(text) <= _MAX_PLAIN_CHARACTERS and (plain := _PLAIN.fullmatch(text)):
         return f"{plain[1] or 'https://'}{plain[2]}{plain[3] or '/'}"
@@ -53,7 +54,9 @@ def read_target(text: str) -> str | Refused:
 
 def _read_odd(text: str) -> str | Refused:
     """Read a target that may be spelled in any way."""
-    url = with_scheme(text.strip())
+    url = with_ascii_host(with_scheme(text.strip()))
+    if isinstance(url, Refused):
+        return url
     judged = judge_url(url)
     # Which networks are open is the probe definition's matter: any address may be listed.
     if isinstance(judged, Refused) and judged.name == "invalid_url":

@@ -100,6 +100,8 @@ def _parse(url: object) -> URL:
         raise InvalidSetting("url", url, _EXPECTED)
     # Whatever may be a password must not reach a log.
     shown = url if "@" not in url else "..." + url[url.rindex("@") :]
+    if not url.isascii():
+        url = _in_ascii(url, shown)
     try:
         given = parsed(url)
         is_meant = given.explicit_port != 0 if _PLAIN.match(url) else _is_absolute(url)
@@ -108,6 +110,18 @@ def _parse(url: object) -> URL:
     if not is_meant or _NEVER_IN_A_URL.search(url) or len(url) > MAX_URL_CHARS:
         raise InvalidSetting("url", shown[:MAX_URL_CHARS], _EXPECTED)
     return given.with_fragment(None) if "#" in url else given
+
+
+def _in_ascii(url: str, shown: str) -> str:
+    """Return a URL whose host is spelled in ASCII; InvalidSetting if it is no name."""
+    # Most hosts are, and a check need not pay for it.
+    from agent_health.international_host import with_ascii_host  # noqa: PLC0415
+    from agent_health.target_address import Refused  # noqa: PLC0415
+
+    spelled = with_ascii_host(url)
+    if isinstance(spelled, Refused):
+        raise InvalidSetting("url", shown[:MAX_URL_CHARS], f"{_EXPECTED} ({spelled.reason})")
+    return spelled
 
 
 def _is_absolute(url: str) -> bool:

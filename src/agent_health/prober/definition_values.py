@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from agent_health.errors import InvalidSetting
+from agent_health.international_host import ascii_host, with_ascii_host
 from agent_health.target import read_target
 from agent_health.target_address import MAX_HOST_CHARACTERS, Refused, judge_url, read_networks
 
@@ -77,11 +78,22 @@ def _take_canary(value: str) -> str:
 
 
 def _take_url(value: str) -> str:
-    judged = judge_url(value)
+    url = with_ascii_host(value)
+    judged = url if isinstance(url, Refused) else judge_url(url)
     # Which networks are open is said elsewhere: any address may be named.
     if isinstance(judged, Refused) and judged.name == "invalid_url":
         raise PydanticCustomError("url", "{reason}", {"reason": judged.reason})
-    return value
+    return value if isinstance(url, Refused) else url
+
+
+def _take_host(value: Any) -> Any:
+    """Spell a host in ASCII, with the dot before it if there is one."""
+    if not isinstance(value, str) or value.isascii():
+        return value
+    host = ascii_host(value.removeprefix("."))
+    if isinstance(host, Refused):
+        raise PydanticCustomError("host", "{reason}", {"reason": host.reason})
+    return f".{host}" if value.startswith(".") else host
 
 
 def _take_network(value: str) -> str:
@@ -132,7 +144,9 @@ Contact = Annotated[str, Field(max_length=200, pattern=CONTACT_PATTERN)]
 Format = Annotated[str, Field(pattern=FORMAT_PATTERN)]
 AskedPath = Annotated[str, Field(max_length=512, pattern=ASKED_PATH_PATTERN), AfterValidator(_take_path)]
 """A path on the target's own origin; with a query, if it is to have one, and without a fragment."""
-Host = Annotated[str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN)]
+Host = Annotated[
+    str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN), BeforeValidator(_take_host)
+]
 Target = Annotated[str, AfterValidator(_take_target)]
 """A URL or a domain, in the spelling of `read_target`."""
 CanaryUrl = Annotated[str, AfterValidator(_take_canary)]
