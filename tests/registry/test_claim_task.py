@@ -2,16 +2,20 @@
 in docs/registry.md."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.registry.test_verify_events import report as log_report
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.task_api import TASKS, create, task, told, worker
 
 from agent_health.access import Role
+from agent_health.client import RegistryClient
 from agent_health.outcome import Outcome
 from agent_health.registry import claim_endpoint
 from agent_health.registry.claim_task import Seeker, look_for_task
@@ -245,6 +249,28 @@ async def test_a_claim_whose_caller_has_left_is_granted_nothing(api: RegistryApi
         made = await create(api)
     assert (await task(api, made["task_id"]))["status"] == "queued"
     assert api.registry.claims._waiting == 0
+
+
+async def test_a_server_that_is_asked_to_end_lets_who_waits_go_with_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_waiting, wait = threading.Event(), claim_endpoint.ClaimEndpoint._wait
+
+    async def told(*arguments: Any) -> None:
+        is_waiting.set()
+        await wait(*arguments)
+
+    monkeypatch.setattr(claim_endpoint.ClaimEndpoint, "_wait", told)
+    server = RegistryServer(tmp_path, {"sweep_seconds": 60})
+    server.start()
+    async with RegistryClient(server.url, key=ADMIN_KEY) as client:
+        key = (await client.agents.register("agent-1")).agent_key
+    async with RegistryClient(server.url, key=key) as agent:
+        claiming = asyncio.create_task(agent.tasks.claim(wait_seconds=30))
+        await asyncio.to_thread(is_waiting.wait, 30)
+        await asyncio.to_thread(server.stop)
+        assert await claiming is None
+    assert "Traceback" not in caplog.text
 
 
 async def test_more_do_not_wait_than_a_server_keeps(

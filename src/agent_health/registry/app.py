@@ -55,6 +55,7 @@ from agent_health.registry.call import Door
 from agent_health.registry.check_opt_outs import OptOutChecker
 from agent_health.registry.claim_endpoint import CLAIM_PATH, ClaimEndpoint
 from agent_health.registry.collect_garbage import rarely_collected
+from agent_health.registry.connection_bounds import STOPS
 from agent_health.registry.deliver_webhooks import WebhookCourier
 from agent_health.registry.error_responses import REFUSAL_MEMBER, error_response
 from agent_health.registry.event_feed import EventFeed
@@ -216,10 +217,10 @@ def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHe
     face = None if make_face is None else make_face(registry)
 
     @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, asyncio.Event]]:
         beside = () if face is None else (face.run(),)
         async with registry.running(*beside):
-            yield
+            yield {STOPS: registry.claims.stops}
 
     pages, others = [] if face is None else [*face.routes()], [*_routes(registry)]
     refusals = Refusals(face, pages, others)

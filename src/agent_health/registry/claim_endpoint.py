@@ -8,6 +8,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -44,11 +45,13 @@ class _Asked:
 
 
 class ClaimEndpoint:
-    """Answers `POST /api/v1/tasks/claim`: 200 with a task, or 204 after `wait_seconds` without one."""
+    """Answers `POST /api/v1/tasks/claim`: 200 with a task, or 204 when the wait, or the server, is over."""
 
     def __init__(self, door: Door, news: TaskNews) -> None:
         self._door = door
         self._news = news
+        self.stops = asyncio.Event()
+        """Set when the server is asked to end: nobody waits any longer, and nobody is granted anything."""
         self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._waiting = 0
 
@@ -92,7 +95,7 @@ class ClaimEndpoint:
                     return grant
                 due_in_s = LEAST_WAIT_SECONDS
             left_s = give_up_s - loop.time()
-            if left_s <= 0:
+            if left_s <= 0 or self.stops.is_set():
                 return None
             due_in_s = max(LEAST_WAIT_SECONDS, inf if due_in_s is None else due_in_s)
             await self._wait(number, min(left_s, due_in_s, LOOK_AGAIN_SECONDS), receive)
@@ -104,21 +107,26 @@ class ClaimEndpoint:
             )
 
     async def _wait(self, number: int, most_s: float, receive: Receive) -> None:
-        """Wait for news; ClientDisconnect if the caller leaves: nobody is granted what nobody waits for."""
+        """Wait for news, or for our own end; ClientDisconnect if the caller leaves.
+
+        Nobody is granted what nobody waits for.
+        """
         if self._waiting >= MAX_WAITING:
             raise TooManyClaims(MAX_WAITING)
         self._waiting += 1
         news = asyncio.ensure_future(self._news.wait_beyond(number))
         gone = asyncio.ensure_future(_gone(receive))
+        stops = asyncio.ensure_future(self.stops.wait())
+        waited: set[asyncio.Future[Any]] = {news, gone, stops}
         try:
-            await asyncio.wait({news, gone}, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waited, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
             if gone.done():
                 raise ClientDisconnect
         finally:
             self._waiting -= 1
-            news.cancel()
-            gone.cancel()
-            await asyncio.gather(news, gone, return_exceptions=True)
+            for one in waited:
+                one.cancel()
+            await asyncio.gather(*waited, return_exceptions=True)
 
 
 def _claim(transaction: Transaction, asked: _Asked) -> TaskGrant | None:

@@ -38,6 +38,8 @@ MAX_REFUSED = RESERVED_FILES // 2
 """Of callers that are told that there are too many; those beyond are told nothing."""
 LOOK_EVERY_SECONDS = 1.0
 """A connection may last so much longer before it is noticed."""
+STOPS = "agent_health.stops"
+"""In the app's state: the event that tells it that the server is asked to end, if it wants to know."""
 WARN_AGAIN_SECONDS = 60.0
 """Between two lines in the log that say that there are too many."""
 
@@ -101,6 +103,12 @@ class BoundedProtocol(HttpToolsProtocol):
         """Its head is whole."""
         self._is_in_head = False
         super().on_headers_complete()
+
+    def shutdown(self) -> None:
+        """Begin to end, with the server; who waits for news is let go before it waits for them."""
+        if stops := self.app_state.get(STOPS):
+            stops.set()
+        super().shutdown()
 
     def look(self, now_s: float) -> None:
         """End the connection if it has kept us waiting for too long."""
