@@ -73,6 +73,31 @@ def test_two_do_not_live_as_one_agent_with_the_same_workspaces(
     assert main(["run", *ONCE, *who, "--", "true"]) == 5
 
 
+def test_a_key_that_works_no_tasks_takes_nobodys_place(
+    at: RegistryServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def register() -> str | None:
+        async with RegistryClient(at.url, key=KEYS[Role.ENROLL]) as client:
+            return (await client.agents.register("coder-alive")).agent_key
+
+    own_key = asyncio.run(register())
+
+    async def life() -> tuple[int, str]:
+        async with RegistryClient(at.url, key=own_key) as client:
+            record = await client.agents.get("coder-alive")
+            return record.incarnation, record.status
+
+    monkeypatch.setenv("AGENT_HEALTH_KEY", ADMIN_KEY)
+    who = (*ONCE, "--agent-id", "coder-alive", "--wait", "0s")
+    assert main(["run", *who, "--", "true"]) == 1
+    assert "this admin key may not work tasks" in capfd.readouterr().err
+    assert asyncio.run(life()) == (1, "active")
+    # Its own one may, at once.
+    monkeypatch.setenv("AGENT_HEALTH_KEY", own_key or "")
+    assert main(["run", *who, "--", "true"]) == 5
+    assert asyncio.run(life()) == (2, "deregistered")
+
+
 def test_the_key_of_an_agent_without_a_name_ends_with_it(at: RegistryServer) -> None:
     assert main(["run", *ONCE, "--wait", "0s", "--agent-id", "coder-named", "--", "true"]) == 5
 

@@ -19,8 +19,16 @@ from agent_health.adapter.workspaces import KEEP_SECONDS, Workspaces
 from agent_health.agent.drain import Leaving, leave
 from agent_health.agent.heartbeat_loop import HeartbeatLoop
 from agent_health.agent.place import Load, Place
+from agent_health.agent_record import AgentRecord
 from agent_health.client.registry import RegistryClient
-from agent_health.client.registry_errors import Conflict, Gone, NotFound, RegistryError, is_final
+from agent_health.client.registry_errors import (
+    Conflict,
+    Gone,
+    NotFound,
+    RegistryError,
+    Unprocessable,
+    is_final,
+)
 from agent_health.client.registry_tasks import GrantedTask
 from agent_health.counted import plural
 from agent_health.heartbeat_rhythm import next_try_at_s
@@ -33,6 +41,8 @@ DRAIN_SECONDS: Final = 120.0
 SLACK_SECONDS: Final = 30.0
 """Beyond drain and grace, for the registry to hear how the run ended."""
 PRUNE_EVERY_SECONDS: Final = 86_400.0
+_NO_TASK: Final = f"task_{26 * '0'}"
+"""Of the first millisecond of 1970."""
 
 _log = logging.getLogger("agent_health.adapter")
 T = TypeVar("T")
@@ -92,7 +102,7 @@ class Adapter:
         try:
             # To begin a new life ends the leases of the former one: others may begin what went on in it.
             await self._end_left()
-            record = await self._place.register(supersede=True)
+            record = await self._register()
             self._say(What.REGISTERED, f"registered as {self._place.agent_id}, life {record.incarnation}")
             self._loop.resume(record.incarnation)
             async with self._open_client() as client:
@@ -101,6 +111,17 @@ class Adapter:
             await self._place.close()
         self._say(What.LEFT, "the agent has left")
         return outcome
+
+    async def _register(self) -> AgentRecord:
+        """Begin a life, and end a former one only with a key that may work in its place."""
+        try:
+            return await self._place.register(supersede=False)
+        except Conflict:
+            async with self._open_client() as client:
+                # Nobody may have it, and only a key that works no tasks is told so.
+                with suppress(Conflict, Gone, NotFound, Unprocessable):
+                    await client.tasks.claim(task_id=_NO_TASK)
+            return await self._place.register(supersede=True)
 
     async def _live(self, client: RegistryClient) -> RunOutcome | None:
         beating = asyncio.create_task(self._loop.run())
