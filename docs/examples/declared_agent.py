@@ -11,9 +11,15 @@ import argparse
 import asyncio
 import sys
 
-from agent_health.agent import Agent, AgentRunner, on_assignment, on_drain
-from agent_health.agent_record import HeartbeatConfig
-from agent_health.errors import WorkDropped, WorkRefused
+from agent_health.agent import (
+    Agent,
+    AgentRunner,
+    HeartbeatConfig,
+    WorkDropped,
+    WorkRefused,
+    on_assignment,
+    on_drain,
+)
 
 arguments = argparse.ArgumentParser(description="Work at lines of standard input until told to leave.")
 arguments.add_argument("key_file", help="where its own key is kept; it is made at the first registration")

@@ -253,11 +253,21 @@ def test_what_is_no_such_method_is_told_where_it_is_marked(mark: Any, method: An
         ({"agent_id": "a", "capacity": 0}, "capacity"),
         ({"agent_id": "a", "drain_timeout_seconds": -1.0}, "drain_timeout_seconds"),
         ({"agent_id": "a", "endpoint": "gopher://"}, "endpoint"),
+        ({"agent_id": "a", "heartbeat": {"interval": 10}}, "heartbeat_config"),
+        ({"agent_id": "a", "heartbeat": {"interval_seconds": 60}}, "heartbeat_config"),
+        ({"agent_id": "a", "heartbeat": 10}, "heartbeat_config"),
     ],
 )
 def test_what_a_registry_would_refuse_is_told_before_it_is_asked(said: Any, named: str) -> None:
     with pytest.raises(InvalidSetting, match=f"^{named}"):
         Agent(**said)
+
+
+def test_how_often_it_beats_may_be_said_as_in_a_workflow() -> None:
+    said = {"interval_seconds": 10, "unhealthy_after_seconds": 30, "dead_after_seconds": 90}
+    profile = Agent("a", heartbeat=said).profile
+    assert (profile.heartbeat, profile.rhythm) == (BEATING, BEATING)
+    assert Agent("a", heartbeat={"interval_seconds": 10}).profile.rhythm.dead_after_seconds == 300
 
 
 def test_a_workflow_that_does_not_declare_the_agent_says_which_file(tmp_path: Path) -> None:

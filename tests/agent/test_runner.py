@@ -1,6 +1,8 @@
 """How does an agent live, from registering to the end?"""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -94,6 +96,26 @@ async def test_a_restart_within_the_silence_window_begins_the_next_life(
     assert (crashed.incarnation, again.incarnation) == (1, 2)
     again.drain()
     assert await again.wait() is Ending.FINISHED
+
+
+def test_a_program_that_says_nothing_of_logging_shows_when_it_is_registered(registry: RegistryServer) -> None:
+    code = (
+        "from agent_health.agent import Agent, on_assignment, run_agent\n"
+        f"@Agent('shown', registry={registry.url!r}, key={KEYS[Role.ENROLL]!r})\n"
+        "class Shown:\n"
+        "    @on_assignment\n"
+        "    async def work(self, task): ...\n"
+        "run_agent(Shown())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        said = ""
+        while "registered as" not in said and (line := program.stderr.readline()):
+            said += line
+        program.terminate()
+        said += program.stderr.read()
+    assert "INFO registered as shown, life 1\n" in said
+    assert "INFO shown: leaves: SIGTERM came\n" in said
 
 
 async def test_an_idle_agent_that_somebody_drained_leaves_and_does_not_come_back(

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from agent_health.agent.held_task import HeldTask
     from agent_health.agent.profile import AgentProfile
     from agent_health.agent.runner import AgentRunner
+    from agent_health.agent_record import HeartbeatConfig
+    from agent_health.errors import WorkDropped, WorkRefused
 
 __all__ = [
     "Agent",
@@ -39,29 +41,35 @@ __all__ = [
     "Assignment",
     "AssignmentSource",
     "Ending",
+    "HeartbeatConfig",
     "HeldTask",
+    "WorkDropped",
+    "WorkRefused",
     "on_assignment",
     "on_drain",
     "run_agent",
 ]
 
 _PLACES = {
-    "Agent": "decorator",
-    "AgentLink": "asgi_link",
-    "AgentProfile": "profile",
-    "AgentRunner": "runner",
-    "Assignment": "assignments",
-    "AssignmentSource": "assignments",
-    "Ending": "drain",
-    "HeldTask": "held_task",
-    "on_assignment": "decorator",
-    "on_drain": "decorator",
-    "run_agent": "decorator",
+    "Agent": "agent.decorator",
+    "AgentLink": "agent.asgi_link",
+    "AgentProfile": "agent.profile",
+    "AgentRunner": "agent.runner",
+    "Assignment": "agent.assignments",
+    "AssignmentSource": "agent.assignments",
+    "Ending": "agent.drain",
+    "HeartbeatConfig": "agent_record",
+    "HeldTask": "agent.held_task",
+    "WorkDropped": "errors",
+    "WorkRefused": "errors",
+    "on_assignment": "agent.decorator",
+    "on_drain": "agent.decorator",
+    "run_agent": "agent.decorator",
 }
 
 
 def __getattr__(name: str) -> Any:
     # Imported late: who links an app does not load the runner, and who names the package loads neither.
     if name in _PLACES:
-        return getattr(import_module(f"agent_health.agent.{_PLACES[name]}"), name)
+        return getattr(import_module(f"agent_health.{_PLACES[name]}"), name)
     raise AttributeError(f"module 'agent_health.agent' has no attribute {name!r}")

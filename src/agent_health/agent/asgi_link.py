@@ -67,7 +67,7 @@ class AgentLink:
         endpoint: str | None = None,
         card_url: str | None = None,
         monitoring: Monitoring | str | None = None,
-        heartbeat: HeartbeatConfig | None = None,
+        heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None,
         drain_timeout_seconds: float | None = None,
         metadata: Mapping[str, Any] = MappingProxyType({}),
         on_drain: Handler | None = None,

@@ -1,6 +1,7 @@
 """How does a class say that it is an agent? (RFC-0016 3.4)"""
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -42,13 +43,29 @@ def on_drain(method: F) -> F:
 
 
 def run_agent(agent: object) -> Ending:
-    """Run an object of a class that is declared with `@Agent` until it is told to end."""
+    """Run an object of a class that is declared with `@Agent` until it is told to end.
+
+    What happens is logged (`agent_health.agent`), and shown on standard error if nothing else is set up.
+    """
     import asyncio  # noqa: PLC0415 - whoever only declares does not run
+
+    _show_log()
 
     async def run() -> Ending:
         return await AgentRunner.of(agent).run()
 
     return asyncio.run(run())
+
+
+def _show_log() -> None:
+    """Show what an agent says of itself, in a program that has said nothing of logging."""
+    ours = logging.getLogger("agent_health")
+    if ours.hasHandlers() or ours.level != logging.NOTSET:
+        return
+    shown = logging.StreamHandler()
+    shown.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    ours.addHandler(shown)
+    ours.setLevel(logging.INFO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +112,7 @@ class Agent:
         endpoint: str | None = None,
         card_url: str | None = None,
         monitoring: Monitoring | str | None = None,
-        heartbeat: HeartbeatConfig | None = None,
+        heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None,
         drain_timeout_seconds: float | None = None,
         metadata: Mapping[str, Any] = MappingProxyType({}),
         profile: AgentProfile | None = None,

@@ -32,8 +32,8 @@ class AgentProfile:
     card_url: str | None = None
     monitoring: Monitoring | str | None = None
     """`both`: a prober reads its document too, at the host of its `card_url`. None: its heartbeats alone."""
-    heartbeat: HeartbeatConfig | None = None
-    """None: as RFC-0016 says, 30, 90 and 300 s."""
+    heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None
+    """A mapping: with the names that a workflow file has. None: as RFC-0016 says, 30, 90 and 300 s."""
     drain_timeout_seconds: float | None = None
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -55,7 +55,8 @@ class AgentProfile:
             given["monitoring"] = self.monitoring
         if self.drain_timeout_seconds is not None:
             given["drain_timeout_seconds"] = self.drain_timeout_seconds
-        made(Registration, **given)
+        # Whatever it was given as, from here on it is what was read.
+        object.__setattr__(self, "heartbeat", made(Registration, **given).heartbeat_config)
 
     @classmethod
     def from_workflow(cls, file: str | Path, name: str, agent_id: str | None = None) -> Self:
@@ -89,7 +90,11 @@ class AgentProfile:
     @property
     def rhythm(self) -> HeartbeatConfig:
         """How often it beats, and how long it may be silent."""
-        return self.heartbeat or HeartbeatConfig()
+        return self._heartbeat or HeartbeatConfig()
+
+    @property
+    def _heartbeat(self) -> HeartbeatConfig | None:
+        return self.heartbeat if isinstance(self.heartbeat, HeartbeatConfig) else None
 
     @property
     def drain_s(self) -> float:
@@ -107,7 +112,7 @@ class AgentProfile:
             endpoint=self.endpoint,
             card_url=self.card_url,
             monitoring=self.monitoring,
-            heartbeat_config=self.heartbeat,
+            heartbeat_config=self._heartbeat,
             drain_timeout_seconds=self.drain_timeout_seconds,
             metadata=self.metadata,
             supersede=supersede,

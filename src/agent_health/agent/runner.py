@@ -65,7 +65,7 @@ class AgentRunner:
         endpoint: str | None = None,
         card_url: str | None = None,
         monitoring: Monitoring | str | None = None,
-        heartbeat: HeartbeatConfig | None = None,
+        heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None,
         drain_timeout_seconds: float | None = None,
         metadata: Mapping[str, Any] = MappingProxyType({}),
         profile: AgentProfile | None = None,
@@ -211,8 +211,9 @@ class AgentRunner:
             self._drain_s = self._drain_s if timeout_s is None else timeout_s
             self._begin_to_leave(why)
 
-    def life_begun(self, incarnation: int) -> None:  # noqa: ARG002 - who runs an app needs it
+    def life_begun(self, incarnation: int) -> None:
         """Take work, which does not wait for the registry but while another process has the place."""
+        _log.info("registered as %s, life %d", self.agent_id, incarnation)
         self._work.go_on()
 
     def life_lost(self, why: str) -> None:
