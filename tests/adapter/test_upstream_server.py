@@ -225,6 +225,7 @@ async def test_a_bad_answer_from_a_url_fails_its_call_and_a_closed_connection_is
     ("tool", "code", "words"),
     [
         ("endless", "answer_too_large", "acme wrote more than 4194304 bytes in one answer: ask for less"),
+        ("chatter", "answer_too_large", "acme wrote more than 4194304 bytes in one answer: ask for less"),
         ("packed", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
     ],
 )

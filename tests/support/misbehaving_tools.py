@@ -63,6 +63,12 @@ def any_answer(asked: dict[str, Any]) -> bytes | None:
             return None
 
 
+def _notification(size: int) -> bytes:
+    params = {"level": "info", "data": "x" * size}
+    said = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
+    return f"event: message\ndata: {json.dumps(said)}\n\n".encode()
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Says the same over HTTP, and shuts the connection where there is no answer to a question."""
 
@@ -76,6 +82,10 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             case "endless_event":
                 self._write_on(b"text/event-stream", b"data: ")
+                return
+            case "chatter":
+                # Of 64 KiB each, and no answer among them.
+                self._write_on(b"text/event-stream", b"", _notification(65_536))
                 return
             case "packed":
                 self._write_packed(tool_answer(asked["id"], "long", {"bytes": LEVELS}))
@@ -91,13 +101,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(said or b"")
 
-    def _write_on(self, media_type: bytes, beginning: bytes) -> None:
+    def _write_on(self, media_type: bytes, beginning: bytes, again: bytes = b"x" * 65_536) -> None:
         """Write without an end, until nobody listens any more."""
         self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n%b" % (media_type, beginning))
         self.close_connection = True
         with suppress(OSError):
             while True:
-                self.wfile.write(b"x" * 65_536)
+                self.wfile.write(again)
 
     def _write_packed(self, body: bytes) -> None:
         packed = gzip.compress(body)

@@ -2,11 +2,12 @@
 
 The SDK reads a JSON body whole before it looks at it. So it is read here, as it comes in, and the call whose
 answer has no end is told so in the server's place. What is packed is not unpacked: a little of it may be
-anything. Events are bounded one by one, by the SDK.
+anything. Events are bounded one by one, by the SDK, and here all of one answer together.
 """
 
 import json
-from typing import Final
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 import httpx2
 
@@ -17,7 +18,7 @@ AS_IT_IS: Final = "identity"
 
 
 class BoundedBodies(httpx2.AsyncBaseTransport):
-    """Hands on what another transport brings, of JSON no more than so many bytes."""
+    """Hands on what another transport brings, of one answer no more than so many bytes."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport, max_bytes: int) -> None:
         self._transport = transport
@@ -30,20 +31,23 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         if response.headers.get("content-encoding", AS_IT_IS).strip().lower() != AS_IT_IS:
             await response.aclose()
             return _in_place(request, UNREADABLE, "its answer is packed, though that was not asked for")
-        is_json = response.headers.get("content-type", "").lower().startswith("application/json")
-        if request.method != "POST" or not is_json:
-            return response
+        if request.method != "POST" or not _is_of(response, "application/json"):
+            instead = _event(request, self._too_long()) if _is_of(response, "text/event-stream") else b""
+            return _bounded(response, self._max_bytes, instead)
         try:
             body = await self._body_of(response)
         finally:
             await response.aclose()
         if body is None:
-            return _in_place(request, TOO_LONG, f"its answer has more than {self._max_bytes} bytes")
+            return _in_place(request, TOO_LONG, self._too_long())
         return httpx2.Response(response.status_code, headers=_without_length(response), content=body)
 
     async def aclose(self) -> None:
         """Let all connections go."""
         await self._transport.aclose()
+
+    def _too_long(self) -> str:
+        return f"its answer has more than {self._max_bytes} bytes"
 
     async def _body_of(self, response: httpx2.Response) -> bytes | None:
         """Return a body; None for one that is too long, of which the rest is not read."""
@@ -55,6 +59,55 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         return bytes(body)
 
 
+class _BoundedStream(httpx2.AsyncByteStream):
+    """A body of which so much is read, and then something else in place of the rest."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, instead: bytes) -> None:
+        self._stream = stream
+        self._max_bytes = max_bytes
+        self._instead = instead
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read_bytes = 0
+        async for part in self._stream:
+            read_bytes += len(part)
+            if read_bytes > self._max_bytes:
+                yield self._instead
+                return
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _bounded(response: httpx2.Response, max_bytes: int, instead: bytes) -> httpx2.Response:
+    assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - it came over a socket
+    return httpx2.Response(
+        response.status_code,
+        headers=response.headers,
+        stream=_BoundedStream(response.stream, max_bytes, instead),
+        extensions=response.extensions,
+    )
+
+
+def _is_of(response: httpx2.Response, media_type: str) -> bool:
+    return bool(response.headers.get("content-type", "").lower().startswith(media_type))
+
+
+def _event(request: httpx2.Request, words: str) -> bytes:
+    """Return the event that ends a call; what was begun before it becomes an event that nobody knows."""
+    call = _call_in(request)
+    if call is None:
+        return b""
+    written = answer_in_place(call, TOO_LONG, words).model_dump_json(by_alias=True, exclude_none=True)
+    return f"\nevent: cut\n\nevent: message\ndata: {written}\n\n".encode()
+
+
+def _call_in(request: httpx2.Request) -> Any:
+    """Return the id of what is asked; None if it is no question."""
+    return json.loads(request.content or b"{}").get("id")
+
+
 def _without_length(response: httpx2.Response) -> list[tuple[str, str]]:
     """Return the headers but for those that tell how the body travelled."""
     travel = {"content-length", "transfer-encoding"}
@@ -63,7 +116,7 @@ def _without_length(response: httpx2.Response) -> list[tuple[str, str]]:
 
 def _in_place(request: httpx2.Request, code: int, words: str) -> httpx2.Response:
     """Return an error of ours as the answer to what was asked; to what is no question there is none."""
-    call = json.loads(request.content or b"{}").get("id")
+    call = _call_in(request)
     if call is None:
         return httpx2.Response(202)
     return httpx2.Response(
