@@ -60,6 +60,19 @@ async def test_what_the_database_knows_is_told(api: RegistryApi, clock: WoundClo
     assert value("changes_failing") == 0
 
 
+async def test_who_is_down_in_maintenance_wakes_nobody(api: RegistryApi, clock: WoundClock) -> None:
+    await api.register("agent-1")
+    body = {"status": "unhealthy", "seconds": 600, "reason": "broken"}
+    assert (await api.ask("PUT", f"{AGENTS}/agent-1/override", body)).status == 200
+    down = f"{PREFIX}agent_down_since_timestamp_seconds"
+    assert [each["reason"] for each in (await scrape(api)).labels(down)] == ["operator_override"]
+    maintained = {"seconds": 60, "reason": "new disk"}
+    assert (await api.ask("PUT", f"{AGENTS}/agent-1/maintenance", maintained)).status == 200
+    assert [*(await scrape(api)).labels(down)] == []
+    clock.advance(61)
+    assert [each["agent_id"] for each in (await scrape(api)).labels(down)] == ["agent-1"]
+
+
 async def test_what_this_server_did_is_counted(api: RegistryApi, clock: WoundClock) -> None:
     await live_a_little(api)
     found = await scrape(api)

@@ -50,6 +50,9 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
     return {
         "agent": agent,
         "why": standing_of(agent),
+        "override_reason": agent.override and _reason_of(look, agent_id, EventType.AGENT_OVERRIDE_CHANGED),
+        "maintenance_reason": agent.maintenance_until
+        and _reason_of(look, agent_id, EventType.AGENT_MAINTENANCE_CHANGED),
         "unread": why_unread(agent),
         "sight": sight_of_seen(agent.seen) if target is None else sight_of(target.result, target.why or ""),
         "layers": [] if agent.seen is None else layers_seen(agent.seen),
@@ -82,6 +85,12 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
         "position": event_log.last_sequence(transaction),
         "now_s": now_s,
     }
+
+
+def _reason_of(look: Look, agent_id: str, kind: EventType) -> str | None:
+    """Return why somebody last changed this of an agent; None if it was not said, or is archived."""
+    found = event_log.latest(look.transaction, limit=1, types=[kind.value], agent_id=agent_id)
+    return found[0].payload.get("reason") if found else None
 
 
 def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:

@@ -86,7 +86,7 @@ def _of_the_database(totals: Totals) -> Iterator[Metric]:
     )
     yield _gauge(
         "agent_down_since_timestamp_seconds",
-        "Since when agents are unhealthy or dead, and why; as many of them as metrics_agents allows.",
+        "Since when agents are down, and why; none in maintenance, as many as metrics_agents allows.",
         {
             (("agent_id", down.agent_id), ("status", down.status), ("reason", down.reason)): down.since_s
             for down in totals.down

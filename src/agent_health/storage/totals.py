@@ -112,11 +112,13 @@ def _counted(transaction: Transaction) -> Sequence[Any]:
 
 
 def _down(transaction: Transaction, most: int) -> list[DownAgent]:
+    """Return who is down and ought not to be: whoever is in maintenance may."""
+    is_maintained = func.coalesce(agents.c.maintenance_until_s, 0.0) > transaction.now_s
     found: list[DownAgent] = []
     for status in ("unhealthy", "dead"):
         wanted = (
             select(agents.c.agent_id, agents.c.status, agents.c.reason, agents.c.status_since_s)
-            .where(agents.c.status == status)
+            .where(agents.c.status == status, ~is_maintained)
             .order_by(agents.c.id.desc())
             .limit(most - len(found))
         )
