@@ -69,7 +69,14 @@ def test_bash_completes_a_command_by_the_script(tmp_path: Path, capsys: pytest.C
 
 def test_a_shell_that_has_no_script_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "tcsh"]) == 3
-    assert "bash" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in told
+    assert "Value error" not in told
+
+
+def test_without_a_shell_the_choices_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion"]) == 3
+    assert "Choose from: bash, zsh, fish" in capsys.readouterr().err
 
 
 def commands(named: str, command: Any) -> Iterator[tuple[str, Any]]:

@@ -182,3 +182,57 @@ def test_a_variable_that_cannot_be_is_told_by_itself_and_an_option_by_its_name(
             assert "--" not in said.replace("agent-health --help", "")
     assert main(["serve", "--dialect", "foo"]) == 3
     assert capsys.readouterr().err.startswith("agent-health: --dialect: expected one of 'openintent'")
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "meant"),
+    [
+        ("serve", "AGENT_HEALTH_SERVER_PROT", "AGENT_HEALTH_SERVER_PORT"),
+        ("crawl x.yml", "AGENT_HEALTH_PROBER_METRIC", "AGENT_HEALTH_PROBER_METRICS"),
+    ],
+)
+def test_a_misspelt_variable_is_named_and_with_it_what_may_be_meant(
+    command: str,
+    variable: str,
+    meant: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variable, "5")
+    assert main([*command.split(), "--show-config"]) == 0
+    assert capsys.readouterr().err == (
+        f"agent-health: {variable} is no setting and is ignored (is {meant} meant?)\n"
+    )
+    monkeypatch.delenv(variable)
+    assert main([*command.split(), "--show-config"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_of_many_odd_variables_some_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        monkeypatch.setenv(f"AGENT_HEALTH_SERVER_{'X' * 500}{number}\n", "x")
+    assert main(["serve", "--show-config"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 20
+    assert all(len(line) < 200 for line in lines)
+
+
+@pytest.mark.parametrize("network", ["0.0.0.0/0", "::/0", "10.0.0.0/8,0.0.0.0/0"])
+def test_who_trusts_everybody_s_word_on_addresses_is_warned(
+    network: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--trusted-proxies", network, "--show-config"]) == 0
+    assert "may claim to come from any address" in capsys.readouterr().err
+    assert main(["serve", "--trusted-proxies", "10.0.0.0/8", "--show-config"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("network", ["10.0.0.1/8", "x", "10.0.0.0/99"])
+def test_what_is_no_network_is_told_in_our_words(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--trusted-proxies", network, "--show-config"]) == 3
+    told = capsys.readouterr().err
+    assert "expected networks such as 10.1.0.0/16" in told
+    assert "Value error" not in told
+    assert "rules allow" not in told

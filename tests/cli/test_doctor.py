@@ -1,6 +1,8 @@
 import json
 import socket
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -127,8 +129,20 @@ def test_a_file_that_is_no_database_is_told(
 ) -> None:
     (tmp_path / "x.db").write_bytes(b"no database" * 1_000)
     found = examine(capsys, "--port", port, "--database", "sqlite:///x.db")
-    assert "damaged" in found.of("database", "fault")[0]
+    (fault,) = found.of("database", "fault")
+    assert "damaged" in fault
+    assert "name another file" in fault
     assert "chmod 600" in found.of("database", "warning")[0]
+
+
+def test_what_is_found_is_told_once(tmp_path: Path, port: str) -> None:
+    (tmp_path / "x.db").write_bytes(b"no database" * 1_000)
+    command = [sys.executable, "-c", "from agent_health.cli import main; main()", "doctor", "--port", port]
+    ran = subprocess.run(
+        [*command, "--database", f"sqlite:///{tmp_path}/x.db"], capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.count("others may read") == 1
+    assert ran.stderr == ""
 
 
 def test_a_port_that_is_taken_is_told(
@@ -190,5 +204,6 @@ def test_people_get_a_page(port: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["doctor", "--port", port]) == 0
     out = capsys.readouterr().out
     assert "ok          program: agent-health" in out
+    assert "IPv4: this machine has " in out
     assert "\x1b" not in out
     assert main(["doctor", "--port", "0"]) == 3

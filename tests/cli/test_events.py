@@ -190,7 +190,7 @@ def test_a_log_that_is_as_it_was_written_is_told_with_its_checkpoint(
     register(capsys, "a", "b")
     last = json.loads(shown_by(capsys, "events", "list", "--json"))["events"][-1]
     shown = verify(capsys, registry.database_url)
-    assert "the log is  as it was written\n" in shown
+    assert "the log     is as it was written\n" in shown
     assert f"checkpoint  4 {last['hash']}\n" in shown
     report = json.loads(verify(capsys, registry.database_url, "--json"))
     assert (report["good"], report["agents"], report["events"]) == (True, 2, 4)

@@ -4,11 +4,13 @@ What has a variable has a place in the file: `AGENT_HEALTH_SERVER_TLS_KEY` is `t
 An option is stronger than its variable, a variable than the file, and the file than the default.
 """
 
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +23,9 @@ from agent_health.errors import FileFault, InvalidConfig, InvalidSetting
 from agent_health.target_address import without_passwords
 
 MAX_BYTES: Final = 65_536
+MAX_UNKNOWN_NAMED: Final = 20
+"""Variables that are no settings."""
+MAX_NAME_CHARACTERS: Final = 100
 PREFIXES: Final = {"server": "AGENT_HEALTH_SERVER_", "prober": "AGENT_HEALTH_PROBER_"}
 """Of the variables, by table."""
 SOURCES: Final = {
@@ -58,9 +63,27 @@ def take_prober_config(context: typer.Context, file: Path | None) -> Path | None
 
 
 def _take(context: typer.Context, file: Path | None, table: str) -> Path | None:
+    if not context.resilient_parsing:
+        _warn_of_unknown_variables(context, table)
     if file is not None:
         context.default_map = _defaults(context, read_config(file, table), file, table)
     return file
+
+
+def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
+    """Name the variables that look like a setting of a table and are none: nobody would miss what they say.
+
+    They are not refused as in a file: others put variables there too, as Kubernetes does for each of its
+    services.
+    """
+    prefix = PREFIXES[table]
+    known = {f"{prefix}{name.upper()}" for name in _settings_elsewhere(context, table)} | {f"{prefix}CONFIG"}
+    unknown = sorted(name for name in os.environ if name.startswith(prefix) and name not in known)
+    for name in unknown[:MAX_UNKNOWN_NAMED]:
+        near = get_close_matches(name[:MAX_NAME_CHARACTERS], sorted(known), 1)
+        meant = f" (is {near[0]} meant?)" if near else ""
+        told = f"agent-health: {name[:MAX_NAME_CHARACTERS]} is no setting and is ignored{meant}"
+        sys.stderr.write(f"{printable(told)}\n")
 
 
 def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
@@ -189,7 +212,8 @@ def told_by_source(error: TyperException) -> str:
         source = context.get_parameter_source(parameter.name)
         if source is not None and SOURCES.get(source.name) == "environment":
             return f"{variable}: {_in_words(error)}"
-    return error.format_message()
+    # Choices stand on lines of their own there.
+    return " ".join(error.format_message().split()).replace(": Value error, ", ": ")
 
 
 def _settings_elsewhere(context: typer.Context, table: str) -> set[str]:

@@ -1,5 +1,6 @@
 """Is this set-up in order, and if not, what is there to do? Asked on the command line."""
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -79,6 +80,8 @@ def doctor(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from agent_health.cli import examination  # noqa: PLC0415 - what it needs takes 300 ms
 
+    # What is found is told once, below.
+    logging.getLogger("agent_health").addHandler(logging.NullHandler())
     findings = [
         *examination.of_the_program(),
         *examination.of_the_database(database),

@@ -242,8 +242,8 @@ def _verified(url: str) -> "LogReport":
 
 
 def _report(report: "LogReport") -> Iterator[Line]:
-    verdict = "as it was written" if report.is_good else "NOT as it was written"
-    yield Line("the log is", verdict, Colour.GREEN if report.is_good else Colour.RED)
+    verdict = "is as it was written" if report.is_good else "is NOT as it was written"
+    yield Line("the log", verdict, Colour.GREEN if report.is_good else Colour.RED)
     if report.fault is not None:
         yield Line("because", report.fault)
     yield from listed("stored", report.differences)

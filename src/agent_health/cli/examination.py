@@ -34,6 +34,7 @@ from agent_health.registry.listening_socket import bound
 from agent_health.registry.own_certificate import certificate_ends_s
 from agent_health.storage import keys, registry_row, schema
 from agent_health.storage.database import Transaction
+from agent_health.storage.database_faults import DAMAGED
 from agent_health.target import host_of
 from agent_health.utc_time import utc_text
 
@@ -148,6 +149,8 @@ def _advice_for(error: AgentHealthError, file: Path | None) -> str:
         return "a newer version has been here: install that one"
     if name == "ForeignDatabase":
         return "name a database of our own"
+    if str(error) == DAMAGED:
+        return "if it was a database of ours, restore a backup into a new file; else name another file"
     if file is not None:
         return (
             f"look at its owner and mode, at the room on its disk, and whether another process holds {file}"
@@ -205,10 +208,12 @@ def of_the_network() -> Iterator[Finding]:
             with socket.socket(number, socket.SOCK_DGRAM) as unsent:
                 # Nothing is sent: the kernel looks for a way.
                 unsent.connect((address, 9))
-            yield Finding(family, "ok", "a way leads out")
+            yield Finding(
+                family, "ok", "this machine has a route out; whether anything answers there was not asked"
+            )
         except OSError as error:
             advice = "" if family == "IPv6" else "a prober sees nobody from here"
-            told = f"no way leads out: {error.strerror}"
+            told = f"this machine has no route out: {error.strerror}"
             yield Finding(family, "skipped" if family == "IPv6" else "warning", told, advice)
 
 

@@ -188,7 +188,12 @@ def serve(  # noqa: PLR0913 - each setting is an option
     Exit codes:
       0 it was asked to end   1 it cannot serve   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    from agent_health.registry.run_server import Listening, check, run_server  # noqa: PLC0415 - takes 500 ms
+    from agent_health.registry.run_server import (  # noqa: PLC0415 - takes 500 ms
+        TRUSTS_EVERYBODY,
+        Listening,
+        check,
+        run_server,
+    )
 
     with blaming_the_source(context, "server"):
         settings = _settings(
@@ -220,6 +225,8 @@ def serve(  # noqa: PLR0913 - each setting is an option
         )
         check(settings, listening)
     if show_config:
+        if settings.trusts_everybody:
+            sys.stderr.write(f"agent-health: {TRUSTS_EVERYBODY}\n")
         known = {name: field.default for name, field in type(settings).model_fields.items()}
         return print_config(context, "server", known)
     return run_server(

@@ -61,6 +61,11 @@ ENDED_WHEN_ASKED = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
 """Exit codes of a process that was asked to end."""
 _IS_END = frozenset({signal.SIGTERM, signal.SIGINT})
 
+TRUSTS_EVERYBODY = (
+    "trusted_proxies names all addresses: whoever connects may claim to come from any address, and "
+    "limits per address hold nobody back; name the proxies alone"
+)
+
 _log = logging.getLogger("agent_health.registry")
 
 
@@ -151,6 +156,7 @@ def _run(
         )
         say_prepared(prepared)
         _warn_of_plain_http(listening, settings)
+        _warn_of_trust(settings)
         _raise_file_limit()
         config = _uvicorn_config(settings, listening, face)
         scheme = "http" if listening.tls_certificate is None else "https"
@@ -334,6 +340,11 @@ def _warn_of_plain_http(listening: Listening, settings: RegistrySettings) -> Non
     is_local = listening.host in {"localhost", "::1"} or listening.host.startswith("127.")
     if not is_local and listening.tls_certificate is None and not settings.trusted_proxies:
         _log.warning("keys travel in the clear: use TLS, or a proxy that is trusted (--trusted-proxies)")
+
+
+def _warn_of_trust(settings: RegistrySettings) -> None:
+    if settings.trusts_everybody:
+        _log.warning(TRUSTS_EVERYBODY)
 
 
 def _raise_file_limit() -> None:

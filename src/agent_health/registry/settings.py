@@ -16,7 +16,12 @@ DEFAULT_PORT = 8440
 
 
 def _take_network(text: str) -> str:
-    return str(ip_network(text))
+    try:
+        return str(ip_network(text))
+    except ValueError:
+        raise PydanticCustomError(
+            "network", "expected networks such as 10.1.0.0/16, without bits beyond the mask, or addresses"
+        ) from None
 
 
 def _take_public_url(text: str) -> str:
@@ -71,6 +76,11 @@ class RegistrySettings(BaseModel):
     """Whether `/metrics` is shown to everybody; else it needs a key that may read."""
     webhook_networks: tuple[Network, ...] = ()
     """Private networks that webhooks, and proofs of opt-outs, may lead to, such as `10.1.0.0/16`."""
+
+    @property
+    def trusts_everybody(self) -> bool:
+        """Whether whoever connects may say from which address they come."""
+        return any(ip_network(network).prefixlen == 0 for network in self.trusted_proxies)
 
     @classmethod
     def read(cls, **given: object) -> Self:

@@ -22,6 +22,7 @@ _SQLITE_IS_AWAY = frozenset({
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_NOTADB,
 })  # fmt: skip
+DAMAGED = "the file is damaged or is no SQLite database: restore a backup"
 _SQLITE_IS_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
@@ -64,5 +65,5 @@ def _why_away(error: DBAPIError) -> str:
         # What PostgreSQL says may name hosts and users.
         return f"the database does not answer ({type(error.orig).__name__})"
     if error.orig.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_DAMAGED:
-        return "the file is damaged or is no SQLite database: restore a backup"
+        return DAMAGED
     return f"the database does not answer ({error.orig})"
