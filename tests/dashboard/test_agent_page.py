@@ -179,3 +179,24 @@ def test_minutes_are_a_number(sample: Sample, minutes: str) -> None:
     visitor = sample.visitor(Role.COORDINATOR)
     answer = visitor.do(AGENT, f"{AGENT}/maintenance", minutes=minutes, reason="why")
     assert answer.status == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/agents?status=zzz", "/status: expected one of 'registering', 'active'"),
+        ("/events?before=x", "expected"),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: str, told: str) -> None:
+    page = sample.visitor(Role.READER).get(path)
+    assert page.status == 422
+    assert told in page.text
+    assert "Input should be" not in page.text
+
+
+def test_what_is_wrong_with_a_reason_is_told_in_our_words(sample: Sample) -> None:
+    form = {"minutes": "5", "reason": "two\nlines"}
+    page = sample.visitor(Role.ADMIN).do(AGENT, f"{AGENT}/maintenance", **form)
+    assert page.status == 422
+    assert "/reason: expected text without control characters" in page.text

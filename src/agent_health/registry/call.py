@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import ErrorDetails, from_json, to_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
@@ -22,6 +22,7 @@ from agent_health.errors import (
     TooManyRequests,
     UnknownKey,
 )
+from agent_health.expectation import known_expectation
 from agent_health.finding import Finding, json_pointer
 from agent_health.rate_limit import RateLimiter
 from agent_health.registry.body_time import BodyTime
@@ -268,11 +269,14 @@ def checked(model: type[BaseModel], given: object) -> BaseModel:
 
 
 def faults_of(error: ValidationError) -> list[Finding]:
-    """Return where and what was expected, without what was given: it may be a secret."""
-    return [
-        Finding(fault["type"], json_pointer(*fault["loc"]), fault["msg"])
-        for fault in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_FAULTS]
-    ]
+    """Return where and what was expected, in words, without what was given: it may be a secret."""
+    faults = error.errors(include_url=False, include_input=False)[:MAX_FAULTS]
+    return [Finding(fault["type"], json_pointer(*fault["loc"]), _words_of(fault)) for fault in faults]
+
+
+def _words_of(fault: ErrorDetails) -> str:
+    expected = known_expectation(fault)
+    return fault["msg"] if expected is None else f"expected {expected}"
 
 
 def query_of(request: Request) -> dict[str, Any]:
