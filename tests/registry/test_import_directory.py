@@ -9,10 +9,14 @@ from tests.support.directory_api import DIRECTORIES, apply, feed, put, upload, u
 from tests.support.registry_api import RegistryApi
 
 from agent_health.access import Role
-from agent_health.agent_record import moment
+from agent_health.agent_record import Declared, moment
 from agent_health.registry import import_directory, replace_listing
+from agent_health.registry.register_agent import add_agent
 from agent_health.registry.verify_events import verify_log
+from agent_health.storage import targets
+from agent_health.storage.database import Transaction
 from agent_health.target import host_of, shard_of, target_id
+from agent_health.verdict import Monitoring
 
 
 def urls(*numbers: int) -> list[str]:
@@ -225,8 +229,16 @@ async def test_an_import_that_nobody_drives_any_more_goes_on_by_itself(
 
 async def test_a_registered_agent_does_not_leave_with_its_directory(api: RegistryApi) -> None:
     await put(api, "dir", "one", urls(1, 2))
-    target = target_id(urls(1)[0])
-    await api.register(target, monitoring="probe", card_url=urls(1)[0])
+    (url,) = urls(1)
+
+    def register(transaction: Transaction) -> None:
+        # As could be done until such ids were reserved.
+        version = targets.next_version(transaction)
+        targets.enter(transaction, target_id(url), url, version)
+        body = Declared(monitoring=Monitoring.PROBE, card_url=url)
+        add_agent(transaction, target_id(url), body, "key:enroll")
+
+    await api.database.write(register)
     await put(api, "dir", "two", urls(2))
     assert await listed(api, 1) == urls(1)
 
