@@ -429,3 +429,27 @@ def test_a_backup_of_sqlite_is_served_from_postgresql(start: Start, tmp_path: Pa
     assert status == 201, second.log.read_text()
     assert granted["fencing_token"] > token
     assert second.end() == 0
+
+
+def test_to_programs_every_line_is_json(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as both:
+        process = subprocess.Popen(
+            [COMMAND, "serve", "--port", "0", "--log-format", "json"],
+            stdin=subprocess.DEVNULL,
+            stdout=both,
+            stderr=both,
+            cwd=tmp_path,
+        )
+    try:
+        until("it says that it is ready", lambda: b'"server.ready"' in log.read_bytes())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    said = {line["event"]: line for line in lines}
+    assert said["server.prepared"]["needs_admin_key"] is True
+    assert said["server.prepared"]["database"] == "sqlite:///agent-health.db"
+    assert said["server.ready"]["url"].startswith("http://127.0.0.1:")

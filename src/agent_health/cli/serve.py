@@ -1,5 +1,6 @@
 """How is the server started?"""
 
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 PREFIX = "AGENT_HEALTH_SERVER_"
 """Of the variables that stand for options."""
+
+_log = logging.getLogger("agent_health.registry")
 
 
 ServerConfig = Annotated[
@@ -229,13 +232,14 @@ def serve(  # noqa: PLR0913 - each setting is an option
             sys.stderr.write(f"agent-health: {TRUSTS_EVERYBODY}\n")
         known = {name: field.default for name, field in type(settings).model_fields.items()}
         return print_config(context, "server", known)
+    is_for_programs = log_format is LogFormat.JSON
     return run_server(
         settings,
         listening,
         face=_dashboard,
         may_show_key=sys.stdout.isatty(),
-        say_prepared=_say_prepared,
-        say_ready=_say_ready,
+        say_prepared=_log_prepared if is_for_programs else _say_prepared,
+        say_ready=_log_ready if is_for_programs else _say_ready,
     )
 
 
@@ -269,6 +273,18 @@ def _say_prepared(prepared: "Prepared") -> None:
 
 def _say_ready(url: str) -> None:
     _say(f"agent-health registry at {url}")
+
+
+def _log_prepared(prepared: "Prepared") -> None:
+    """As `_say_prepared`, for programs that read every line; a key is for people, and stands in no log."""
+    said = {"database": prepared.database, "needs_admin_key": prepared.needs_admin_key}
+    _log.info("server.prepared", extra=said)
+    if prepared.admin_key is not None:
+        _say("admin key, shown this once:", f"  {prepared.admin_key}")
+
+
+def _log_ready(url: str) -> None:
+    _log.info("server.ready", extra={"url": url})
 
 
 def _say(*lines: str) -> None:
