@@ -34,6 +34,17 @@ def test_a_registrys_record_of_a_card_is_one() -> None:
     assert judge_card(json.dumps(record).encode(), is_json=True).result is ResultClass.OK
 
 
+@pytest.mark.parametrize("body", [b"", b" \r\n"])
+@pytest.mark.parametrize("is_json", [True, False])
+def test_an_empty_answer_was_never_meant_as_a_card_or_a_document(body: bytes, *, is_json: bool) -> None:
+    content_type = "application/json" if is_json else ""
+    for served in (
+        judge_card(body, is_json=is_json),
+        judge_document(body, content_type=content_type, is_json=is_json),
+    ):
+        assert (served.result, served.reason) == (ResultClass.NOT_AN_AGENT, "an empty answer")
+
+
 def test_a_page_for_people_is_no_card_and_broken_json_is_a_broken_one() -> None:
     page = judge_card(b"<!doctype html><p>Hello", is_json=False)
     assert (page.result, page.card) == (ResultClass.NOT_AN_AGENT, None)

@@ -14,6 +14,8 @@ from agent_health.errors import InvalidDocument
 from agent_health.finding import Finding
 from agent_health.observation import ResultClass
 
+NOTHING: Final = "an empty answer"
+
 _ALWAYS_PRESENT: Final = frozenset({"/schema_version", "/agent_id", "/timestamp", "/health"})
 _MIN_DOCUMENT_EVIDENCE: Final = 2
 """So many of the four members that are always present make JSON a health document, if a broken one."""
@@ -47,6 +49,8 @@ class ServedDocument:
 
 def judge_card(body: bytes, *, is_json: bool) -> ServedCard:
     """Read a card; a content type that does not say JSON (`is_json`) is forgiven if it reads as one."""
+    if not body.strip():
+        return ServedCard(ResultClass.NOT_AN_AGENT, NOTHING)
     card = read_agent_card(body)
     if card.kind in {CardKind.CARD, CardKind.REGISTRY_RECORD}:
         return ServedCard(ResultClass.OK, card=card)
@@ -57,6 +61,8 @@ def judge_card(body: bytes, *, is_json: bool) -> ServedCard:
 
 def judge_document(body: bytes, *, content_type: str, is_json: bool) -> ServedDocument:
     """Read a health document, and tell one that is broken from what never was one."""
+    if not body.strip():
+        return ServedDocument(ResultClass.NOT_AN_AGENT, NOTHING)
     if not is_json:
         reason = f"not JSON but {ascii(content_type) if content_type else 'of no content type'}"
         return ServedDocument(ResultClass.NOT_AN_AGENT, reason)

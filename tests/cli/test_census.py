@@ -263,6 +263,27 @@ def test_another_list_of_the_same_name_does_not_take_its_place(
     assert main(["census", "b/list.txt", "--no-crawl"]) == 0
 
 
+async def test_two_lists_of_one_host_are_two_and_each_may_have_its_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog = as_json({"specVersion": "1.0", "entries": [{"url": "http://127.0.0.1:9/c"}]})
+    pages = {f"/{name}": answer(200, f"http://127.0.0.1:9/{name}\n".encode()) for name in ("a", "b")}
+    async with serving({**pages, "/.well-known/ai-catalog.json": catalog}) as server:
+        assert await census(f"{server.url}/a", *ALLOW) == 0
+        for other in (f"{server.url}/b", server.url):
+            capsys.readouterr()
+            assert await census(other, *ALLOW) == 3
+            complaint = capsys.readouterr().err.splitlines()[-1]
+            assert f"expected {server.url}/a, whence database sqlite:///127.0.0.1.db has it" in complaint
+            assert "--database URL keeps another list apart" in complaint
+            assert f"got '{other}" in complaint
+        assert await census(f"{server.url}/a", *ALLOW, "--no-crawl", "--format", "json") == 0
+        assert json.loads(capsys.readouterr().out)["listed"] == 1
+        # A host alone is known by whichever of its places had the list.
+        for _ in range(2):
+            assert await census(server.url, *ALLOW, "--database", "sqlite:///host.db") == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -95,8 +95,10 @@ async def test_what_was_left_out_is_named_by_its_first_examples(
         ("https://a.example/list", {"url": "https://a.example/list", "name": "agents.txt"}, True),
         ("https://a.example/list", {"url": "https://a.example/list?page=2", "name": "agents.txt"}, False),
         ("https://a.example/list", {"file": "/lists/agents.txt"}, False),
+        # Another list of that host, and one that stands where hosts have theirs.
+        ("https://a.example/other", {"url": "a.example", "name": "agents.txt"}, False),
         # A host alone is asked where domains have their lists.
-        ("https://a.example/.well-known/x", {"url": "a.example", "name": "agents.txt"}, True),
+        ("https://a.example/.well-known/api-catalog", {"url": "a.example", "name": "agents.txt"}, True),
         ("https://b.example/.well-known/x", {"url": "a.example", "name": "agents.txt"}, False),
         (None, {"file": "/lists/agents.txt"}, True),
     ],

@@ -60,7 +60,9 @@ async def test_whoever_watches_it_looks_at_once(tmp_path: Path, capsys: pytest.C
         shown = capsys.readouterr().out
         assert CARD_PATH in server.paths
         assert shown.startswith(f"{server.url}/\nalive: a card, a health document; its interface: ")
-        assert "The registry calls it active, its health healthy." in shown
+        assert re.search(
+            r"^Seen 20\S+Z\. The registry calls it active, its health healthy\.$", shown, re.MULTILINE
+        )
         # Asked again within the minute, it says so.
         assert await recheck(server.url, "--database", database) == 1
         assert "too many requests: wait" in capsys.readouterr().err

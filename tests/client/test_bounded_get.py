@@ -34,6 +34,7 @@ from agent_health.observation import ResultClass
 # ── what else may come back ──
 
 NOT_AN_AGENT = {
+    "an empty body": answer(200, Content_Type="application/json"),
     "an HTML page": answer(200, b"<html>Hello</html>", Content_Type="text/html; charset=utf-8"),
     "text": answer(200, b"OK", Content_Type="text/plain"),
     "no content type": answer(200, json.dumps(document()).encode()),
@@ -63,7 +64,6 @@ INVALID_DOCUMENT = {
     "not JSON": answer(200, b"{", Content_Type="application/json"),
     "not UTF-8": answer(200, b'{"a": "\xff\xfe"}', Content_Type="application/json"),
     "nested deeply": answer(200, b"[" * 100_000, Content_Type="application/health+json"),
-    "an empty body": answer(200, Content_Type="application/json"),
 }
 TOO_LARGE = {
     "an endless body": hostile.endless_body,

@@ -41,6 +41,7 @@ from agent_health.prober.directories import (
     Unchanged,
     read_directory,
 )
+from agent_health.prober.directories.formats import AUTO, BUILT_IN
 from agent_health.prober.opt_out import OptOuts, read_opt_outs
 
 INLINE_SUFFIX: Final = ".Targets"
@@ -248,9 +249,16 @@ def _came_from(stored: str, source: DirectorySource) -> bool:
         return _whole_path(Path(stored)) == _whole_path(source.file)
     url, asked = urlsplit(stored), urlsplit(source.url or "")
     if asked.path == "/" and not asked.query:
-        # A host alone was asked at several places, and one of them had the list.
-        return (url.scheme, url.netloc) == (asked.scheme, asked.netloc)
+        # A host alone was asked at several places, and one of them had the list: elsewhere is another one.
+        is_host = (url.scheme, url.netloc) == (asked.scheme, asked.netloc)
+        return is_host and (url.path in _places_of_hosts() or source.format not in {AUTO, *BUILT_IN})
     return url == asked
+
+
+def _places_of_hosts() -> set[str]:
+    """Return the paths at which a host alone is asked for its list, in any format of ours."""
+    host = Source(url="https://agent.example/")
+    return {urlsplit(place).path for each in (None, *BUILT_IN.values()) for place in host.places(each)}
 
 
 def _whole_path(file: Path) -> Path:

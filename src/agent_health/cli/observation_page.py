@@ -29,15 +29,20 @@ def write_seen(
     seen: "Observation | TargetSeen",
     *,
     now: datetime,
+    why: str | None = None,
 ) -> None:
-    """Write what a probe of one target came to, layer by layer, and what follows from it."""
+    """Write what a probe of one target came to, layer by layer, and what follows from it.
+
+    `why` is by what it lives as far as that is known: a probe does not ask anew for all of it.
+    """
     from agent_health.prober.census_group import GROUPS  # noqa: PLC0415 - loaded by now
     from agent_health.prober.census_tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
     from agent_health.result_sums import layers_of  # noqa: PLC0415
     from agent_health.sight import signs_of_life  # noqa: PLC0415
 
     group = GROUPS[result]
-    told = f"{GROUP_WORDS[group]}: {signs_of_life([*layers_of(seen)]) or RESULT_WORDS[result]}"
+    signs = signs_of_life([*layers_of(seen)])
+    told = f"{GROUP_WORDS[group]}: {(why or signs) if signs else RESULT_WORDS[result]}"
     colours = has_colours(stream)
     write_page(stream, [Line("", subject), Line("", told, GROUP_COLOURS[group])], colours=colours)
     layers = [
@@ -77,7 +82,7 @@ def _ms(ms: float | None) -> str:
 def _facts(seen: "Observation | TargetSeen", now: datetime) -> list[Line]:
     facts = []
     if seen.document is not None:
-        facts.append(Line("says", _document(seen.document, now)))
+        facts.append(Line("says", _document(seen.document, seen.observed_at)))
     if seen.reported_agent_id is not None:
         facts.append(Line("calls itself", seen.reported_agent_id))
     ends = seen.certificate_expires_at
@@ -87,7 +92,8 @@ def _facts(seen: "Observation | TargetSeen", now: datetime) -> list[Line]:
     return facts
 
 
-def _document(document: "DocumentSeen", now: datetime) -> str:
+def _document(document: "DocumentSeen", seen_at: datetime) -> str:
+    """Tell what a document says, and how old it was when it was read."""
     from agent_health.decision import age_text, shown_ratio  # noqa: PLC0415 - pydantic takes 60 ms
 
     told = [document.status.value]
@@ -98,7 +104,7 @@ def _document(document: "DocumentSeen", now: datetime) -> str:
         told.append(f"response ratio {shown_ratio(document.response_ratio)}{samples}")
     if document.latency_p99_ms is not None:
         told.append(f"p99 {document.latency_p99_ms:.6g} ms")
-    age_s = document.age_s if document.age_s is not None else (now - document.timestamp).total_seconds()
+    age_s = document.age_s if document.age_s is not None else (seen_at - document.timestamp).total_seconds()
     too_much = f", too {'far' if age_s < 0 else 'old'} to count" if document.is_stale else ""
     told.append(age_text(age_s) + too_much)
     return ", ".join(told)

@@ -176,7 +176,8 @@ def _write(found: "TargetRecord") -> None:
     if found.seen is None or found.result is None:
         sys.stdout.write(f"{printable(found.url)}\nnever measured\n")
         return
-    write_seen(sys.stdout, found.url, found.result, found.seen, now=datetime.now(UTC))
+    write_seen(sys.stdout, found.url, found.result, found.seen, now=datetime.now(UTC), why=found.why)
+    told = f"Seen {time_text(found.seen.observed_at)}."
     if found.agent_status is not None:
-        told = f"The registry calls it {found.agent_status}, its health {found.agent_health}."
-        sys.stdout.write(printable(told) + "\n")
+        told += f" The registry calls it {found.agent_status}, its health {found.agent_health}."
+    sys.stdout.write(printable(told) + "\n")
