@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError, to_json
 
-from agent_health.free_json import take_shallow, take_small
+from agent_health.free_json import is_finite, take_shallow, take_small
 
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -44,3 +44,11 @@ def test_what_json_has_no_word_for_is_refused_wherever_it_stands(number: float, 
         value = {"a": value} if (levels - level) % 2 else [0, value]
     with pytest.raises(PydanticCustomError, match="finite"):
         take_shallow({"x": 1, **(value if isinstance(value, dict) else {"a": value})}, levels + 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1.5, True), ({"a": [1, "NaN", None]}, True), ({"a": [{"b": float("nan")}]}, False), ([1e400], False)],
+)
+def test_whether_all_numbers_are_finite(value: object, *, expected: bool) -> None:
+    assert is_finite(value) is expected

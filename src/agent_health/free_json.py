@@ -35,3 +35,15 @@ def take_small(value: dict[str, Any], most_levels: int, most_bytes: int) -> dict
 
 def _inside(value: dict[str, Any] | list[Any]) -> list[Any]:
     return [*value.values()] if isinstance(value, dict) else value
+
+
+def is_finite(value: Any) -> bool:
+    """Whether all its numbers are such as JSON has, however deep they stand."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, float) and not isfinite(one):
+            return False
+        if isinstance(one, dict | list):
+            left += _inside(one)
+    return True

@@ -133,6 +133,8 @@ def test_content_that_is_no_object_is_told_to_those_who_know_of_such() -> None:
         (b"{", PARSE_ERROR),
         (b"\xff", PARSE_ERROR),
         (DEEP, PARSE_ERROR),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"a": NaN}}', PARSE_ERROR),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"a": [1e400]}}', PARSE_ERROR),
         (b"7", INVALID_REQUEST),
         (b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]', INVALID_REQUEST),
         (b'{"jsonrpc": "2.0", "id": 1, "result": {}}', INVALID_REQUEST),

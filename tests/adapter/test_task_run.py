@@ -135,7 +135,7 @@ async def test_a_run_without_a_result_is_released_and_its_workspace_kept(
         ("head -c 300000 /dev/zero > $OUT", "output.json: expected at most"),
         ("mkfifo $OUT", "output.json: expected a file"),
         ("mkdir $OUT", "output.json: expected a file"),
-        ("ln -s /etc/hostname $OUT", "output.json: expected a readable file"),
+        ("ln -s /etc/hostname $OUT", "output.json: expected a readable file (it is a link)"),
     ],
 )
 async def test_an_output_that_cannot_be_handed_in_is_a_crash_with_a_reason(

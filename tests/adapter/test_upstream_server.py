@@ -117,6 +117,11 @@ async def test_a_secret_that_is_gone_by_then_is_named() -> None:
     ("tool", "code", "words"),
     [
         ("no_result", "answer_invalid", "what acme answered is not what a tool may answer; whether it was"),
+        (
+            "no_number",
+            "answer_invalid",
+            "acme answered with a number that JSON does not have; whether it was",
+        ),
         ("no_object", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
         ("deep", "answer_invalid", "what acme answered cannot be read; whether it was carried out"),
     ],

@@ -214,3 +214,9 @@ def test_files_of_others_among_them_are_left_alone(places: Workspaces, clock: Cl
     assert places.prune() == 0
     assert (places.root / "notes.json").exists()
     assert note(places, OTHER)["ended_at_s"] == clock.at_s
+
+
+def test_where_it_is_is_told_without_detours(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    with Workspaces(tmp_path / "below" / ".." / "runs") as places:
+        assert places.root == tmp_path / "runs"

@@ -162,6 +162,11 @@ def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
         (["--tools", "/absent.yml", "--", "true"], "tools: expected a readable file"),
         (["--workspaces", "/proc/nowhere", "--", "true"], "workspaces: expected a directory"),
         (["--agent-id", "a b", "--", "true"], "agent_id"),
+        (
+            ["--task", "nope", "--", "true"],
+            "--task: expected the id of a task, such as task_01jd8w3q5t6v7x9z",
+        ),
+        (["--timeout", "0s", "--", "true"], "--timeout: expected more than that; got '0s'"),
         (["--grace", "soon", "--", "true"], "expected a duration"),
         ([], "Missing argument"),
     ],

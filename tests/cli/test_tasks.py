@@ -123,4 +123,7 @@ def test_what_cannot_be_right_is_wrong_usage(
         ("create", "t", "--usd", "0.0000001"),
     ):
         assert shown_by(capsys, *arguments, ends=3), arguments
+    assert "a JSON object of at most 65536 bytes, in a file of at most 262144" in shown_by(
+        capsys, "create", "t", "--input", str(list_file), ends=3
+    )
     assert "(task_not_found)" in shown_by(capsys, "show", "task_1", ends=1)

@@ -39,6 +39,7 @@ async def ask(
     method: str = "POST",
     path: str = PATH,
     body: tuple[bytes | None, ...] = (b"{}",),
+    length: bytes | None = None,
 ) -> tuple[int, dict[bytes, bytes], bytes]:
     """Send one request, its body in pieces; None is a piece that never comes."""
     pieces = list(body)
@@ -54,6 +55,7 @@ async def ask(
         sent.append(message)
 
     headers = [(b"authorization", value.encode()) for value in authorization]
+    headers += [] if length is None else [(b"content-length", length)]
     scope: dict[str, Any] = {"type": "http", "method": method, "path": path, "headers": headers}
     await guard(scope, receive, send)
     return sent[0]["status"], dict(sent[0]["headers"]), b"".join(message["body"] for message in sent[1:])
@@ -114,6 +116,17 @@ async def test_a_body_without_an_end_is_not_read_to_its_end() -> None:
         Guard(never, TOKEN), f"Bearer {TOKEN}", body=(b" " * MAX_BODY_BYTES, b" ", None)
     )
     assert (status, headers[b"connection"]) == (413, b"close")
+
+
+@pytest.mark.parametrize("length", [b"262145", b"1000000000000", 5_000 * b"9"])
+async def test_a_body_that_is_said_to_be_too_long_is_not_waited_for(length: bytes) -> None:
+    status, headers, _ = await ask(Guard(never, TOKEN), f"Bearer {TOKEN}", body=(None,), length=length)
+    assert (status, headers[b"connection"]) == (413, b"close")
+
+
+async def test_a_body_may_have_as_many_bytes_as_are_told() -> None:
+    guard = Guard(taken, TOKEN)
+    assert (await ask(guard, f"Bearer {TOKEN}", length=b"00262144"))[0] == 200
 
 
 async def test_a_caller_who_leaves_in_its_midst_is_not_answered() -> None:

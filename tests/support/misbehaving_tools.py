@@ -5,6 +5,7 @@ Its tools do what their names say; `run` answers as it should.
 
 import gzip
 import json
+import math
 import socket
 import sys
 import threading
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-NAMES = ["run", "no_text", "no_result", "no_object", "deep", "long", "late_id", "stray", "wait"]
+NAMES = ["run", "no_text", "no_result", "no_object", "no_number", "deep", "long", "late_id", "stray", "wait"]
 LEVELS = 20_000
 
 
@@ -33,6 +34,7 @@ def tool_answer(call: int, name: str, arguments: dict[str, Any]) -> bytes:
         "no_text": b"\xff\xfe\x00\x01",
         "no_result": answer(call, {"content": "nope"}),
         "no_object": answer(call, "nope"),
+        "no_number": answer(call, {"content": [], "structuredContent": {"found": [math.nan]}}),
         "deep": b'{"jsonrpc":"2.0","id":%d,"result":{"content":%b}}' % (call, nested),
         "long": b'{"jsonrpc":"2.0","id":%d,"result":{"content":"%b"}}' % (call, long),
         "late_id": b'{"result":{"content":"%b"},"id":%d}' % (long, call),

@@ -53,6 +53,7 @@ from pydantic_core import from_json, to_json
 
 from agent_health.errors import AgentHealthError
 from agent_health.expectation import invalid_setting
+from agent_health.free_json import is_finite
 
 VERSION_HEADER: Final = "mcp-protocol-version"
 METHOD_HEADER: Final = "mcp-method"
@@ -188,9 +189,11 @@ def _after_handshake(result: Result) -> dict[str, Any]:
 def _request_in(body: bytes) -> JSONRPCRequest | Reply:
     """Return the request that a message is, or what is answered to one that is none."""
     try:
-        said = from_json(body)
+        said = from_json(body, allow_inf_nan=False)
     except ValueError:
         return _unread(PARSE_ERROR, "expected JSON")
+    if not is_finite(said):
+        return _unread(PARSE_ERROR, "expected finite numbers: JSON has no other")
     try:
         if not isinstance(said, dict) or "method" not in said:
             # A batch, or the answer to what nobody here has asked.

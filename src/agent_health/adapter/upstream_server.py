@@ -26,6 +26,7 @@ from agent_health.adapter.server_pipes import ServerEnd, ServerProgram, server_p
 from agent_health.adapter.upstreams import MAX_TOOLS, Limits, Upstream
 from agent_health.adapter.upstreams_file import secret_of
 from agent_health.errors import CommandFailed, InvalidSetting
+from agent_health.free_json import is_finite
 from agent_health.mcp.answer import MAX_NAME_CHARS
 from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import ToolFailed
@@ -131,6 +132,11 @@ class UpstreamServer:
         if size > self._limits.answer_bytes:
             what = f"{self.name} answered with {size} bytes, of which {self._limits.answer_bytes} are taken"
             raise ToolFailed(f"{what}: ask for less", code=RefusalCode.ANSWER_TOO_LARGE)
+        if not is_finite(result.model_dump()):
+            what = f"{self.name} answered with a number that JSON does not have"
+            raise ToolFailed(
+                f"{what}; whether it was carried out is not known", code=RefusalCode.ANSWER_INVALID
+            )
         return result
 
     async def close(self) -> None:

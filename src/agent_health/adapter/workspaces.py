@@ -5,6 +5,7 @@ a file that says what became of the run; whoever runs it keeps that file locked,
 living run is never taken for one that was left behind.
 """
 
+import errno
 import fcntl
 import json
 import math
@@ -72,7 +73,8 @@ class Workspace:
         except FileNotFoundError:
             return Result({})
         except OSError as error:
-            return Result(None, f"{OUTPUT_FILE}: expected a readable file ({error.strerror})")
+            why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+            return Result(None, f"{OUTPUT_FILE}: expected a readable file ({why})")
         if text is None:
             return Result(None, f"{OUTPUT_FILE}: expected a file")
         if len(text) > MAX_FILE_BYTES:
@@ -112,7 +114,7 @@ class Workspaces:
 
     def __init__(self, root: Path, *, wall_s: Callable[[], float] = time.time) -> None:
         """Make it if it is not there; InvalidSetting if it cannot be ours alone."""
-        self.root = root.absolute()
+        self.root = root.resolve() if ".." in root.parts else root.absolute()
         self._wall_s = wall_s
         try:
             for missing in _missing(self.root):

@@ -1,6 +1,7 @@
 """How is a command run under the lease of a task, on the command line?"""
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -158,8 +159,7 @@ def run(
         raise InvalidSetting(
             "platform", sys.platform, "Linux, whose kernel says which processes are an agent's"
         )
-    if task is not None and once:
-        raise InvalidSetting("--once", None, "not to be given with --task, which is one task already")
+    _check(task=task, once=once, timeout_s=timeout)
     # aiohttp takes 200 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
@@ -241,6 +241,18 @@ def run(
                 # Nobody comes back as an agent whose name was made up.
                 forget(own_key)
     return _exit_code(outcome, wanted_one=wanted.is_once, waits=wait is not None)
+
+
+def _check(*, task: str | None, once: bool, timeout_s: float | None) -> None:
+    """Refuse what cannot be meant, before anybody is registered for it."""
+    from agent_health.task_record import TASK_ID_PATTERN  # noqa: PLC0415 - see `run`
+
+    if task is not None and once:
+        raise InvalidSetting("--once", None, "not to be given with --task, which is one task already")
+    if task is not None and not re.fullmatch(TASK_ID_PATTERN, task):
+        raise InvalidSetting("--task", task, "the id of a task, such as task_01jd8w3q5t6v7x9zabcdefghjk")
+    if timeout_s is not None and timeout_s <= 0:
+        raise InvalidSetting("--timeout", "0s", "more than that")
 
 
 def _tools(file: Path | None) -> "tuple[OpenTools | None, set[str]]":

@@ -32,6 +32,7 @@ MAX_TOKEN_CHARS: Final = 4_096
 
 _TOKEN: Final = re.compile(r"[!-~]+")
 _CLOSES: Final = {"connection": "close"}
+_TOO_LONG: Final = f"a body has at most {MAX_BODY_BYTES} bytes"
 
 
 def new_token() -> str:
@@ -86,6 +87,9 @@ class Guard:
         if scope["method"] != "POST":
             # There are no sessions to end, and nothing is sent without a question.
             return 405, "only POST is answered here", {"allow": "POST"}
+        lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+        if any(_is_too_long(value) for value in lengths):
+            return 413, _TOO_LONG, _CLOSES
         return None
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,7 +103,7 @@ class Guard:
         except ClientDisconnect:
             return
         if len(body) > MAX_BODY_BYTES:
-            await _answer(send, 413, f"a body has at most {MAX_BODY_BYTES} bytes", _CLOSES)
+            await _answer(send, 413, _TOO_LONG, _CLOSES)
             return
         read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         has_begun = False
@@ -119,6 +123,12 @@ class Guard:
             return
         if not has_begun:
             await _answer_late(send, 504, self._call_seconds)
+
+
+def _is_too_long(length: bytes) -> bool:
+    """Whether a body that is said to have this length need not be waited for."""
+    digits = length.strip().lstrip(b"0")
+    return digits.isdigit() and (len(digits) > len(str(MAX_BODY_BYTES)) or int(digits) > MAX_BODY_BYTES)
 
 
 async def _body(receive: Receive) -> bytes:
