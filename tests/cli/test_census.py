@@ -144,7 +144,7 @@ async def test_who_asked_us_to_wait_counts_as_seen_before_and_not_as_seen_now(
     ]
     assert await census("one.db") == 0
     told = capsys.readouterr().out
-    assert "0 of 1 measured targets are alive (0 %)." in told
+    assert "0 of 1 measured target is alive (0 %)." in told
     assert "In the last run 1 was not measured, and counts as seen before." in told
 
 
