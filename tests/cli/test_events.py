@@ -1,5 +1,6 @@
 """What has happened, and what is happening? Asked on the command line."""
 
+import asyncio
 import functools
 import json
 import os
@@ -8,13 +9,15 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.registry_server import KEYS, RegistryServer
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 
 from agent_health.access import Role
 from agent_health.cli import main
@@ -110,6 +113,32 @@ def tailing(*options: str, key: str | None = None) -> Iterator["subprocess.Popen
 def read_lines(process: "subprocess.Popen[str]", number: int) -> list[str]:
     assert process.stdout is not None
     return [process.stdout.readline() for _ in range(number)]
+
+
+def test_a_target_is_shown_by_its_place_as_it_comes(registry: RegistryServer, capsys: Captured) -> None:
+    seen = {
+        "target_url": "https://agent.example/a2a",
+        "observed_at": datetime.now(UTC).isoformat(),
+        "discovery": {"result": "ok", "status_code": 200},
+    }
+    asked = urllib.request.Request(  # noqa: S310 - our own server
+        f"{registry.url}/api/v1/observations",
+        data=json.dumps({"observations": [seen], "memories": [{}]}).encode(),
+        headers={"Authorization": f"Bearer {KEYS[Role.PROBER]}", "Content-Type": "application/json"},
+    )
+
+    async def fill() -> None:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            await client.directories.put("a-list", ["https://agent.example/a2a"])
+
+    asyncio.run(fill())
+    with urllib.request.urlopen(asked) as answer:  # noqa: S310 - see above
+        assert answer.status == 200
+    with tailing("--after", "0", "--type", "agent.lifecycle") as process:
+        (line,) = read_lines(process, 1)
+    assert "agent.example/a2a: registering -> active" in line
+    assert main(["events", "list", "--type", "agent.lifecycle"]) == 0
+    assert "agent.example/a2a: registering -> active" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -297,6 +326,20 @@ def test_each_event_is_told_on_one_line(payload: dict[str, Any], text: str) -> N
     members = {"id": "evt_1", "type": "any", "created_at": "", "previous_hash": "", "hash": ""}
     event = LoggedEvent.model_validate({"sequence": 1, "actor": "x", "payload": payload, **members})
     assert told(event) == text
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"previous_status": "active", "new_status": "dead", "agent_id": "tgt_1"},
+        {"previous_health": "healthy", "new_health": "unknown", "agent_id": "tgt_1"},
+        {"agent_id": "tgt_1", "changed": ["name"]},
+    ],
+)
+def test_a_target_is_told_by_its_place(payload: dict[str, Any]) -> None:
+    members = {"id": "evt_1", "type": "any", "created_at": "", "previous_hash": "", "hash": ""}
+    event = LoggedEvent.model_validate({"sequence": 1, "actor": "x", "payload": payload, **members})
+    assert told(event, {"tgt_1": "agent.example/a2a"}).startswith("agent.example/a2a: ")
 
 
 @pytest.mark.parametrize("what", ["maintenance", "override"])

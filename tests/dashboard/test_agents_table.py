@@ -7,6 +7,10 @@ from tests.dashboard.conftest import Sample
 from tests.support.dashboard_sample import LONGEST_ID
 from tests.support.dashboard_visitor import Page
 
+from agent_health.target import target_id
+
+ALPHA = target_id("https://alpha.example.net/")
+
 
 def agents_on(page: Page) -> list[str]:
     return re.findall(r'<tr data-agent="([^"]+)"', page.html)
@@ -29,12 +33,27 @@ def agents_on(page: Page) -> list[str]:
         ("host=AGENTS.example.com&health=degraded&q=summ", ["summariser"]),
         ("host=nowhere.example", []),
         ("q=research-1&health=&pool=&status=", ["research-1"]),
+        ("q=alpha.example.net", [ALPHA]),
+        ("q=https://ALPHA.example.net/", [ALPHA]),
+        ("q=alpha.example.net&status=dead", []),
+        ("q=alpha.example.net/a2a", []),
+        ("q=alph.example.net", []),
     ],
 )
 def test_agents_are_found(open_sample: Sample, query: str, found: list[str]) -> None:
     page = open_sample.visitor().get(f"/agents?{query}")
     assert page.status == 200
     assert agents_on(page) == found
+
+
+@pytest.mark.parametrize(
+    "path", ["/agents?q=alpha.example.net", f"/agents/{ALPHA}", f"/events?agent={ALPHA}"]
+)
+def test_an_agent_that_a_prober_found_is_called_by_its_place(open_sample: Sample, path: str) -> None:
+    page = open_sample.visitor().get(path)
+    shown = re.findall(r"<(?:h1|a [^>]*)>alpha\.example\.net</", page.html)
+    assert len(shown) >= 1
+    assert re.findall(rf'<a href="/agents/{ALPHA}">{ALPHA}', page.html) == []
 
 
 def test_every_order_shows_each_agent_once(open_sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:

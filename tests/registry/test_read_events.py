@@ -2,9 +2,13 @@ from typing import Any
 
 import pytest
 from tests.storage.test_event_log import appending, draft, written
+from tests.support.databases import WoundClock
+from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
 
 from agent_health.access import Role
+from agent_health.agent_record import moment
+from agent_health.target import target_id
 
 EVENTS = "/api/v1/events"
 
@@ -22,6 +26,21 @@ async def test_pages_lead_through_the_whole_log(api: RegistryApi) -> None:
     assert set(page["events"][0]) == {
         "sequence", "id", "type", "actor", "payload", "created_at", "previous_hash", "hash",
     }  # fmt: skip
+
+
+async def test_a_target_is_told_by_its_place(api: RegistryApi, clock: WoundClock) -> None:
+    url = "https://agent.example/a2a"
+    await put(api, "dir", "one", [url])
+    seen = {
+        "target_url": url,
+        "observed_at": moment(clock.at_s).isoformat(),
+        "discovery": {"result": "ok", "status_code": 200},
+    }
+    body = {"observations": [seen], "memories": [{}]}
+    assert (await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)).status == 200
+    page = (await api.ask("GET", f"{EVENTS}?agent_id={target_id(url)}", key=Role.READER)).json()
+    assert page["events"]
+    assert page["names"][target_id(url)] == "agent.example/a2a"
 
 
 async def test_a_page_of_a_rare_kind_goes_on_at_the_end_of_the_log(api: RegistryApi) -> None:

@@ -77,7 +77,7 @@ def list_events(
       events         as the registry sends them
       next_after     where to go on: what --after takes next
       last_sequence  of the whole log   archived_sequence  up to here they are in archives
-      names          of the keys that act in them, for who may read all events
+      names          of the keys that act in them, and of targets, for who may read all events
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     wanted = _wanted(types, agent)
     found = ask(
@@ -271,18 +271,19 @@ _ENDED = {"agent.maintenance_changed": "maintenance ended", "agent.override_chan
 
 
 def told(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Tell on one line what happened; `names` are those of keys."""
+    """Tell on one line what happened; `names` are those of keys, and of agents whose ids are no names."""
     actor = spoken(event.actor, names)
     match event.payload:
         case {"previous_status": before, "new_status": now, "agent_id": agent_id, **rest}:
-            return f"{agent_id}: {before} -> {now} ({rest.get('reason', 'no reason')}) by {actor}"
+            who = names.get(agent_id, agent_id)
+            return f"{who}: {before} -> {now} ({rest.get('reason', 'no reason')}) by {actor}"
         case {"task_id": task_id, "previous_status": before, "new_status": now, **rest}:
             why = told_of_end(str(rest.get("signal", "")), rest.get("exit_reason")) or "no reason"
             return f"{task_id}: {before} -> {now} ({why}) by {actor}"
         case {"previous_health": before, "new_health": now, "agent_id": agent_id}:
-            return f"{agent_id}: {before} -> {now}"
+            return f"{names.get(agent_id, agent_id)}: {before} -> {now}"
         case {"agent_id": agent_id, **rest} if not rest and event.type in _ENDED:
-            return f"{agent_id}: {_ENDED[event.type]} by {actor}"
+            return f"{names.get(agent_id, agent_id)}: {_ENDED[event.type]} by {actor}"
         case {"erased": _}:
             return "(erased)"
         case payload:
@@ -296,6 +297,8 @@ def _members(payload: Mapping[str, Any], names: Mapping[str, str]) -> str:
         for name, value in payload.items()
         if name not in {"agent_id", "resource", "task_id"} and value not in ([], {})
     ]
+    if isinstance(subject, str):
+        subject = names.get(subject, subject)
     return ": ".join(filter(None, (subject and _text(subject), "; ".join(named))))
 
 

@@ -49,7 +49,7 @@ class TableQuery(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     q: Annotated[str, StringConstraints(strip_whitespace=True, max_length=MAX_TEXT_CHARACTERS)] = ""
-    """A part of the id or name."""
+    """A part of the id or name; or where it is probed."""
     status: Status | None = None
     health: HealthStatus | None = None
     pool: RoleId | None = None

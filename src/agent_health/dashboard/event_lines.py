@@ -14,6 +14,7 @@ from agent_health.dashboard.words import brief, spaced
 from agent_health.event import EventType
 from agent_health.event_chain import Event, whose
 from agent_health.registry.key_names import keys_in, names_of_keys
+from agent_health.registry.target_places import places_in
 from agent_health.storage.database import Transaction
 from agent_health.task import told_of_end
 
@@ -85,13 +86,13 @@ class EventLine:
 
 
 def lines_of(transaction: Transaction, events: Sequence[Event]) -> list[EventLine]:
-    """Return what events say to visitors, all of whom may read events: with the names of keys."""
-    names = names_of_keys(transaction, keys_in(events))
+    """Return what events say to visitors, all of whom may read events: with the names of keys and targets."""
+    names = names_of_keys(transaction, keys_in(events)) | places_in(transaction, events)
     return [line_of(event, names) for event in events]
 
 
 def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
-    """Return what an event says; `names` are those of the keys that act in it."""
+    """Return what an event says; `names` are those of the keys that act in it, and of targets."""
     said = {
         name: spoken(value, names) if isinstance(value, str) else value
         for name, value in event.payload.items()
@@ -102,6 +103,7 @@ def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
         # It says no more than that.
         said["explanation"] = ""
     subject, where = _subject(said, agent_id)
+    subject = names.get(subject, subject)
     tell = _TEXTS.get(event.type)
     text = (
         "its payload was erased" if event.is_erased else brief(_facts(said) if tell is None else tell(said))

@@ -16,6 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import Response
 
 from agent_health import agent_record
+from agent_health.agent_naming import called
+from agent_health.agent_record import AgentSummary
 from agent_health.counted import counted
 from agent_health.dashboard import words
 from agent_health.dashboard.assets import asset_path
@@ -68,6 +70,7 @@ def _environment() -> Environment:
         "seconds": words.duration_s,
         "link": words.safe_link,
         "brief": words.brief,
+        "called": _called,
         "block": words.block,
         "meaning": words.meaning,
         "spaced": words.spaced,
@@ -90,6 +93,10 @@ def _harmless(value: object) -> object:
 def _json_text(value: object) -> str:
     """Return JSON for people; it is escaped like any other text."""
     return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _called(agent: AgentSummary) -> str:
+    return called(agent.agent_id, agent.name, agent.target_url)
 
 
 def _machine(at: datetime) -> str:

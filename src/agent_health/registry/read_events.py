@@ -13,6 +13,7 @@ from agent_health.event_chain import Event
 from agent_health.finding import Finding
 from agent_health.registry.key_names import keys_in, names_told
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
+from agent_health.registry.target_places import places_told
 from agent_health.storage import event_log
 from agent_health.storage.database import Transaction
 
@@ -52,7 +53,8 @@ class EventList(BaseModel):
     archived_sequence: int
     """Events up to here have left the database; 0 if none has."""
     names: dict[str, str]
-    """Of the keys that act in these events, for callers who may read all of them."""
+    """Of the keys that act in these events, and of the agents whose ids are those of targets, for callers who
+    may read all of them."""
 
 
 def read_events(transaction: Transaction, call: Call) -> Reply:
@@ -75,7 +77,8 @@ def read_events(transaction: Transaction, call: Call) -> Reply:
         next_after=found[-1].sequence if is_full else head.last.sequence,
         last_sequence=head.last.sequence,
         archived_sequence=head.archived.sequence,
-        names=names_told(transaction, call.caller, keys_in(found)),
+        names=names_told(transaction, call.caller, keys_in(found))
+        | places_told(transaction, call.caller, found),
     )
     return Reply(content=answer)
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, Select, func, or_, select, union_all
 
 from agent_health.lifecycle import Status
 from agent_health.storage.agents import StoredAgent, find_many
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import agents, capabilities, targets
-from agent_health.target import shard_of
+from agent_health.target import host_of, read_target, shard_of
 
 
 class Order(StrEnum):
@@ -35,7 +35,7 @@ class TableFilter:
     """Which agents are looked for; empty or None means any."""
 
     text: str = ""
-    """A part of the id or of the name, whatever its case in ASCII."""
+    """A part of the id or of the name, whatever its case in ASCII; or a host, or a URL, that is probed."""
     status: str | None = None
     health: str | None = None
     role_id: str | None = None
@@ -161,8 +161,25 @@ def _conditions(transaction: Transaction, wanted: TableFilter, *, is_walk: bool)
     if wanted.text:
         named = agents.alias("named")
         parts = [_holds(transaction, named.c[name], wanted.text) for name in ("agent_id", "name")]
-        conditions.append(agents.c.id.in_(select(named.c.id).where(or_(*parts))))
+        found = [select(named.c.id).where(or_(*parts))]
+        if (probed := _targets_at(wanted.text)) is not None:
+            placed = agents.alias("placed")
+            found.append(select(placed.c.id).where(placed.c.agent_id.in_(probed)))
+        conditions.append(agents.c.id.in_(union_all(*found) if len(found) > 1 else found[0]))
     return conditions
+
+
+def _targets_at(text: str) -> Select[tuple[str]] | None:
+    """Return the ids of the targets at a host that is named whole, below a path if one is; None: none is."""
+    url = read_target(text) if "." in text or ":" in text else None
+    if not isinstance(url, str):
+        return None
+    host, place = host_of(url), url.partition("://")[2].removesuffix("/")
+    return select(targets.c.subject_id).where(
+        targets.c.shard == shard_of(host),
+        targets.c.host == host,
+        targets.c.url.contains(f"://{place}", autoescape=True),
+    )
 
 
 def _holds(transaction: Transaction, column: ColumnElement[str], part: str) -> ColumnElement[bool]:

@@ -121,6 +121,13 @@ def find_named(
     return [_stored(row) for row in transaction.connection.execute(wanted, given(transaction, agent_ids))]
 
 
+def names_of(transaction: Transaction, agent_ids: Sequence[str]) -> list[tuple[str, str | None, str | None]]:
+    """Return id, name and listed URL of those of these agents that are there."""
+    wanted = select(agents.c.agent_id, agents.c.name, agents.c.target_url)
+    rows = transaction.connection.execute(wanted.where(agents.c.agent_id.in_(agent_ids)))
+    return [(str(agent_id), name, target_url) for agent_id, name, target_url in rows]
+
+
 def of_pool(transaction: Transaction, role_id: str, statuses: Sequence[str], limit: int) -> list[StoredAgent]:
     """Return the members of a pool that have one of these statuses, to be changed, at most `limit`."""
     wanted = (
