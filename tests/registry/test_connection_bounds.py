@@ -206,6 +206,22 @@ async def test_who_waits_for_an_answer_may_wait() -> None:
 
 
 @on_both_loops
+async def test_who_does_not_speak_http_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as server:
+        for _ in range(2):
+            caller = await server.connect(b"\x16\x03\x01 no http\r\n\r\n")
+            assert (await caller.end()).status == 400
+    told = [record for record in caplog.records if "Invalid HTTP request" in record.getMessage()]
+    assert [vars(record)["client"] for record in told] == ["127.0.0.1"] * 2
+
+
+def test_of_those_who_do_not_speak_http_some_are_told_in_a_second() -> None:
+    watch = connection_bounds._Watch(set())
+    told = [watch.may_complain(5.5) for _ in range(30)]
+    assert told == [True] * 20 + [False] * 10
+    assert watch.may_complain(6.0)
+
+
 async def test_requests_follow_one_another_on_one_connection() -> None:
     async with served() as server:
         caller = await server.connect()

@@ -8,6 +8,7 @@ asyncio's 60 s. What comes from many addresses at once is for a proxy to turn aw
 import asyncio
 import logging
 import resource
+from collections.abc import MutableMapping
 from collections.abc import Set as AbstractSet
 from http import HTTPStatus
 from math import inf
@@ -42,6 +43,8 @@ STOPS = "agent_health.stops"
 """In the app's state: the event that tells it that the server is asked to end, if it wants to know."""
 WARN_AGAIN_SECONDS = 60.0
 """Between two lines in the log that say that there are too many."""
+MAX_COMPLAINTS_PER_SECOND = 20
+"""Of callers who do not speak HTTP, that are told one by one."""
 
 _log = logging.getLogger("agent_health.registry")
 
@@ -57,6 +60,7 @@ class BoundedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.logger = _Complaints(self)  # type: ignore[assignment]
         self._waits_since_s: float | None = self.loop.time()
         """Since when nothing is being answered, though the caller has connected or begun to speak."""
         self._is_in_head = False
@@ -143,6 +147,31 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
+class _Complaints(logging.LoggerAdapter[logging.Logger]):
+    """What uvicorn has to say of one connection, with its caller's address, and not without end."""
+
+    def __init__(self, protocol: BoundedProtocol) -> None:
+        super().__init__(protocol.logger)
+        self._protocol = protocol
+
+    @property
+    def level(self) -> int:
+        """As uvicorn asks for it before it tells what nobody wants to know."""
+        return self.logger.level
+
+    def warning(self, msg: object, *args: object, **named: Any) -> None:
+        """Tell it, unless as much was told within this second."""
+        if _watch_of(self._protocol.server_state).may_complain(self._protocol.loop.time()):
+            super().warning(msg, *args, **named)
+
+    def process(
+        self, msg: object, kwargs: MutableMapping[str, Any]
+    ) -> tuple[object, MutableMapping[str, Any]]:
+        """Add who it was."""
+        client = self._protocol.client
+        return msg, {**kwargs, "extra": {"client": "" if client is None else client[0]}}
+
+
 class _Watch:
     """Looks after all connections of a server with one timer: one for each would cost every request."""
 
@@ -151,6 +180,9 @@ class _Watch:
         self._connections = connections
         self._timer: asyncio.TimerHandle | None = None
         self._warned_at_s = -inf
+        self._complaints_at_s = 0
+        self._complaints = 0
+        """In that second."""
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look again and again while there are connections; without any, an idle server sleeps."""
@@ -162,6 +194,13 @@ class _Watch:
         if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
             self._warned_at_s = now_s
             _log.warning("%d connections are open: more are refused", self.most_connections)
+
+    def may_complain(self, now_s: float) -> bool:
+        """Count a complaint of a caller; whether it is to be told."""
+        if int(now_s) != self._complaints_at_s:
+            self._complaints_at_s, self._complaints = int(now_s), 0
+        self._complaints += 1
+        return self._complaints <= MAX_COMPLAINTS_PER_SECOND
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()
