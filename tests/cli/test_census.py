@@ -101,7 +101,9 @@ async def test_a_card_that_is_known_counts_in_each_run_of_a_day(
         (tmp_path / "one.txt").write_text(server.url)
         for _ in range(2):
             assert await census("one.txt", *ALLOW, "--format", "json") == 0
-            counted.append(json.loads(capsys.readouterr().out))
+            shown = capsys.readouterr()
+            assert "1 alive (ok 1)" in shown.err
+            counted.append(json.loads(shown.out))
             known.append(await asyncio.to_thread(targets))
         cards = [head for head in server.heads if CARD_PATH in head]
     assert len(cards) == 1

@@ -1,11 +1,15 @@
 """Do words say what is known, and no more?"""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent_health.agent_record import LayerSeen, Seen
 from agent_health.dashboard import words
 from agent_health.dashboard.history import _segments
+from agent_health.dashboard.words import Sight, sight_of_seen
 from agent_health.observation import ResultClass
 
 SEEN = {
@@ -25,6 +29,19 @@ SEEN = {
 @pytest.mark.parametrize(("result", "word"), SEEN.items())
 def test_what_was_seen_has_one_word(result: ResultClass | None, word: str) -> None:
     assert words.sight_of(result).word == word
+
+
+def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
+    def layer(result: ResultClass, hour: int) -> LayerSeen:
+        return LayerSeen(result=result, reason="", observed_at=datetime(2026, 11, 22, hour, tzinfo=UTC))
+
+    card, gate = layer(ResultClass.OK, 9), layer(ResultClass.GATED, 10)
+    seen = Seen(failures_in_row=0, recent_interactions="", discovery=card, transport=gate)
+    assert sight_of_seen(seen) == Sight("answers", "a card, an interface that asks for credentials or money")
+    lost = seen.model_copy(update={"discovery": layer(ResultClass.HTTP_ERROR, 9)})
+    assert sight_of_seen(lost).word == "gated"
+    gone = seen.model_copy(update={"transport": layer(ResultClass.REFUSED, 10)})
+    assert sight_of_seen(gone).word == "down"
 
 
 def test_every_word_is_explained() -> None:

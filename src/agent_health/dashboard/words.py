@@ -90,6 +90,10 @@ def sight_of_seen(seen: Seen | None) -> Sight:
         if layer is not None and layer.observed_at == last_at
     ]
     if signs_of_life(layers):
+        card = seen.discovery
+        if card is not None and card.observed_at != last_at and card.result is ResultClass.OK:
+            # It is read once a day, and counts until it is read again.
+            layers.insert(0, (Layer.DISCOVERY, LayerResult(result=card.result)))
         is_ok = any(layer.result is ResultClass.OK for _, layer in layers)
         return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, sight(layers))
     last = decisive([layer for _, layer in layers])

@@ -349,14 +349,14 @@ class Dispatch:
     ) -> None:
         """Let a probe be reported, remembered, and followed by the next one."""
         slot.is_busy = False
-        result = report.observation.result
+        result = report.result
         self._check.note_probe(slot.host, memory.result, result, ended_s)
         if self._check.doubt is not None:
             doubted = unmeasured.doubted(memory, report, self._cadence, began_at_s, self._check.doubt)
             if doubted is not report:
                 if not slot.is_gone and self.plan.tries_again(slot):
                     return
-                report, result = doubted, doubted.observation.result
+                report, result = doubted, doubted.result
         self._tally.note(result, ended_s)
         if slot.is_gone:
             return
@@ -407,12 +407,12 @@ class Dispatch:
                 continue
             memories[slot] = doubted.memory
             is_last = slot.memory == report.memory.to_json()
-            self._tally.forget(report.observation.result)
+            self._tally.forget(report.result)
             if is_last and not slot.is_busy and self.plan.tries_again(slot):
                 slot.memory = result.before
                 to_try.append(slot)
                 continue
-            self._tally.note(doubted.observation.result, self._clock.monotonic_s())
+            self._tally.note(doubted.result, self._clock.monotonic_s())
             result.replace(doubted)
             if is_last:
                 slot.remember(doubted.memory)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent_health.observation import Observation
+from agent_health.observation import Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 
 
@@ -57,6 +57,12 @@ class ProbeReport:
     memory: ProbeMemory
     requests: int = 1
     """How many it took: its host is left alone for so much longer. Not reported."""
+
+    @property
+    def result(self) -> ResultClass:
+        """What it came to, beside a card that was read before and not now."""
+        has_card = self.memory.card_read_at_s is not None
+        return self.observation.result_beside(ResultClass.OK if has_card else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
