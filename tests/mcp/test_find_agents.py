@@ -101,6 +101,9 @@ async def test_what_does_not_fit_is_had_with_the_cursor(registry: RegistryServer
         assert text_of(result).startswith(f"{len(page)} of 12 matching agents; more with the cursor\n")
         arguments["cursor"] = told["cursor"]
     assert seen == names
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
+        for name in names:
+            await known.agents.deregister(name)
 
 
 @pytest.mark.parametrize(
