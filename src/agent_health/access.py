@@ -74,7 +74,7 @@ class Action(StrEnum):
     SET_MAINTENANCE = "set_maintenance"
     RECHECK = "recheck"
     """Have a target probed out of turn."""
-    CREATE_TASKS = "create_tasks"
+    CREATE_TASKS = "create_or_steer_tasks"
     """And say how they go on that wait for people."""
     READ_TASKS = "read_tasks"
     WORK_TASKS = "work_tasks"

@@ -67,6 +67,7 @@ async def test_what_it_is_asked_it_reads_and_what_it_says_is_read(tmp_path: Path
         ("printf '%065d\\n' 1; cat", "it has written a line of more than 64 bytes"),
         # No end of the line is waited for.
         ("printf '%065d' 1; cat", "it has written a line of more than 64 bytes"),
+        ("yes no-message", "it has written more than 10000 lines without a message"),
         # A child of it holds its pipes.
         ("sleep 1000 & exit 3", "it has ended"),
         ("yes no-end-at-all | tr -d '\\n'", "it has written a line of more than 64 bytes"),

@@ -27,6 +27,8 @@ EXIT_SECONDS: Final = 2.0
 """For a server to end once nothing more comes in; and again between SIGTERM and SIGKILL."""
 FLUSH_SECONDS: Final = 0.5
 """For what was accepted already, before its input is closed; and for its last words, once it has ended."""
+MAX_STRAYS: Final = 10_000
+"""Of lines that are no messages, from one message to the next."""
 _PIECE_BYTES: Final = 65_536
 
 _log = logging.getLogger("agent_health.adapter.tools")
@@ -170,12 +172,20 @@ async def _read(
     """Hand on what a server says, until it says nothing more or what cannot be taken; then drop the rest."""
     with to:
         try:
+            strays = 0
             async for line in _lines(stdout, max_line_bytes):
                 message = read_line(line)
-                if message is None:
+                strays = 0 if message else strays + 1
+                if message is not None:
+                    await to.send(SessionMessage(message))
+                elif strays <= MAX_STRAYS:
                     words.tell(line)
                 else:
-                    await to.send(SessionMessage(message))
+                    end.why, end.is_fault = (
+                        f"it has written more than {MAX_STRAYS} lines without a message",
+                        True,
+                    )
+                    break
         except _LineTooLong as error:
             end.why, end.is_fault = str(error), True
             call = answered_call(error.beginning)
