@@ -123,6 +123,9 @@ def test_what_cannot_be_right_is_wrong_usage(
         ("create", "t", "--usd", "0.0000001"),
     ):
         assert shown_by(capsys, *arguments, ends=3), arguments
+    for amount in ("nan", "inf", "-1", "much"):
+        said = shown_by(capsys, "create", "t", "--usd", amount, ends=3)
+        assert f"expected US dollars such as 1.50; got '{amount}'" in said
     assert "a JSON object of at most 65536 bytes, in a file of at most 262144" in shown_by(
         capsys, "create", "t", "--input", str(list_file), ends=3
     )

@@ -180,6 +180,8 @@ async def test_who_may_not_create_tasks_decides_nothing_about_them(api: Registry
             for named in (task_id, "nonsense"):
                 answer = await api.ask("POST", f"{TASKS}/{named}/{deed}", body, key=key)
                 assert told(answer) == (403, "not_allowed"), deed
+                if key == one.key and named == task_id:
+                    assert "this agent key may not create or steer tasks" in str(answer.json()), deed
     assert (await task(api, task_id))["status"] == "review"
 
 

@@ -3,6 +3,8 @@
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +31,16 @@ MAX_FILE_BYTES = 262_144
 
 TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="Of the task.")]
 Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; kept with the task.")]
+
+
+def _dollars(text: object) -> float:
+    """Return an amount; typer.BadParameter for what is none."""
+    with suppress(ValueError):
+        amount = float(str(text))
+        if 0 <= amount < inf:
+            return amount
+    raise typer.BadParameter(f"expected US dollars such as 1.50; got {text!r}")
+
 
 tasks = typer.Typer(
     name="tasks",
@@ -159,7 +171,10 @@ def create_task(
         Path | None, typer.Option("--input", metavar="FILE", help="What the work needs: a JSON object.")
     ] = None,
     tokens: Annotated[int, typer.Option("--tokens", min=0, help="That its calls may cost.")] = 0,
-    usd: Annotated[float, typer.Option("--usd", min=0, help="That its calls may cost.")] = 0,
+    usd: Annotated[
+        float,
+        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="That its calls may cost; else 0."),
+    ] = 0,
     max_attempts: Annotated[
         int | None, typer.Option("--max-attempts", min=1, help="Until it is handed to people.")
     ] = None,
@@ -324,7 +339,9 @@ def top_up_task(
     task_id: TaskIdArgument,
     *,
     tokens: Annotated[int, typer.Option("--tokens", min=0, help="To add.")] = 0,
-    usd: Annotated[float, typer.Option("--usd", min=0, help="To add.")] = 0,
+    usd: Annotated[
+        float, typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="To add; else 0.")
+    ] = 0,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
