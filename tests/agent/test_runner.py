@@ -110,11 +110,11 @@ def test_a_program_that_says_nothing_of_logging_shows_when_it_is_registered(regi
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as program:
         assert program.stderr is not None
         said = ""
-        while "registered as" not in said and (line := program.stderr.readline()):
+        while "registered" not in said and (line := program.stderr.readline()):
             said += line
         program.terminate()
         said += program.stderr.read()
-    assert "INFO registered as shown, life 1\n" in said
+    assert "INFO shown: registered, life 1\n" in said
     assert "INFO shown: leaves: SIGTERM came\n" in said
 
 

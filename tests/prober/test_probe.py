@@ -71,6 +71,8 @@ async def test_every_real_card_leads_to_the_interface_that_it_names() -> None:
         discovery = {"not_a_card": "not_an_agent", "not_json": "invalid_document"}.get(known["kind"], "ok")
         transport = "ok" if known["first_host"] else "not_measured" if discovery == "ok" else None
         expected[name] = (discovery, transport, known["first_host"])
+    # Nothing but a line break: there is no document that could be invalid.
+    expected["prassanna-ravishankar+a2a-registry__agents_nexara.json"] = ("not_an_agent", None, None)
     # Its first interface is a command on its owner's machine.
     expected["druide67+asiai__docs_.well-known_agent-card.json"] = ("ok", "ok", "127.0.0.1")
     found: dict[str, Any] = {}

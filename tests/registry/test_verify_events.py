@@ -6,7 +6,7 @@ from tests.storage.test_event_log import appending, draft
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from agent_health.event import EventDraft
-from agent_health.event_chain import payload_of
+from agent_health.event_chain import payload_of, whose
 from agent_health.registry.verify_events import LogReport, verify_log
 from agent_health.storage import event_log
 from agent_health.storage.database import Transaction
@@ -91,8 +91,8 @@ async def test_what_was_changed_is_found(api: RegistryApi, tampering: Executable
 
 async def test_an_event_that_cannot_have_happened_is_found(api: RegistryApi) -> None:
     await live_a_little(api)
-    draft_of_2 = await api.database.read(lambda transaction: event_log.after(transaction, 0, limit=1))
-    twice = EventDraft(type=draft_of_2[0].type, actor="x", payload=payload_of(draft_of_2[0]))
+    (first,) = await api.database.read(lambda transaction: event_log.after(transaction, 0, limit=1))
+    twice = EventDraft(type=first.type, actor="x", payload=payload_of(first), agent_id=whose(first))
     await api.database.write(appending(twice))
     found = await report(api)
     assert found.fault is not None

@@ -211,9 +211,8 @@ class AgentRunner:
             self._drain_s = self._drain_s if timeout_s is None else timeout_s
             self._begin_to_leave(why)
 
-    def life_begun(self, incarnation: int) -> None:
+    def life_begun(self, incarnation: int) -> None:  # noqa: ARG002 - who runs an app needs it
         """Take work, which does not wait for the registry but while another process has the place."""
-        _log.info("registered as %s, life %d", self.agent_id, incarnation)
         self._work.go_on()
 
     def life_lost(self, why: str) -> None:
