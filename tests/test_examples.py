@@ -37,6 +37,28 @@ def test_an_example_without_its_arguments_says_which(program: str, missing: str)
     assert missing in told
 
 
+@pytest.mark.parametrize("program", ["declared_agent.py", "task_worker.py"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "key: expected one as key, in $AGENT_HEALTH_KEY, or in a key_file"),
+        ({"AGENT_HEALTH_KEY": "ahk_x"}, "registry: expected a URL, as registry or in $AGENT_HEALTH_REGISTRY"),
+    ],
+)
+def test_an_agent_without_key_or_registry_says_so_in_one_line(
+    program: str, given: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / program, tmp_path / "own.key"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=ENVIRONMENT | given,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"{program}: {told}\n")
+
+
 def test_every_example_that_takes_arguments_has_a_usage_line() -> None:
     bare = [file.name for file in EXAMPLES.rglob("*.py") if "sys.argv" in file.read_text()]
     assert bare == []

@@ -19,6 +19,7 @@ from agent_health.agent import (
     WorkRefused,
     on_assignment,
     on_drain,
+    run_agent,
 )
 
 arguments = argparse.ArgumentParser(description="Work at lines of standard input until told to leave.")
@@ -61,6 +62,7 @@ async def do(agent: AgentRunner, task: str) -> None:
 
 async def take_tasks(agent: AgentRunner) -> None:
     """Hand in what stands in the lines of standard input."""
+    print(f"registered, life {agent.incarnation}", flush=True)
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     async with asyncio.TaskGroup() as group:
@@ -68,16 +70,5 @@ async def take_tasks(agent: AgentRunner) -> None:
             group.create_task(do(agent, line.decode().strip()))
 
 
-async def main() -> None:
-    """Live once."""
-    agent = AgentRunner.of(Reporter())
-    agent.start()
-    await agent.registered()
-    print(f"registered, life {agent.incarnation}", flush=True)
-    taking = asyncio.create_task(take_tasks(agent))
-    print(f"left: {await agent.run()}", flush=True)
-    taking.cancel()
-
-
 if __name__ == "__main__":
-    asyncio.run(main())
+    print(f"left: {run_agent(Reporter(), beside=take_tasks)}", flush=True)

@@ -1,14 +1,17 @@
 """How does a class say that it is an agent, and is it the same as saying it in any other way?"""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.scripted_registry import KEY, ScriptedRegistry, scripted_registry
 from tests.support.virtual_loop import in_virtual_time
 
-from agent_health.agent import Agent, AgentRunner, on_assignment, on_drain
+from agent_health.access import Role
+from agent_health.agent import Agent, AgentRunner, Ending, on_assignment, on_drain, run_agent
 from agent_health.agent_record import HeartbeatConfig
 from agent_health.client import RegistryClient
 from agent_health.errors import InvalidAgent, InvalidSetting, InvalidWorkflow
@@ -300,3 +303,25 @@ def test_the_package_is_light_until_something_of_it_is_used() -> None:
     )
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"
+
+
+def test_what_a_program_does_beside_its_agent_does_not_end_it(
+    registry: RegistryServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    @Agent("billing-01", registry=registry.url, key=KEYS[Role.ENROLL])
+    class Billing:
+        @on_assignment
+        async def work(self, task: int) -> int:
+            return 2 * task
+
+    done: list[object] = []
+
+    async def beside(runner: AgentRunner) -> None:
+        done.append(await runner.assign(21))
+        asyncio.get_running_loop().call_later(0.1, runner.drain)
+        raise ValueError("no more input")
+
+    assert run_agent(Billing(), beside=beside) is Ending.FINISHED
+    assert done == [42]
+    assert "billing-01: what its program does beside it has failed" in caplog.text
+    assert "no more input" in caplog.text

@@ -320,6 +320,22 @@ async def test_a_registry_that_was_away_hears_of_the_result_when_it_is_back(tmp_
                 assert (await becomes(admin, made.task_id, "review")).output == {"done": "patient"}
 
 
+async def test_a_key_that_works_no_tasks_begins_no_life_of_an_agent_that_is_there(
+    registry: RegistryServer, admin: RegistryClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with working(registry, "of-another-key", Bench().work):
+        pass
+    runner = AgentRunner(
+        "of-another-key", on_assignment=Bench().work, tasks=True, registry=registry.url, key=ADMIN_KEY
+    )
+    async with runner:
+        await runner.beat()
+        assert runner.incarnation is None
+    assert "refused, and asked again: HTTP 403: this admin key may not work tasks" in caplog.text
+    record = await admin.agents.get("of-another-key")
+    assert (record.incarnation, record.status) == (1, "deregistered")
+
+
 def test_tasks_need_a_handler_and_no_other_source() -> None:
     with pytest.raises(InvalidSetting, match="tasks: expected an on_assignment, and no other source"):
         AgentRunner("a", tasks=True, registry="http://127.0.0.1:9", key="ahk_x")

@@ -74,7 +74,7 @@ def test_two_do_not_live_as_one_agent_with_the_same_workspaces(
 
 
 def test_a_key_that_works_no_tasks_takes_nobodys_place(
-    at: RegistryServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    at: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def register() -> str | None:
         async with RegistryClient(at.url, key=KEYS[Role.ENROLL]) as client:
@@ -96,6 +96,13 @@ def test_a_key_that_works_no_tasks_takes_nobodys_place(
     monkeypatch.setenv("AGENT_HEALTH_KEY", own_key or "")
     assert main(["run", *who, "--", "true"]) == 5
     assert asyncio.run(life()) == (2, "deregistered")
+    # Nor does another key begin a life of one that is gone.
+    monkeypatch.setenv("AGENT_HEALTH_KEY", ADMIN_KEY)
+    assert main(["run", *who, "--workspaces", str(tmp_path / "elsewhere"), "--", "true"]) == 1
+    assert "this admin key may not work tasks" in capfd.readouterr().err
+    assert asyncio.run(life()) == (2, "deregistered")
+    # One that was never there has nothing to lose, and is told its own key.
+    assert main(["run", *who, "--agent-id", "coder-of-an-admin", "--", "true"]) == 5
 
 
 def test_the_key_of_an_agent_without_a_name_ends_with_it(at: RegistryServer) -> None:

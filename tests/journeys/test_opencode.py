@@ -68,9 +68,13 @@ def opencode(home: Path, server: Opencode) -> Iterator[None]:
     quiet = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
     env = {"HOME": str(home), PASSWORD_VARIABLE: PASSWORD, **places, **quiet}
     command = [str(BINARIES[0]), "serve", "--hostname", "127.0.0.1", "--port", "{port}"]
-    with serving(command, log=home / "opencode.log", port=server.port, env=env):
+    with serving(command, log=home / "opencode.log", port=server.port, env=env) as started:
         until("it answers", server.is_ready)
-        yield
+        try:
+            yield
+        finally:
+            # Asked to end after a prompt that failed, it may not have ended a minute later.
+            os.killpg(started.process.pid, signal.SIGKILL)
 
 
 class Watching:

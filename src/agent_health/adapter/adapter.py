@@ -26,7 +26,6 @@ from agent_health.client.registry_errors import (
     Gone,
     NotFound,
     RegistryError,
-    Unprocessable,
     is_final,
 )
 from agent_health.client.registry_tasks import GrantedTask
@@ -41,8 +40,6 @@ DRAIN_SECONDS: Final = 120.0
 SLACK_SECONDS: Final = 30.0
 """Beyond drain and grace, for the registry to hear how the run ended."""
 PRUNE_EVERY_SECONDS: Final = 86_400.0
-_NO_TASK: Final = f"task_{26 * '0'}"
-"""Of the first millisecond of 1970."""
 
 _log = logging.getLogger("agent_health.adapter")
 T = TypeVar("T")
@@ -114,13 +111,12 @@ class Adapter:
 
     async def _register(self) -> AgentRecord:
         """Begin a life, and end a former one only with a key that may work in its place."""
+        await self._place.check_key()
         try:
             return await self._place.register(supersede=False)
         except Conflict:
-            async with self._open_client() as client:
-                # Nobody may have it, and only a key that works no tasks is told so.
-                with suppress(Conflict, Gone, NotFound, Unprocessable):
-                    await client.tasks.claim(task_id=_NO_TASK)
+            # It may have come while we looked.
+            await self._place.check_key()
             return await self._place.register(supersede=True)
 
     async def _live(self, client: RegistryClient) -> RunOutcome | None:

@@ -2,22 +2,29 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from agent_health.agent.drain import Ending
 from agent_health.agent.profile import AgentProfile
 from agent_health.agent.runner import AgentRunner
 from agent_health.agent_record import HeartbeatConfig
-from agent_health.errors import InvalidAgent
+from agent_health.errors import InvalidAgent, InvalidSetting
 from agent_health.verdict import Monitoring
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
+Beside = Callable[[AgentRunner], Awaitable[object]]
+
+EXIT_USAGE: Final = 2
+"""Of a program that is started without what its agent needs; as argparse has it."""
+
+_log = logging.getLogger("agent_health.agent")
 _MARK = "__agent_health_part__"
 
 
@@ -42,19 +49,44 @@ def on_drain(method: F) -> F:
     return _marked(method, _Part.ON_DRAIN)
 
 
-def run_agent(agent: object) -> Ending:
+def run_agent(agent: object, beside: Beside | None = None) -> Ending:
     """Run an object of a class that is declared with `@Agent` until it is told to end.
 
+    beside: what else the program does; called with what runs the agent once that is registered, and
+        cancelled when it has left.
+
     What happens is logged (`agent_health.agent`), and shown on standard error if nothing else is set up.
+    SystemExit with code 2, after one line there, for a key or a registry that cannot be right.
     """
     import asyncio  # noqa: PLC0415 - whoever only declares does not run
 
     _show_log()
 
     async def run() -> Ending:
-        return await AgentRunner.of(agent).run()
+        runner = AgentRunner.of(agent)
+        accompanying = asyncio.create_task(_accompany(runner, beside))
+        try:
+            return await runner.run()
+        finally:
+            accompanying.cancel()
+            await asyncio.gather(accompanying, return_exceptions=True)
 
-    return asyncio.run(run())
+    try:
+        return asyncio.run(run())
+    except InvalidSetting as error:
+        # Whoever starts the program can mend that, and needs no traceback for it.
+        sys.stderr.write(f"{Path(sys.argv[0]).name or 'agent'}: {error}\n")
+        raise SystemExit(EXIT_USAGE) from None
+
+
+async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
+    if beside is None:
+        return
+    await runner.registered()
+    try:
+        await beside(runner)
+    except Exception:  # noqa: BLE001 - the agent lives on
+        _log.exception("%s: what its program does beside it has failed", runner.agent_id)
 
 
 def _show_log() -> None:

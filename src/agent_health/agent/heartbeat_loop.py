@@ -157,6 +157,7 @@ class HeartbeatLoop:
         return due_s
 
     async def _register(self) -> float:
+        await self._place.check_key()
         try:
             record = await self._place.register(supersede=self._supersedes)
         except Conflict:

@@ -1,5 +1,6 @@
 """Which place has an agent in the registry: which life of which record, and by which key?"""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -9,7 +10,15 @@ from agent_health.agent.profile import AgentProfile
 from agent_health.agent_record import MAX_TASKS, AgentRecord, HeartbeatReply
 from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_connection import TIMEOUT_SECONDS
-from agent_health.client.registry_errors import Conflict, Gone, InvalidAnswer, NotFound, Stale
+from agent_health.client.registry_errors import (
+    Conflict,
+    Gone,
+    InvalidAnswer,
+    NotFound,
+    NotPermitted,
+    Stale,
+    Unprocessable,
+)
 from agent_health.lifecycle import ALIVE, Reason
 
 MIN_TIMEOUT_SECONDS: Final = 2.0
@@ -17,6 +26,8 @@ MIN_TIMEOUT_SECONDS: Final = 2.0
 _DRAINED: Final = frozenset({Reason.DRAIN_COMPLETED, Reason.DRAIN_TIMEOUT})
 MAX_LEAVE_TRIES: Final = 5
 """Each is in vain only if the record was changed just then."""
+_NO_TASK: Final = f"task_{26 * '0'}"
+"""Of the first millisecond of 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +50,20 @@ class Place:
         registry: str,
         *,
         allow_plain_http: bool = False,
+        works_tasks: bool = False,
         comes_back: bool = True,
     ) -> None:
-        """`comes_back`: whether a later process may live as this agent; else its key ends with it."""
+        """`works_tasks`: whether the registry is asked for tasks, which only the agent's own key may.
+
+        `comes_back`: whether a later process may live as this agent; else its key ends with it.
+        """
         self.profile = profile
         self.incarnation: int | None = None
         """Of the life that this process lives; None while it has none."""
         self._keys = keys
         self._url = registry
         self._allows_plain_http = allow_plain_http
+        self._works_tasks = works_tasks
         self._comes_back = comes_back
         self._client_key = keys.current()
         self._client = self._client_with(self._client_key)
@@ -56,6 +72,24 @@ class Place:
     def agent_id(self) -> str:
         """Its name."""
         return self.profile.agent_id
+
+    async def check_key(self) -> None:
+        """Raise NotPermitted if it would begin a life in which it gets none of the tasks that it wants.
+
+        Who registers a new agent is told its own key. One that is there has it already, and nobody else is
+        told: who has another key would end its life, or begin one, and then be refused all work.
+        """
+        if not self._works_tasks:
+            return
+        client = await self.client()
+        try:
+            await client.agents.get(self.agent_id)
+        except (NotFound, NotPermitted):
+            # It is new, or the key only enrols, and takes over nobody.
+            return
+        # Nobody may have it, and only a key that works no tasks is told so.
+        with suppress(Conflict, Gone, NotFound, Unprocessable):
+            await client.tasks.claim(task_id=_NO_TASK)
 
     async def register(self, *, supersede: bool) -> AgentRecord:
         """Begin a life, and keep the agent's own key if it is told.

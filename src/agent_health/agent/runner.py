@@ -95,7 +95,13 @@ class AgentRunner:
             metadata=metadata,
         )
         keys = AgentKeys(key=key, key_file=key_file)
-        self._place = Place(self.profile, keys, registry_url(registry), allow_plain_http=allow_plain_http)
+        self._place = Place(
+            self.profile,
+            keys,
+            registry_url(registry),
+            allow_plain_http=allow_plain_http,
+            works_tasks=tasks,
+        )
         self._on_drain = on_drain
         self._handler = on_assignment
         self._handed_in = HandedIn(self.agent_id)

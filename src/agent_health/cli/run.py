@@ -198,7 +198,12 @@ def run(
         stack.enter_context(alone_as(profile.agent_id, own_key))
         keys = AgentKeys(key=_given_key(key_file, own_key), key_file=own_key, environment={})
         place = Place(
-            profile, keys, registry, allow_plain_http=allow_plain_http, comes_back=agent_id is not None
+            profile,
+            keys,
+            registry,
+            allow_plain_http=allow_plain_http,
+            works_tasks=True,
+            comes_back=agent_id is not None,
         )
         wanted = Wanted(task_id=task, role_id=pool, is_once=once or task is not None, wait_s=wait)
         settings = RunSettings(
