@@ -26,10 +26,11 @@ def test_a_target_is_called_by_its_place(url: str, place: str) -> None:
 
 def test_a_name_comes_first_and_an_id_last() -> None:
     assert called("billing-1", "Billing", None) == "Billing"
-    assert called("tgt_1", "Billing", "https://agent.example/") == "Billing"
+    assert called(target_id("https://agent.example/"), "Billing", "https://agent.example/") == "Billing"
     assert called("billing-1") == "billing-1"
 
 
 def test_the_id_of_a_target_tells_nobody_who_it_is() -> None:
     assert has_speaking_id("billing-1")
+    assert has_speaking_id("tgt_mine")
     assert not has_speaking_id(target_id("https://agent.example/"))

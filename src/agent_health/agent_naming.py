@@ -4,7 +4,7 @@ An id that its owner chose tells who it is; that of a target (`tgt_…`) tells n
 where it is, until it has a name.
 """
 
-from agent_health.target import TARGET_ID_PREFIX
+from agent_health.target import is_target_id
 
 
 def called(agent_id: str, name: str | None = None, target_url: str | None = None) -> str:
@@ -22,4 +22,4 @@ def place_of(target_url: str) -> str:
 
 def has_speaking_id(agent_id: str) -> bool:
     """Whether an id tells people whose it is."""
-    return not agent_id.startswith(TARGET_ID_PREFIX)
+    return not is_target_id(agent_id)

@@ -25,6 +25,9 @@ from agent_health.cli.events import told
 from agent_health.client import RegistryClient
 from agent_health.client.registry_events import LoggedEvent
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
+from agent_health.target import target_id
+
+TARGET = target_id("https://agent.example/a2a")
 
 Captured = pytest.CaptureFixture[str]
 
@@ -331,15 +334,15 @@ def test_each_event_is_told_on_one_line(payload: dict[str, Any], text: str) -> N
 @pytest.mark.parametrize(
     "payload",
     [
-        {"previous_status": "active", "new_status": "dead", "agent_id": "tgt_1"},
-        {"previous_health": "healthy", "new_health": "unknown", "agent_id": "tgt_1"},
-        {"agent_id": "tgt_1", "changed": ["name"]},
+        {"previous_status": "active", "new_status": "dead", "agent_id": TARGET},
+        {"previous_health": "healthy", "new_health": "unknown", "agent_id": TARGET},
+        {"agent_id": TARGET, "changed": ["name"]},
     ],
 )
 def test_a_target_is_told_by_its_place(payload: dict[str, Any]) -> None:
     members = {"id": "evt_1", "type": "any", "created_at": "", "previous_hash": "", "hash": ""}
     event = LoggedEvent.model_validate({"sequence": 1, "actor": "x", "payload": payload, **members})
-    assert told(event, {"tgt_1": "agent.example/a2a"}).startswith("agent.example/a2a: ")
+    assert told(event, {TARGET: "agent.example/a2a"}).startswith("agent.example/a2a: ")
 
 
 @pytest.mark.parametrize("what", ["maintenance", "override"])

@@ -209,9 +209,10 @@ async def test_a_target_is_named_by_its_address_and_an_agent_by_its_id() -> None
     async with serving({CARD_PATH: as_json(card())}) as server, probing() as probes:
         target = await probes.report(server.url)
         assert (target.observation.agent_id, target.observation.target_url) == (None, server.url + "/")
-        agent = await probes.report(server.url, subject_id="agent_1")
-        assert (agent.subject_id, agent.observation.agent_id) == ("agent_1", "agent_1")
-        assert agent.observation.target_url is None
+        for name in ("agent_1", "tgt_mine"):
+            agent = await probes.report(server.url, subject_id=name)
+            assert (agent.subject_id, agent.observation.agent_id) == (name, name)
+            assert agent.observation.target_url is None
 
 
 async def test_what_follows_from_a_probe_is_remembered() -> None:

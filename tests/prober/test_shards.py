@@ -111,7 +111,9 @@ def test_what_is_remembered_survives_being_kept_as_json() -> None:
 
 def test_a_registered_agent_is_told_of_by_its_id_and_a_target_by_its_url() -> None:
     holdings, shard = with_one_shard(entry(A))
-    agent = TargetEntry(subject_id="agent_1", url=B, memory=ProbeMemory())
-    holdings.apply(shard, TargetPage(entries=[agent], version=2))
-    seen = [shard.slots[name].not_measured(0.0, "why") for name in (target_id(A), "agent_1")]
-    assert [(one.target_url, one.agent_id) for one in seen] == [(A, None), (None, "agent_1")]
+    # Its owner chose the name; what is no target's id is an agent's, however it begins.
+    names = ["agent_1", "tgt_mine"]
+    agents = [TargetEntry(subject_id=name, url=B, memory=ProbeMemory()) for name in names]
+    holdings.apply(shard, TargetPage(entries=agents, version=2))
+    seen = [shard.slots[name].not_measured(0.0, "why") for name in (target_id(A), *names)]
+    assert [(one.target_url, one.agent_id) for one in seen] == [(A, None), *((None, name) for name in names)]

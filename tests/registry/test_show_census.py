@@ -1,8 +1,10 @@
 """How many targets are there of each kind, and how did each pass over them end?"""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from tests.support.databases import ON_ONE_DATABASE, WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
@@ -10,6 +12,7 @@ from tests.support.registry_api import RegistryApi
 from agent_health.access import Role
 from agent_health.agent_record import moment
 from agent_health.result_sums import bucket_of
+from agent_health.storage.database import Transaction
 
 PATH = "/api/v1/census"
 URLS = [f"https://agent-{number}.example/" for number in range(5)]
@@ -121,6 +124,35 @@ async def test_a_run_is_counted_at_its_end_and_stays_as_it_was(api: RegistryApi,
     await put_run(api, "two", name="daily")
     assert [run["run_id"] for run in (await census(api))["runs"]] == ["two", "one"]
     assert (await census(api, "?name=weekly"))["runs"] == [ended]
+
+
+@pytest.mark.usefixtures("measured")
+async def test_no_other_change_waits_until_the_targets_of_a_run_are_counted(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, statements = api.database.write, list[str]()
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    async def overheard(deed: Callable[[Transaction], Any]) -> Any:
+        def heard(transaction: Transaction) -> Any:
+            event.listen(transaction.connection, "before_cursor_execute", note)
+            return deed(transaction)
+
+        return await write(heard)
+
+    monkeypatch.setattr(api.database, "write", overheard)
+    await put_run(api, "one")
+    assert (await put_run(api, "one", is_over=True))["counts"]
+    assert any("UPDATE census_runs" in statement for statement in statements)
+    assert not [statement for statement in statements if "FROM targets" in statement]
+
+
+async def test_a_run_that_is_over_at_once_is_counted_too(api: RegistryApi) -> None:
+    await put(api, "dir", "one", URLS)
+    ended = await put_run(api, "one", is_over=True)
+    assert (by_result(ended["counts"]), "ended_at" in ended) == ({None: 5}, True)
 
 
 @pytest.mark.usefixtures("measured")

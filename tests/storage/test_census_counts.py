@@ -106,6 +106,11 @@ async def test_who_is_no_target_any_more_is_not_counted(counted: Database) -> No
     assert {name for name, *_ in await counted.read(census_counts.directories)} == {"second"}
 
 
+async def end(database: Database, run_id: str, since_s: float) -> None:
+    counts = await database.read(partial(census_counts.results_since, since_s=since_s))
+    await database.write(partial(census_counts.end_run, run_id=run_id, counts=counts))
+
+
 async def test_a_pass_is_open_until_it_has_ended_and_keeps_how_it_ended(
     counted: Database, clock: WoundClock
 ) -> None:
@@ -115,10 +120,10 @@ async def test_a_pass_is_open_until_it_has_ended_and_keeps_how_it_ended(
     assert await counted.read(lambda tx: census_counts.runs(tx, "census", 10)) == [run]
     assert await counted.read(lambda tx: census_counts.runs(tx, "other", 10)) == []
     clock.advance(30)
-    await counted.write(lambda transaction: census_counts.end_run(transaction, "run-1"))
+    await end(counted, "run-1", since_s)
     clock.advance(30)
     # Ended twice, it has ended the first time.
-    await counted.write(lambda transaction: census_counts.end_run(transaction, "run-1"))
+    await end(counted, "run-1", since_s)
     # What has ended is not dropped.
     await counted.write(lambda transaction: census_counts.drop_run(transaction, "run-1"))
     (ended,) = await counted.read(lambda tx: census_counts.runs(tx, "census", 10))
@@ -147,13 +152,13 @@ async def test_two_passes_within_an_hour_have_each_the_sums_of_their_own_probes(
     clock.advance(1)
     await probe(counted, clock)
     assert await sums("one") == probed
-    await counted.write(partial(census_counts.end_run, run_id="one"))
+    await end(counted, "one", clock.now_s())
     await counted.write(partial(census_counts.begin_run, run_id="two", name="census"))
     # A pass may go on over the end of its hour.
     for seconds in (1, SECONDS_PER_HOUR):
         clock.advance(seconds)
         await probe(counted, clock)
-    await counted.write(partial(census_counts.end_run, run_id="two"))
+    await end(counted, "two", clock.now_s())
     clock.advance(1)
     await probe(counted, clock)
     assert await sums("one") == probed
@@ -161,12 +166,14 @@ async def test_two_passes_within_an_hour_have_each_the_sums_of_their_own_probes(
     assert await sums("three") is None
 
 
-async def test_of_a_pass_of_an_earlier_version_no_sums_are_known(database: Database) -> None:
+async def test_of_a_pass_of_an_earlier_version_no_sums_are_known(
+    database: Database, clock: WoundClock
+) -> None:
     await database.write(partial(census_counts.begin_run, run_id="old", name="census"))
     await database.write(lambda tx: tx.connection.execute(update(census_runs).values(sums=None)))
     for _ in range(2):
         assert await database.read(partial(census_counts.run_sums, run_id="old")) is None
-        await database.write(partial(census_counts.end_run, run_id="old"))
+        await end(database, "old", clock.now_s())
 
 
 async def test_a_pass_that_asked_nobody_can_be_dropped(database: Database) -> None:

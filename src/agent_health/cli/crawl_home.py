@@ -162,7 +162,8 @@ class LocalHome:
 
     async def end_run(self, run: Run) -> None:
         """Note that all targets were probed. StoreUnavailable."""
-        await self.database.write(partial(census_counts.end_run, run_id=run.run_id))
+        counts = await self.database.read(partial(census_counts.results_since, since_s=run.since_s))
+        await self.database.write(partial(census_counts.end_run, run_id=run.run_id, counts=counts))
 
     async def unprobed(self, since_s: float) -> int:
         """Return how many targets were not probed since then. StoreUnavailable."""

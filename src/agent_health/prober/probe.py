@@ -20,7 +20,7 @@ from agent_health.prober.readiness import read_health
 from agent_health.prober.transport import ask_interface, without_card
 from agent_health.prober.visit import Fetches, KeepsEvidence, Visit
 from agent_health.prober.welcome import keep_away
-from agent_health.target import TARGET_ID_PREFIX
+from agent_health.target import is_target_id
 
 _log = logging.getLogger("agent_health")
 
@@ -140,7 +140,7 @@ def _observation(
     paths: Mapping[str, LayerResult] | None = None,
 ) -> Observation:
     subject_id, url = visit.entry.subject_id, visit.entry.url
-    is_target = subject_id.startswith(TARGET_ID_PREFIX)
+    is_target = is_target_id(subject_id)
     document = visit.document
     has_document = readiness is not None and readiness.result in {ResultClass.OK, ResultClass.STALE_DOCUMENT}
     return Observation(

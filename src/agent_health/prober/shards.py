@@ -12,7 +12,7 @@ from typing import Final
 from agent_health.observation import Observation, not_measured
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ShardClaim, TargetEntry, TargetPage
-from agent_health.target import TARGET_ID_PREFIX, host_of
+from agent_health.target import host_of, is_target_id
 
 _NOTHING: Final = ProbeMemory()
 _NOTHING_KNOWN: Final = _NOTHING.to_json()
@@ -72,7 +72,7 @@ class Slot:
     def not_measured(self, at_s: float, why: str) -> Observation:
         """Return the observation of a probe of it that did not take place then."""
         at = datetime.fromtimestamp(at_s, UTC)
-        if self.subject_id.startswith(TARGET_ID_PREFIX):
+        if is_target_id(self.subject_id):
             return not_measured(at, why, target_url=self.url)
         return not_measured(at, why, agent_id=self.subject_id)
 

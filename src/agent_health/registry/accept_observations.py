@@ -49,7 +49,7 @@ from agent_health.storage import agents, event_log, leases, probed, targets
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
 from agent_health.storage.probed import Subject
-from agent_health.target import TARGET_ID_PREFIX, is_target_id, target_id
+from agent_health.target import is_target_id, target_id
 
 _URL: TypeAdapter[str] = TypeAdapter(Url)
 
@@ -194,7 +194,7 @@ def _cards(
     return {
         subject_id: _shown(memory.card_url)
         for subject_id, memory, outcome in zip(named, memories, outcomes, strict=True)
-        if outcome is None and memory is not None and subject_id.startswith(TARGET_ID_PREFIX)
+        if outcome is None and memory is not None and is_target_id(subject_id)
     }
 
 

@@ -94,19 +94,26 @@ class Door:
         except AgentHealthError as fault:
             return await self.refusal(digest, fault, check)
 
-        def deed(transaction: Transaction) -> Reply | AgentHealthError:
+        def let_in(transaction: Transaction, seen: Any) -> Call:
             caller = authenticate(transaction, digest)
             check(caller)
-            call = Call(
+            return Call(
                 caller=caller,
                 path=request.path_params,
                 body=body,
                 query=query,
                 headers=headers,
                 digest=digest,
+                seen=seen,
                 webhook_networks=self._webhook_networks,
             )
-            return operation.deed(transaction, call)
+
+        seen: Any = None
+        if (look := operation.look) is not None:
+            seen = await self.database.read(lambda transaction: look(transaction, let_in(transaction, None)))
+
+        def deed(transaction: Transaction) -> Reply | AgentHealthError:
+            return operation.deed(transaction, let_in(transaction, seen))
 
         return await (self.database.write(deed) if operation.is_write else self.database.read(deed))
 

@@ -39,6 +39,8 @@ class Call:
     """By their names in lower case; see `headers_in`."""
     digest: bytes = field(repr=False)
     """Of the caller's key."""
+    seen: Any = None
+    """What the operation's `look` has returned; None if it has none."""
     webhook_networks: Sequence[Network] = ()
     """Private networks that webhooks may lead to, by the server's settings."""
 
@@ -87,6 +89,8 @@ class Reply:
 Deed = Callable[[Transaction, Call], Reply | AgentHealthError]
 """Raises an error to undo what it did, or returns one to have it committed all the same."""
 
+Look = Callable[[Transaction, Call], Any]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
@@ -104,6 +108,9 @@ class Operation:
     """Where several actions lead here: one of them the caller must be allowed to do, to any one at all; the
     deed asks again."""
     is_write: bool = True
+    look: Look | None = None
+    """Reads, before the deed's own transaction begins, what takes so long that no other change must wait for
+    it; the deed finds it as `Call.seen`, and what it tells may have changed since."""
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     answer: type[BaseModel] | None = None

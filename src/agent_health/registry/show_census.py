@@ -1,6 +1,7 @@
 """How many targets are there of each kind, and how did each pass over them end? (`/api/v1/census`)"""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import StringConstraints
@@ -123,17 +124,33 @@ def put_run(transaction: Transaction, call: Call) -> Reply:
 
     While one of the same name is under way none begins: the answer tells of that one, by its own id.
     """
-    body, run_id = call.body_as(RunRequest), call.path["run_id"]
-    if not re.fullmatch(RUN_PATTERN, run_id):
-        raise InvalidRequest([Finding("invalid_run_id", "", f"expected a run_id like {RUN_PATTERN}")])
+    body, run_id = call.body_as(RunRequest), _run_id(call)
     run = census_counts.find_run(transaction, run_id)
     if run is None:
         begin = census_counts.begin_run if body.is_over else begin_or_join
         run = begin(transaction, run_id, body.name)
-    if body.is_over:
-        census_counts.end_run(transaction, run_id)
+    if body.is_over and call.seen is not None:
+        census_counts.end_run(transaction, run_id, call.seen)
         run = census_counts.find_run(transaction, run_id) or run
     return Reply(content=_run(run))
+
+
+def _count_before(transaction: Transaction, call: Call) -> Mapping[str | None, int] | None:
+    """Return what a pass that is over saw of its targets; None of one that goes on, or was over before."""
+    if not call.body_as(RunRequest).is_over:
+        return None
+    run = census_counts.find_run(transaction, _run_id(call))
+    if run is not None and run.ended_at_s is not None:
+        return None
+    since_s = transaction.now_s if run is None else run.began_at_s
+    return census_counts.results_since(transaction, since_s)
+
+
+def _run_id(call: Call) -> str:
+    run_id = call.path["run_id"]
+    if not re.fullmatch(RUN_PATTERN, run_id):
+        raise InvalidRequest([Finding("invalid_run_id", "", f"expected a run_id like {RUN_PATTERN}")])
+    return run_id
 
 
 def _shown(layers: list[str], count: int) -> ShownCount:
@@ -190,6 +207,7 @@ OPERATIONS = (
         summary="Note that a pass over all targets has begun, or is over",
         action=Action.REPORT_OBSERVATIONS,
         deed=put_run,
+        look=_count_before,
         body=RunRequest,
         answer=CensusRun,
     ),

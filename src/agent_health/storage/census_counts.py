@@ -114,8 +114,12 @@ def results(transaction: Transaction) -> dict[str | None, int]:
     return _by_result(transaction.connection.execute(_RESULTS))
 
 
-def _results_since(transaction: Transaction, since_s: float) -> dict[str | None, int]:
-    """Return the same of a pass that began then: of whom it learned nothing, that counts as not measured."""
+def results_since(transaction: Transaction, since_s: float) -> dict[str | None, int]:
+    """Return the same of a pass that began then: of whom it learned nothing, that counts as not measured.
+
+    It reads what was seen last of each target, some seconds for a million: never in a write, which others
+    wait for.
+    """
     statement = _OF_A_RUN_POSTGRESQL if transaction.is_postgresql else _OF_A_RUN_SQLITE
     asked = {"since_s": since_s - ROUNDED_S, "not_measured": ResultClass.NOT_MEASURED.value}
     return _by_result(transaction.connection.execute(statement, asked))
@@ -161,25 +165,22 @@ def begin_run(transaction: Transaction, run_id: str, name: str) -> StoredRun:
     return StoredRun(run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=None, counts={})
 
 
-def end_run(transaction: Transaction, run_id: str) -> None:
-    """Note that it has ended, what its probes came to, and how many targets they found of each result.
+def end_run(transaction: Transaction, run_id: str, counts: Mapping[str | None, int]) -> None:
+    """Note that it has ended, what its probes came to, and what it saw of its targets (`results_since`).
 
     Again, nothing happens.
     """
     run = find_run(transaction, run_id)
     if run is None or run.ended_at_s is not None:
         return
-    counts = {
-        NEVER_MEASURED if result is None else result: count
-        for result, count in _results_since(transaction, run.began_at_s).items()
-    }
+    kept = {NEVER_MEASURED if result is None else result: count for result, count in counts.items()}
     sums = run_sums(transaction, run_id)
     transaction.connection.execute(
         update(census_runs)
         .where(census_runs.c.run_id == run_id, census_runs.c.ended_at_s.is_(None))
         .values(
             ended_at_s=transaction.now_s,
-            counts=to_json(counts).decode(),
+            counts=to_json(kept).decode(),
             sums=None if sums is None else to_json(sums).decode(),
         )
     )

@@ -16,6 +16,7 @@ from agent_health.prober.directories.our_registry import OurRegistry
 from agent_health.prober.directories.page import Document, Kind, NotReadable
 from agent_health.prober.fetch import Fetcher
 from agent_health.prober.resolve import Resolver
+from agent_health.target import target_id
 from agent_health.target_address import read_networks
 
 REGISTRY = OurRegistry()
@@ -39,13 +40,13 @@ async def test_what_the_registry_answers_is_recognised_and_read(api: RegistryApi
 
 def test_a_target_that_its_probers_found_is_listed_by_its_own_address() -> None:
     agent = {
-        "agent_id": "tgt_1",
+        "agent_id": target_id("https://a.example/"),
         "status": "active",
         "target_url": "https://a.example/",
         "card_url": CARD_URL,
     }
     page = REGISTRY.read(document({"agents": [agent]}))
-    assert listed(page) == [("https://a.example/", "tgt_1", Kind.A2A_CARD)]
+    assert listed(page) == [("https://a.example/", target_id("https://a.example/"), Kind.A2A_CARD)]
 
 
 async def test_its_cursor_leads_on(api: RegistryApi) -> None:
