@@ -40,6 +40,8 @@ class ProbeMemory(BaseModel):
     """When its host's robots.txt was read last."""
     is_unwelcome: bool = False
     """Whether that robots.txt keeps us out."""
+    is_opted_out: bool = False
+    """Whether a list of its prober's keeps us away, as of the last probe."""
     card_read_at_s: _Moment | None = None
     """When a card was read, or found unchanged."""
     card_url: _Url | None = None
@@ -56,6 +58,11 @@ class ProbeMemory(BaseModel):
     """As the interface says; where it does not, the generation of the card."""
     health_url: _Url | None = None
     """Where a health document was read last; before the first one, where the card announces it."""
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether nobody looks at it, since its host or a list does not want that."""
+        return self.is_unwelcome or self.is_opted_out
 
     def to_json(self) -> str:
         """Return compact JSON without what is not known."""

@@ -104,12 +104,13 @@ def tells_anything(result: ResultClass) -> bool:
     return result not in _SILENT
 
 
-def supersedes(result: ResultClass, known: str | None, *, is_unwelcome: bool = False) -> bool:
+def supersedes(result: ResultClass, known: str | None, *, is_left_alone: bool = False) -> bool:
     """Whether a result takes the place of the class that is known; None: nobody has looked yet.
 
     What tells nothing takes the place of nothing that was measured, yet says why nothing is known. Where
-    robots.txt keeps us out (`is_unwelcome`) nobody looks again: what was known before would stay for ever.
+    robots.txt or a list keeps us out (`is_left_alone`) nobody looks again: what was known before would stay
+    for ever.
     """
     if result not in _SILENT or known is None or known in _SILENT:
         return True
-    return is_unwelcome and result is ResultClass.NOT_MEASURED
+    return is_left_alone and result is ResultClass.NOT_MEASURED

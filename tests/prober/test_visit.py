@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +126,27 @@ async def test_who_opted_out_is_not_asked_neither_at_once_nor_where_a_card_or_a_
         assert results(await probes.see(server.url))["discovery"] == "redirect_refused"
         assert set(server.paths) == {CARD_PATH, HEALTH_PATH}
         assert not (await see(other, **left_alone)).is_measured_failure
+
+
+async def test_of_who_opted_out_it_is_remembered_that_nobody_looks_until_the_list_lets_us(
+    tmp_path: Path,
+) -> None:
+    replies = {CARD_PATH: as_json(card())}
+    async with serving(replies) as server:
+        # Though its card stands elsewhere on the host, what the list names is the target.
+        place = server.url.removeprefix("http://") + "/agent"
+        (tmp_path / "opted-out.txt").write_text(place)
+        left_alone: dict[str, Any] = {"opt_out": {"files": [str(tmp_path / "opted-out.txt")]}}
+        async with probing(**left_alone) as probes:
+            observation = await probes.see(server.url + "/agent")
+            memory = probes.memory
+        told = layer(observation.discovery)
+        assert (told.result.value, told.reason) == ("not_measured", f"opted out: {place}")
+        assert (server.paths, memory.is_opted_out, memory.is_left_alone) == ([], True, True)
+        async with probing() as probes:
+            probes.memory = memory
+            assert results(await probes.see(server.url + "/agent"))["discovery"] == "ok"
+            assert not probes.memory.is_left_alone
 
 
 # ── time ──

@@ -297,6 +297,23 @@ async def test_a_target_that_is_named_by_its_id_gets_a_record_too(
     assert (await api.record(target_id(URLS[0])))["target_url"] == URLS[0]
 
 
+async def test_an_agent_that_registered_itself_and_is_on_a_probers_list_is_not_alive_for_ever(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await api.register("billing-1", card_url=URLS[0], monitoring="probe")
+    its_own = {"target_url": None, "agent_id": "billing-1"}
+    clock.advance(1)
+    await report(api, probe(clock, result="ok") | its_own, memories=[{"result": "ok"}])
+    reason = f"opted out: {HOST}"
+    clock.advance(300)
+    layer = {"result": "not_measured", "reason": reason}
+    kept_out = probe(clock) | its_own | {"discovery": layer}
+    await report(api, kept_out, memories=[{"result": "ok", "is_opted_out": True}])
+    target = (await api.ask("GET", "/api/v1/targets/billing-1")).json()
+    assert (target["result"], target["why"]) == ("not_measured", reason)
+    assert (await api.record("billing-1"))["seen"]["unmeasured"]["reason"] == reason
+
+
 async def test_who_closes_its_robots_txt_is_not_alive_in_a_census_for_ever(
     api: RegistryApi, clock: WoundClock
 ) -> None:

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
+from agent_health.cli.directory_import import opt_outs_of
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.fetch import Fetched, Fetcher, Request
 from agent_health.prober.ledger import ProbeReport, TargetEntry
-from agent_health.prober.opt_out import read_opt_outs
 from agent_health.prober.probe import Prober
 from agent_health.prober.resolve import Resolver
 from agent_health.prober.visit import KeepsEvidence
@@ -105,7 +105,7 @@ async def fetching(wanted: ProbeDefinition) -> AsyncIterator[Fetcher]:
             networks=wanted.networks_allowed,
             user_agent=wanted.user_agent,
             resolver=resolver,
-            opt_outs=read_opt_outs(wanted.opt_out.hosts, "opt_out.hosts"),
+            opt_outs=opt_outs_of(wanted),
         ) as fetcher,
     ):
         yield fetcher
@@ -138,7 +138,7 @@ async def probing(evidence: KeepsEvidence | None = None, **settings: Any) -> Asy
     wanted = definition(**settings)
     async with fetching(wanted) as fetcher:
         witness = Witness(fetcher)
-        yield Probes(Prober(witness, wanted, evidence), witness)
+        yield Probes(Prober(witness, wanted, evidence, opt_outs_of(wanted)), witness)
 
 
 async def see(url: str, **settings: Any) -> Observation:

@@ -30,6 +30,7 @@ async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
     InvalidSetting for a directory of evidence, a resolver or a list of those who opted out that cannot be.
     """
     evidence = Evidence.from_settings(definition.evidence)
+    opt_outs = opt_outs_of(definition)
     try:
         async with (
             Resolver(definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds) as resolver,
@@ -38,10 +39,10 @@ async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
                 networks=definition.networks_allowed,
                 user_agent=definition.user_agent,
                 resolver=resolver,
-                opt_outs=opt_outs_of(definition),
+                opt_outs=opt_outs,
             ) as fetcher,
         ):
-            prober = Prober(fetcher, definition, evidence)
+            prober = Prober(fetcher, definition, evidence, opt_outs)
             yield OpenProber(
                 prober=prober,
                 fetcher=fetcher,

@@ -8,17 +8,18 @@ import logging
 from collections.abc import Mapping
 
 from agent_health.client.places import place_under
-from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.observation import MAX_REASON_CHARS, LayerResult, Observation, ResultClass
 from agent_health.probe_cadence import after_probe, wants_card
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.discovery import discover
 from agent_health.prober.ledger import ProbeReport, TargetEntry
 from agent_health.prober.message import send_message
+from agent_health.prober.opt_out import OptOuts
 from agent_health.prober.pace import AddressBusy
 from agent_health.prober.readiness import read_health
 from agent_health.prober.transport import ask_interface, without_card
-from agent_health.prober.visit import Fetches, KeepsEvidence, Visit
+from agent_health.prober.visit import Fetches, KeepsEvidence, Visit, not_measured
 from agent_health.prober.welcome import keep_away
 from agent_health.target import is_target_id
 
@@ -29,13 +30,19 @@ class Prober:
     """Looks at one target at a time, as often as it is told; any number of looks may be under way."""
 
     def __init__(
-        self, fetcher: Fetches, definition: ProbeDefinition, evidence: KeepsEvidence | None = None
+        self,
+        fetcher: Fetches,
+        definition: ProbeDefinition,
+        evidence: KeepsEvidence | None = None,
+        opt_outs: OptOuts | None = None,
     ) -> None:
+        """Without I/O. `opt_outs`: who is no target, though nobody told the ledger; `fetcher` has it too."""
         self._fetcher = fetcher
         self._definition = definition
         self._asked = definition.ask
         self._cadence = definition.cadence.policy()
         self._evidence = evidence
+        self._opt_outs = opt_outs or None
 
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
         """Return what was seen of a target, and what is to be remembered of it.
@@ -65,7 +72,7 @@ class Prober:
 
     async def _observe(self, visit: Visit) -> Observation:
         asked, memory = self._asked, visit.entry.memory
-        if self._definition.opt_out.robots_txt and (away := await keep_away(visit)) is not None:
+        if (away := await self._keep_away(visit)) is not None:
             card, document = (away, None) if asked.card else (None, away)
             return _observation(visit, discovery=card, readiness=document)
         # A message is no reason to leave the card out: before one is sent, we make sure whom it reaches.
@@ -102,6 +109,15 @@ class Prober:
             message=message,
             paths=await self._ask_paths(visit) if asked.paths else None,
         )
+
+    async def _keep_away(self, visit: Visit) -> LayerResult | None:
+        """Return why a target is not asked; None if it may be."""
+        entry = None if self._opt_outs is None else self._opt_outs.entry_for(visit.entry.url)
+        if visit.entry.memory.is_opted_out is not (entry is not None):
+            visit.learned["is_opted_out"] = entry is not None
+        if entry is not None:
+            return not_measured(f"opted out: {entry}"[:MAX_REASON_CHARS])
+        return await keep_away(visit) if self._definition.opt_out.robots_txt else None
 
     async def _ask_paths(self, visit: Visit) -> Mapping[str, LayerResult] | None:
         """Ask what else the definition names, on the target's own origin."""

@@ -60,8 +60,8 @@ class Results:
         layers = list(layers_of(observation))
         self._count(subject, result, layers, at_s)
         # Without a layer it tells nothing, not even why.
-        is_unwelcome = memory is not None and memory.is_unwelcome
-        if layers and supersedes(result, subject.result, is_unwelcome=is_unwelcome):
+        is_left_alone = memory is not None and memory.is_left_alone
+        if layers and supersedes(result, subject.result, is_left_alone=is_left_alone):
             self._remember(subject, left, result, layers, at_s)
             seen = observation.model_dump_json(exclude=_NOT_STORED, exclude_none=True)
             left.seen = f'{{"observed_at_s":{at_s!r},{seen[1:]}'
