@@ -1,9 +1,10 @@
 """How is one upstream MCP server kept alive, and asked? Real processes."""
 
 import asyncio
+import logging
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.support.misbehaving_tools import http_misbehaving
 from tests.support.servers import REPOSITORY
 
 from agent_health.adapter import upstream_server
+from agent_health.adapter.telling import SPOKEN_WITH
 from agent_health.adapter.upstream_server import UpstreamServer
 from agent_health.adapter.upstreams import Limits, Upstream
 from agent_health.mcp.tool import ToolFailed
@@ -28,6 +30,7 @@ async def started(
     command: list[str] | None,
     secrets: Mapping[str, str] | None = None,
     *,
+    name: str = "acme",
     start_seconds: float = 30,
     **said: Any,
 ) -> AsyncIterator[UpstreamServer]:
@@ -35,7 +38,7 @@ async def started(
         {"command": command, "offer_all": True, "price": {"usd_per_call": 0}, **said}
     )
     limits = Limits(start_seconds=start_seconds)
-    server = UpstreamServer("acme", upstream, limits, environment=secrets or {}, chance=lambda: 0.0)
+    server = UpstreamServer(name, upstream, limits, environment=secrets or {}, chance=lambda: 0.0)
     try:
         yield server
     finally:
@@ -224,6 +227,34 @@ async def test_a_bad_answer_from_a_url_fails_its_call_and_a_closed_connection_is
                 await server.call("wait", {})
             assert closed.value.code == "upstream_unavailable"
             await running(server, "run")
+
+
+@contextmanager
+def heard() -> Iterator[set[tuple[str, str]]]:
+    """What the SDK logs, and of which server."""
+    said: set[tuple[str, str]] = set()
+
+    class Hearing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.add((SPOKEN_WITH.get(), record.getMessage()))
+
+    sdk, hearing = logging.getLogger("mcp"), Hearing(logging.WARNING)
+    sdk.addHandler(hearing)
+    try:
+        yield said
+    finally:
+        sdk.removeHandler(hearing)
+
+
+async def test_what_the_sdk_logs_is_of_the_server_that_it_speaks_with() -> None:
+    with http_misbehaving() as url, heard() as said:
+        async with started(None, url=url) as one, started(None, url=url, name="other") as other:
+            failed = await asyncio.gather(
+                one.call("no_text", {}), other.call("chatter", {}), return_exceptions=True
+            )
+            assert all(isinstance(one, ToolFailed) for one in failed)
+    assert said == {("acme", "Error parsing JSON response"), ("other", "Unknown SSE event: cut")}
+    assert SPOKEN_WITH.get() == ""
 
 
 @pytest.mark.parametrize(

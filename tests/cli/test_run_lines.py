@@ -2,9 +2,11 @@
 
 import json
 import logging
+from contextvars import copy_context
 
 import pytest
 
+from agent_health.adapter.telling import SPOKEN_WITH
 from agent_health.cli.log_output import logging_to
 from agent_health.cli.run_lines import LogTeller, teller
 
@@ -47,3 +49,21 @@ def test_a_library_that_says_the_same_again_is_told_once(capsys: pytest.CaptureF
             logging.getLogger("agent_health.adapter.tools").warning("acme wrote: again")
     told = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
     assert told == ["redirected to a", "redirected to b", *["acme wrote: again"] * 2]
+
+
+def test_what_a_library_says_of_a_server_begins_with_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    def say(name: str) -> None:
+        SPOKEN_WITH.set(name)
+        logging.getLogger("mcp.client.streamable_http").warning("Unknown SSE event: cut")
+        logging.getLogger("agent_health.adapter.tools").warning("acme does not run")
+
+    with logging_to(LogTeller(teller(as_json=True))):
+        for name in ("acme", "other"):
+            copy_context().run(say, name)
+        logging.getLogger("mcp.server").warning("nobody's")
+    told = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    assert told == [
+        "acme: Unknown SSE event: cut", "acme does not run",
+        "other: Unknown SSE event: cut", "acme does not run",
+        "nobody's",
+    ]  # fmt: skip

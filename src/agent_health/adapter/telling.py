@@ -1,8 +1,10 @@
 """What is told of runs, and of the agent that has them?"""
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class What(StrEnum):
@@ -47,3 +49,6 @@ class Told:
 
 
 Tell = Callable[[Told], None]
+
+SPOKEN_WITH: Final[ContextVar[str]] = ContextVar("SPOKEN_WITH", default="")
+"""The server of tools that is spoken with here: a library that does so has no name for it in its log."""

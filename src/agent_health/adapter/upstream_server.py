@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from agent_health.adapter.server_body import BoundedBodies
 from agent_health.adapter.server_line import TOO_LONG, UNREADABLE
 from agent_health.adapter.server_pipes import ServerEnd, ServerProgram, server_pipes
+from agent_health.adapter.telling import SPOKEN_WITH
 from agent_health.adapter.upstreams import MAX_TOOLS, Limits, Upstream
 from agent_health.adapter.upstreams_file import secret_of
 from agent_health.errors import CommandFailed, InvalidSetting
@@ -108,6 +109,7 @@ class UpstreamServer:
                 f"{self.name} does not run: {self._why_away}; {self._again()}",
                 code=RefusalCode.UPSTREAM_UNAVAILABLE,
             )
+        named = SPOKEN_WITH.set(self.name)
         try:
             async with asyncio.timeout(self._limits.call_seconds):
                 result = await client.call_tool(tool, arguments)
@@ -128,6 +130,8 @@ class UpstreamServer:
         except Exception as error:  # noqa: BLE001 - whatever a server does, a call has an end
             self._break(client, _words(error))
             raise self._gone() from None
+        finally:
+            SPOKEN_WITH.reset(named)
         size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
         if size > self._limits.answer_bytes:
             what = f"{self.name} answered with {size} bytes, of which {self._limits.answer_bytes} are taken"
@@ -194,6 +198,7 @@ class UpstreamServer:
 
     async def _live(self) -> None:
         """Start it as often as it takes, until it is told to end."""
+        SPOKEN_WITH.set(self.name)
         loop = asyncio.get_running_loop()
         while not self._is_ending.is_set():
             self._began_at_s = loop.time()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
-from agent_health.adapter.telling import Tell, Told, What
+from agent_health.adapter.telling import SPOKEN_WITH, Tell, Told, What
 from agent_health.cli.terminal import printable
 from agent_health.utc_time import utc_text
 
@@ -51,17 +51,22 @@ class LogTeller(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             # Where it was raised is no line for people, nor is what a library adds on further ones.
             text = f"{text}: {_in_a_line(record.exc_info[1])}"
+        if (server := SPOKEN_WITH.get()) and not _is_ours(record):
+            text = f"{server}: {text}"
         if not self._is_repeated(record, text):
             self._tell(Told(what=What.TOOLS if is_of_tools else What.REGISTRY, text=text))
 
     def _is_repeated(self, record: logging.LogRecord, text: str) -> bool:
         """Whether a library said the same just before: it may ask a server several times at once."""
         said, former, at_s = (record.name, text), self._said, self._said_at_s
-        is_ours = record.name.partition(".")[0] == "agent_health"
-        if not is_ours and said == former and record.created - at_s < REPEAT_SECONDS:
+        if not _is_ours(record) and said == former and record.created - at_s < REPEAT_SECONDS:
             return True
         self._said, self._said_at_s = said, record.created
         return False
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == "agent_health"
 
 
 def _in_a_line(error: BaseException) -> str:
