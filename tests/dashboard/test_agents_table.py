@@ -32,6 +32,8 @@ def agents_on(page: Page) -> list[str]:
         ("host=agents.example.com&status=unhealthy", ["planner"]),
         ("host=AGENTS.example.com&health=degraded&q=summ", ["summariser"]),
         ("host=nowhere.example", []),
+        # In wide letters, as some keyboards write them.
+        ("host=%EF%BD%81gents.example.com&status=unhealthy", ["planner"]),
         ("q=research-1&health=&pool=&status=", ["research-1"]),
         ("q=alpha.example.net", [ALPHA]),
         ("q=https://ALPHA.example.net/", [ALPHA]),

@@ -1,6 +1,7 @@
 """Which targets are there, and what came of their probes?"""
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.support.databases import ON_ONE_DATABASE, WoundClock
@@ -68,6 +69,12 @@ async def test_targets_are_found_by_what_is_known_of_them(
     api: RegistryApi, query: str, found: list[str]
 ) -> None:
     assert await listed(api, query) == sorted(found)
+
+
+@pytest.mark.parametrize("host", ["bücher.example", "BÜCHER.example", "xn--bcher-kva.example"])
+async def test_a_host_in_another_alphabet_is_found_as_people_write_it(api: RegistryApi, host: str) -> None:
+    await put(api, "dir", "one", ["https://xn--bcher-kva.example/", *URLS])
+    assert await listed(api, f"host={quote(host)}") == ["https://xn--bcher-kva.example/"]
 
 
 @pytest.mark.usefixtures("directory")
@@ -216,6 +223,7 @@ async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
         ("limit=1001", 422),
         ("cursor=x", 422),
         ("host=", 422),
+        (f"host={quote('bü cher.example')}", 422),
         ("directory=no%20name", 422),
         ("directory=nowhere", 404),
         ("results=ok", 422),

@@ -20,10 +20,10 @@ from agent_health.finding import Finding
 from agent_health.lifecycle import Status
 from agent_health.registry.agent_records import record
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in, text_in
+from agent_health.registry.list_targets import Host
 from agent_health.storage import agent_table, event_log
 from agent_health.storage.agent_table import Order, Place, TableFilter, place_of
 from agent_health.storage.agents import StoredAgent
-from agent_health.target_address import MAX_HOST_CHARACTERS
 
 PAGE_SIZE = 50
 MAX_TEXT_CHARACTERS = 128
@@ -54,7 +54,7 @@ class TableQuery(BaseModel):
     health: HealthStatus | None = None
     pool: RoleId | None = None
     capability: Capability | None = None
-    host: Annotated[str, StringConstraints(max_length=MAX_HOST_CHARACTERS, to_lower=True)] | None = None
+    host: Host | None = None
     sort: Order = Order.NEWEST
     after: Cursor | None = None
 

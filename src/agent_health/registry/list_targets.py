@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints
-from pydantic_core import from_json
+from pydantic import AfterValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError, from_json
 from sqlalchemy import Row
 
 from agent_health.access import Action, may, require
@@ -12,6 +12,7 @@ from agent_health.agent_record import Body, moment
 from agent_health.directory_record import DIRECTORY_PATTERN
 from agent_health.document import HealthStatus
 from agent_health.errors import DirectoryNotFound, TargetNotFound
+from agent_health.international_host import ascii_host
 from agent_health.lifecycle import Status
 from agent_health.observation import LayerResult, ResultClass
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
@@ -23,7 +24,7 @@ from agent_health.storage import directories, result_history, target_search
 from agent_health.storage.database import Transaction
 from agent_health.storage.result_history import ResultChange
 from agent_health.storage.target_search import TargetFilter
-from agent_health.target_address import MAX_HOST_CHARACTERS
+from agent_health.target_address import MAX_HOST_CHARACTERS, Refused
 from agent_health.target_record import ShownChange, TargetList, TargetRecord, TargetSeen, TargetSummary
 
 PATH = "/api/v1/targets"
@@ -33,7 +34,20 @@ MAX_CHANGES = 50
 
 _LISTED = "targets"
 
-Host = Annotated[str, StringConstraints(min_length=1, max_length=MAX_HOST_CHARACTERS, to_lower=True)]
+
+def _as_targets_spell_it(value: str) -> str:
+    host = ascii_host(value)
+    if isinstance(host, Refused):
+        raise PydanticCustomError("host", "expected a host: {reason}", {"reason": host.reason})
+    return host
+
+
+Host = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_HOST_CHARACTERS, to_lower=True),
+    AfterValidator(_as_targets_spell_it),
+]
+"""The host of targets that are looked for; one in another alphabet as people write it, or in ASCII."""
 
 
 class TargetListing(Body):
@@ -46,6 +60,7 @@ class TargetListing(Body):
     directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
     """Those that this directory lists."""
     host: Host | None = None
+    """In any alphabet; its targets at all ports."""
     include_gone: bool = False
     """Also those that are not probed any more."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
