@@ -1,11 +1,13 @@
 """Is every page of the table the same on every database?"""
 
 import pytest
+from sqlalchemy import event
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
 from agent_health.storage import agent_table
 from agent_health.storage.agent_table import Order, TableFilter, place_of
+from agent_health.storage.database import Transaction
 
 NAMES = {"b-1": "Anna's agent", "a-2": "50%_sure", "c-3": None, "a-4": "ANNABEL", "d-5": "Ben"}
 
@@ -85,6 +87,25 @@ async def test_filters_agree(filled: RegistryApi, wanted: dict[str, str], expect
     assert await found(filled, wanted) == expected
     assert await found(filled, wanted, size=1) == expected
     assert await found(filled, wanted, Order.NAME, is_common=True) == sorted(expected)
+    assert sorted(await found(filled, wanted, Order.CHANGED, size=1)) == sorted(expected)
+
+
+async def test_sqlite_looks_for_a_part_of_a_name_once_whatever_the_order(
+    filled: RegistryApi, database_kind: str
+) -> None:
+    if database_kind == "postgresql":
+        pytest.skip("PostgreSQL finds those whose status changed last before it looks at all names")
+    looks: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        looks.extend(["LIKE"] if "LIKE" in statement else [])
+
+    def look(transaction: Transaction) -> None:
+        event.listen(transaction.connection, "before_cursor_execute", note)
+        agent_table.listing(transaction, TableFilter(text="a"), Order.CHANGED, after=None, limit=5)
+
+    await filled.database.read(look)
+    assert looks == ["LIKE"]
 
 
 async def test_agents_are_counted_by_status_and_health(filled: RegistryApi) -> None:

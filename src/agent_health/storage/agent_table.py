@@ -70,8 +70,12 @@ def listing(
     `is_common`: so many match that it is quicker to walk along the order than to sort those that match.
     """
     # Within one status the indexes give every order but that of names; one page of each makes the page.
-    is_split = wanted.status is None and (
-        order is Order.CHANGED or wanted.health is not None or wanted.role_id is not None
+    # For a part of a name, or a host, SQLite would look in each of them anew.
+    is_looked_up = bool(wanted.text) or wanted.host is not None
+    is_split = (
+        wanted.status is None
+        and (order is Order.CHANGED or wanted.health is not None or wanted.role_id is not None)
+        and (transaction.is_postgresql or not is_looked_up)
     )
     parts = [replace(wanted, status=status) for status in Status] if is_split else [wanted]
     found = [
