@@ -1,6 +1,7 @@
 """How does what a directory lists become targets?"""
 
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,9 @@ async def test_who_opted_out_is_no_target_even_of_a_list_that_is_unchanged(
 def test_a_list_of_opt_outs_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="a readable file"):
         opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["none.txt"]}))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidSetting, match="no regular file"):
+        opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["pipe"]}))
     (tmp_path / "wrong.txt").write_text("a.example\nftp://b\n")
     with pytest.raises(InvalidSetting, match="line 2"):
         opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["wrong.txt"]}))

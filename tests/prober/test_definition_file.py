@@ -198,8 +198,10 @@ def test_lists_of_opt_outs_that_are_not_there_are_told_at_once_each_with_its_lin
     file = tmp_path / "one.yml"
     (tmp_path / "out.txt").touch()
     (tmp_path / "more").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    names = ["out.txt", "none.txt", "more", "pipe", "/dev/zero"]
     file.write_text(
-        HEAD + "targets: [a.example]\nopt_out:\n  files:\n    - out.txt\n    - none.txt\n    - more\n"
+        HEAD + "targets: [a.example]\nopt_out:\n  files:\n" + "".join(f"    - {name}\n" for name in names)
     )
     with pytest.raises(InvalidDefinition) as caught:
         read_definition_file(file)
@@ -209,7 +211,27 @@ def test_lists_of_opt_outs_that_are_not_there_are_told_at_once_each_with_its_lin
             f"line 7: /opt_out/files/1: expected a file that can be read: {tmp_path}/none.txt "
             "(No such file or directory)"
         ),
-        f"line 8: /opt_out/files/2: expected a file that can be read: {tmp_path}/more (Is a directory)",
+        f"line 8: /opt_out/files/2: expected a file that can be read: {tmp_path}/more (no regular file)",
+        # Nobody is waited for who might write into a pipe, and nothing is read that does not end.
+        f"line 9: /opt_out/files/3: expected a file that can be read: {tmp_path}/pipe (no regular file)",
+        "line 10: /opt_out/files/4: expected a file that can be read: /dev/zero (no regular file)",
+    ]
+
+
+def test_keys_in_what_is_no_file_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "one.yml"
+    (tmp_path / "key").touch()
+    os.mkfifo(tmp_path / "pipe")
+    file.write_text(
+        HEAD + "directories:\n  - {url: a.example, key_file: key}\n  - {url: b.example, key_file: absent}\n"
+        "  - url: c.example\n    key_file: pipe\nresults: {key_file: pipe, registry: https://r.example}\n"
+    )
+    with pytest.raises(InvalidDefinition) as caught:
+        read_definition_file(file)
+    told = f"expected the file of a key: {tmp_path}/pipe (no regular file)"
+    assert [str(fault) for fault in caught.value.faults] == [
+        f"line 7: /directories/2/key_file: {told}",
+        f"line 8: /results/key_file: {told}",
     ]
 
 

@@ -29,6 +29,7 @@ from agent_health.directory_record import (
 from agent_health.errors import AgentHealthError, ImportOver, InvalidSetting
 from agent_health.observation import MAX_ETAG_CHARS
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
+from agent_health.prober.definition_file import unreadable
 from agent_health.prober.directories import (
     PROBED_KINDS,
     SKIP_REASONS,
@@ -270,6 +271,8 @@ def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
     """Return who is not to be asked, by the definition and by the files that it names. InvalidSetting."""
     found = read_opt_outs(definition.opt_out.hosts, "opt_out.hosts")
     for name in definition.opt_out.files:
+        if why := unreadable(name):
+            raise InvalidSetting("opt_out.files", str(name), f"a readable file ({why})")
         try:
             with name.open(encoding="utf-8-sig", errors="replace") as file:
                 found |= read_opt_outs(file, str(name))

@@ -4,6 +4,7 @@ import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -12,12 +13,15 @@ from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.definition_values import FORMS
 from agent_health.yaml_document import MAX_FILE_BYTES, YamlDocument
 
+_NO_FILE: Final = "no regular file"
+
 
 def read_definition_file(file: Path) -> ProbeDefinition:
     """Read a definition; the paths in it lead from the directory in which it stands.
 
     InvalidDefinition says all that is wrong, and where, a list that cannot be read included, be it of agents
-    or of those who opted out; InvalidSetting, that there is no such file.
+    or of those who opted out, or a key in what is no regular file; InvalidSetting, that there is no
+    such file.
     """
     try:
         with file.open("rb") as opened:
@@ -27,7 +31,8 @@ def read_definition_file(file: Path) -> ProbeDefinition:
     # Half a character is refused on its line.
     text = raw.decode("utf-8-sig", "surrogateescape")
     document, definition = _read(text, file)
-    if faults := [*_list_faults(document, definition), *_opt_out_faults(document, definition)]:
+    finders = (_list_faults, _opt_out_faults, _key_faults)
+    if faults := [fault for find in finders for fault in find(document, definition)]:
         raise InvalidDefinition(faults, file=str(file))
     return definition
 
@@ -50,17 +55,17 @@ def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
 def _list_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
     """Return which lists of agents cannot be opened: a crawl would wait for ever for somebody to probe."""
     for place, source in enumerate(definition.directories):
-        if source.file is not None and (why := _unreadable(source.file)):
+        if source.file is not None and (why := unreadable(source.file)):
             expected = f"expected a list that can be read: {source.file} ({why})"
             yield from document.refused(("directories", place, "file"), expected).faults
 
 
-def _unreadable(file: Path) -> str:
+def unreadable(file: Path) -> str:
     """Say why a list cannot be opened; empty if it can."""
     try:
         # Opening a pipe would wait for whoever writes into it.
         if not stat.S_ISREG(file.stat().st_mode):
-            return "no regular file"
+            return _NO_FILE
         file.open("rb").close()
     except OSError as error:
         return error.strerror or str(error)
@@ -70,8 +75,18 @@ def _unreadable(file: Path) -> str:
 def _opt_out_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
     """Return which lists of those who opted out cannot be opened: nobody is asked before they are known."""
     for place, name in enumerate(definition.opt_out.files):
-        try:
-            name.open("rb").close()
-        except OSError as error:
-            expected = f"expected a file that can be read: {name} ({error.strerror})"
+        if why := unreadable(name):
+            expected = f"expected a file that can be read: {name} ({why})"
             yield from document.refused(("opt_out", "files", place), expected).faults
+
+
+def _key_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
+    """Return which keys would be waited for: one whose file is not there is told when it is needed."""
+    places = [
+        (("directories", place, "key_file"), source.key_file)
+        for place, source in enumerate(definition.directories)
+    ]
+    for place, file in [*places, (("results", "key_file"), definition.results.key_file)]:
+        if file is not None and file.exists() and not file.is_file():
+            expected = f"expected the file of a key: {file} ({_NO_FILE})"
+            yield from document.refused(place, expected).faults
