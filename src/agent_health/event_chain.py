@@ -137,8 +137,8 @@ def written_time(at: datetime) -> str:
 
 
 @lru_cache(maxsize=16)
-def _created_at(at_s: float) -> str:
-    """Write when events were created: all those of one transaction at the same time."""
+def time_text(at_s: float) -> str:
+    """As `written_time`, from seconds since the epoch; all that one transaction writes has a few times."""
     return written_time(moment(at_s))
 
 
@@ -158,7 +158,7 @@ def chain(after: Checkpoint, event_id: str, draft: EventDraft, created_at_s: flo
         "type": draft.type,
         "actor": draft.actor,
         "payload": draft.payload.members(),
-        "created_at": _created_at(created_at_s),
+        "created_at": time_text(created_at_s),
         "previous_hash": after.hash,
     }
     if draft.intent_id is not None:

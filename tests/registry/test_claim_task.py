@@ -29,8 +29,6 @@ LEASES = "/api/v1/leases"
 async def followed(api: RegistryApi) -> AsyncIterator[None]:
     """Let the server's own loops run that tell waiting claims of tasks."""
     loops = [asyncio.create_task(loop) for loop in (api.registry.feed.run(), api.registry.task_news.run())]
-    while api.registry.task_news.number == 0:  # noqa: ASYNC110 - nothing tells that it has begun
-        await asyncio.sleep(0.001)
     try:
         yield
     finally:
@@ -233,10 +231,28 @@ async def test_while_it_waits_a_claim_asks_the_database_nothing(
     monkeypatch.setattr(claim_endpoint, "look_for_task", counting)
     one = await worker(api)
     async with followed(api):
-        answer = await one.claim(wait_seconds=0.3)
-    assert answer.status == 204
-    # At the beginning and at the end.
-    assert looks == 2
+        assert (await one.claim(wait_seconds=0.3)).status == 204
+        # At the beginning, as soon as the log is followed, and at the end.
+        assert looks == 3
+        assert (await one.claim(wait_seconds=0.3)).status == 204
+        # It is followed still.
+        assert looks == 5
+
+
+async def test_while_no_claim_waits_nobody_reads_the_log(api: RegistryApi) -> None:
+    one = await worker(api)
+    async with followed(api):
+        assert (await one.claim(wait_seconds=0.1)).status == 204
+        number = api.registry.task_news.number
+        for turn in range(20):
+            await create(api, f"of nobody's interest {turn}", agent_id="agent-9")
+            await asyncio.sleep(0.05)
+        # What ended the last wait's look was told; nothing after that.
+        assert api.registry.task_news.number <= number + 1
+        claiming = asyncio.create_task(one.granted(wait_seconds=30))
+        await _waiting(api)
+        made = await create(api, "of interest")
+        assert (await asyncio.wait_for(claiming, 10))["task"]["task_id"] == made["task_id"]
 
 
 async def test_a_claim_whose_caller_has_left_is_granted_nothing(api: RegistryApi) -> None:
@@ -278,7 +294,7 @@ async def test_more_do_not_wait_than_a_server_keeps(
 ) -> None:
     monkeypatch.setattr(claim_endpoint, "MAX_WAITING", 0)
     one = await worker(api)
-    answer = await one.claim(wait_seconds=1)
+    answer = await one.claim(wait_seconds=30)
     assert told(answer) == (503, "too_many_claims")
     assert answer.header("retry-after") is not None
 

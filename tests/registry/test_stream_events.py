@@ -12,12 +12,14 @@ from tests.support.event_server import READER_KEY, Serving, add_key, following, 
 
 from agent_health.access import Role, key_of
 from agent_health.event import AgentErased, EventDraft, EventType
+from agent_health.event_chain import Checkpoint, Event
 from agent_health.registry import event_feed, stream_events
 from agent_health.registry.stream_events import STREAM_PATH
 from agent_health.storage import all_rows, event_log, keys, tables
 from agent_health.storage.database import Database, Transaction, open_database
 
 AGENT_KEY = key_of(b"a" * 32)
+Behind = list[tuple[Event, str | None]] | None
 
 
 @pytest.fixture
@@ -282,6 +284,37 @@ async def test_many_followers_share_one_look(served: Serving, database: Database
         await database.write(appending(*(draft(n) for n in range(20))))
     assert all(one.result() == list(range(1, 21)) for one in followers)
     assert looks < 25
+
+
+async def test_while_nobody_follows_the_log_is_not_read(
+    served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "LINGER_SECONDS", 0.0)
+    monkeypatch.setattr(event_feed, "MAX_RECENT", 200)
+    read: list[int] = []
+
+    def counting(transaction: Transaction, place: Checkpoint, *, limit: int) -> Behind:
+        read.append(place.sequence)
+        return behind(transaction, place, limit=limit)
+
+    behind = event_log.behind
+    async with following(served.url) as follower:
+        assert await follower.begin() == 0
+        await database.write(appending(draft(1)))
+        assert [one.id for one in await follower.take(1)] == [1]
+    feed = served.streams.feed
+    while feed._is_wanted.is_set():  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(event_log, "behind", counting)
+    await database.write(appending(*(draft(number) for number in range(2, 300))))
+    await asyncio.sleep(0.3)
+    assert read == []
+    # Who comes back gets all of it, and what comes then; the feed itself begins at the end.
+    async with following(served.url, query="?after=1") as follower:
+        assert [one.id for one in await follower.take(298)] == list(range(2, 300))
+        await database.write(appending(draft(300)))
+        assert [one.id for one in await follower.take(1)] == [300]
+    assert min(read) == 299
 
 
 async def test_two_processes_tell_of_events_that_either_wrote(tmp_path: Path, database_kind: str) -> None:

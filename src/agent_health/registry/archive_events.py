@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from agent_health.agent_record import moment
 from agent_health.errors import AgentHealthError, BrokenChain
 from agent_health.event import EventDraft, EventType, LogArchived
-from agent_health.event_chain import Checkpoint, Event, link, written_time
+from agent_health.event_chain import Checkpoint, Event, link, time_text
 from agent_health.registry.erase_archives import ARCHIVIST, erase_archives
 from agent_health.registry.settings import RegistrySettings
 from agent_health.replay import Replay
@@ -102,7 +101,7 @@ async def _archive(database: Database, directory: Path, before_s: float) -> Arch
     first = head.archived.sequence + 1
     last = last_of_unfinished(directory, first)
     if last is None or last > head.last.sequence:
-        created_at = written_time(moment(before_s))
+        created_at = time_text(before_s)
         last = await database.read(lambda transaction: _last_to_archive(transaction, created_at))
     last = min(last, head.archived.sequence + MAX_EVENTS)
     if last < first:

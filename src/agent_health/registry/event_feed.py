@@ -1,7 +1,8 @@
 """How do all who follow the event log in one server process share one look at it?
 
 The feed reads what is new once and keeps the latest events; whoever follows reads them from there at
-its own pace, and from the database if it lags behind. Nothing is queued for anybody.
+its own pace, and from the database if it lags behind. Nothing is queued for anybody, and nothing is read
+while nobody follows.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ MAX_PAGE = 100
 """Of events that one follower holds at once."""
 RETRY_SECONDS = 1.0
 """Between two looks when the database is away."""
+LINGER_SECONDS = 5.0
+"""How long new events are still read once nobody waits for any."""
 
 _log = logging.getLogger("agent_health.registry")
 
@@ -67,13 +70,23 @@ class EventFeed:
         self.past = 0
         """How often the log was found to be another one; who began before it changed must begin anew."""
         self._changed = asyncio.Event()
+        self._waiting = 0
+        """How many wait for events."""
+        self._left_s = 0.0
+        """When the last of them went, by the loop's clock."""
+        self._is_wanted = asyncio.Event()
+        """Cleared while the feed rests."""
+        self._is_wanted.set()
+        self._has_rested = False
+        """Whether it knows nothing of what came behind `_end`, which may be much."""
         self.is_closed = False
 
     async def run(self) -> None:
-        """Look for new events until cancelled; then let all go who follow."""
+        """Look for new events until cancelled, while anybody waits for some; then let all go who follow."""
         is_away = False
         try:
             while True:
+                await self._is_wanted.wait()
                 try:
                     await self._look()
                     is_away = False
@@ -87,6 +100,7 @@ class EventFeed:
                     _log.exception("new events could not be read")
                     await asyncio.sleep(RETRY_SECONDS)
                 await self._news.wait()
+                self._rest_if_unwanted()
         finally:
             self.close()
             await self._news.close()
@@ -133,8 +147,10 @@ class EventFeed:
 
         Also when the feed is closed or the log has become another one.
         """
+        past = self.past
+        self._waiting += 1
+        self._is_wanted.set()
         try:
-            past = self.past
             async with asyncio.timeout(most_s):
                 while (
                     not self.is_closed
@@ -144,14 +160,23 @@ class EventFeed:
                     await self._changed.wait()
         except TimeoutError:
             pass
+        finally:
+            self._waiting -= 1
+            self._left_s = asyncio.get_running_loop().time()
+
+    def _rest_if_unwanted(self) -> None:
+        idle_s = asyncio.get_running_loop().time() - self._left_s
+        if not self._waiting and idle_s >= LINGER_SECONDS:
+            self._is_wanted.clear()
+            self._has_rested = True
+            # What is erased from now on must not be told from memory.
+            self._forget()
 
     async def _look(self) -> None:
         """Take in what is new, and wake those who wait for it."""
-        if self._end is None:
-            self._end = (await self._database.read(event_log.head)).last
-            self._begin = self._end.sequence
-            self._wake()
-        while True:
+        if self._end is None or self._has_rested:
+            await self._skip_to_end()
+        while self._end is not None:
             new = await self._database.read(partial(event_log.behind, place=self._end, limit=MAX_RECENT))
             if new is None:
                 self._begin_anew()
@@ -160,7 +185,7 @@ class EventFeed:
                 return
             if any(event.type == EventType.AGENT_ERASED for event, _ in new):
                 # What was kept may hold what is erased now.
-                self._recent, self._begin = [], self._end.sequence
+                self._forget()
             self._recent += new
             surplus = max(0, len(self._recent) - MAX_RECENT)
             del self._recent[:surplus]
@@ -169,6 +194,23 @@ class EventFeed:
             self._wake()
             if len(new) < MAX_RECENT:
                 return
+
+    async def _skip_to_end(self) -> None:
+        """Begin where the log ends, unless that is near; whoever wants what lies between reads it there."""
+        seen = self._end or GENESIS
+        leads_over_seen, last = await self._database.read(
+            lambda transaction: (event_log.leads_over(transaction, seen), event_log.head(transaction).last)
+        )
+        self._has_rested = False
+        if not leads_over_seen:
+            self._begin_anew()
+        elif self._end is None or last.sequence - seen.sequence > MAX_RECENT:
+            self._end = last
+            self._forget()
+            self._wake()
+
+    def _forget(self) -> None:
+        self._recent, self._begin = [], 0 if self._end is None else self._end.sequence
 
     def _begin_anew(self) -> None:
         """Forget a past that was replaced, and let those go who follow it."""

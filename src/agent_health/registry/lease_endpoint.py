@@ -16,7 +16,7 @@ from agent_health.registry.call import Door, headers_in, incarnation_in
 from agent_health.registry.error_responses import error_response, problem
 from agent_health.registry.groups import Groups
 from agent_health.registry.hold_lease import Acquire, Answer, Asked, Release, Renew, hold_leases
-from agent_health.registry.lease_records import LeaseRenewal, LeaseRequest, lease_record
+from agent_health.registry.lease_records import LeaseRenewal, LeaseRequest, lease_json
 
 LEASES_PATH = "/api/v1/leases"
 LEASE_PATH = "/api/v1/leases/{lease_id}"
@@ -131,7 +131,7 @@ async def _show(asked: Asked, claim: Claim, send: Send) -> None:
         await send({"type": "http.response.start", "status": 204, "headers": _HEADERS[1:]})
         await send({"type": "http.response.body", "body": b""})
         return
-    content = lease_record(claim, claim.acquired_at_s).model_dump_json(exclude_none=True).encode()
+    content = lease_json(claim)
     headers, status = [*_HEADERS, (b"content-length", b"%d" % len(content))], 200
     if isinstance(asked, Acquire):
         headers, status = [*headers, (b"location", f"{LEASES_PATH}/{claim.lease_id}".encode())], 201

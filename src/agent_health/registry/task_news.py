@@ -25,7 +25,7 @@ _log = logging.getLogger("agent_health.registry")
 
 
 class TaskNews:
-    """One per server process; `run` it while anybody waits."""
+    """One per server process; `run` it. Nothing is read while nobody waits."""
 
     def __init__(self, database: Database, feed: EventFeed) -> None:
         self.number = 0
@@ -33,10 +33,13 @@ class TaskNews:
         self._database = database
         self._feed = feed
         self._changed = asyncio.Event()
+        self._waiting = 0
+        self._is_wanted = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the log until cancelled, or until the feed is closed."""
+        """Follow the log while anybody waits, until cancelled, or until the feed is closed."""
         while not self._feed.is_closed:
+            await self._is_wanted.wait()
             try:
                 await self._follow()
             except StoreUnavailable:
@@ -48,15 +51,24 @@ class TaskNews:
 
     async def wait_beyond(self, number: int) -> None:
         """Return once a task may have been queued since `number` was read."""
-        while self.number <= number:
-            await self._changed.wait()
+        self._waiting += 1
+        self._is_wanted.set()
+        try:
+            while self.number <= number:
+                await self._changed.wait()
+        finally:
+            self._waiting -= 1
 
     async def _follow(self) -> None:
-        """Tell what is new until the log is another one, such as that of a restored backup."""
+        """Tell what is new while anybody waits, and the log is not another one as after a restored backup."""
         past = self._feed.past
         position = await self._database.read(event_log.last_sequence)
+        # Of what was queued until now.
         self._tell()
         while self._feed.past == past and not self._feed.is_closed:
+            if not self._waiting:
+                self._is_wanted.clear()
+                return
             page = await self._feed.page(position, _WANTED)
             if any(_is_queued(event) for event in page.events):
                 self._tell()
