@@ -26,6 +26,7 @@ from agent_health.free_json import take_small
 from agent_health.lifecycle import Reason, Status
 from agent_health.observation import ResultClass
 from agent_health.target import TARGET_ID_PATTERN, is_target_id
+from agent_health.utc_time import utc_text
 from agent_health.verdict import Monitoring
 
 AGENT_ID_CHARACTERS = r"[A-Za-z0-9._~:-]{1,128}"
@@ -430,3 +431,8 @@ def etag_of(incarnation: int, version: int) -> str:
 def moment(at_s: float) -> datetime:
     """Seconds since the epoch as a time with a zone."""
     return datetime.fromtimestamp(at_s, UTC)
+
+
+def moment_text(at_s: float) -> str:
+    """Seconds since the epoch as a `Time` is written."""
+    return utc_text(moment(at_s), "milliseconds")

@@ -6,7 +6,6 @@ from typing import Any
 from agent_health.agent_record import (
     AgentRecord,
     AgentSummary,
-    Capacity,
     DocumentShown,
     HeartbeatConfig,
     LayerSeen,
@@ -15,10 +14,11 @@ from agent_health.agent_record import (
     Seen,
     etag_of,
     moment,
+    moment_text,
 )
-from agent_health.document import HealthStatus
 from agent_health.lifecycle import Reason, Status
 from agent_health.observed import LastDocument, LastResult, Observed
+from agent_health.storage.agent_search import ListedAgent
 from agent_health.storage.agents import StoredAgent, tasks_of
 from agent_health.verdict import Monitoring, Verdict
 
@@ -28,9 +28,34 @@ def etag(agent: StoredAgent) -> str:
     return etag_of(agent.incarnation, agent.version)
 
 
-def summary(agent: StoredAgent) -> AgentSummary:
+def summary(agent: StoredAgent | ListedAgent) -> AgentSummary:
     """Return an agent as listings show it."""
-    return AgentSummary(**_summary_members(agent))
+    return AgentSummary(**summary_members(agent))
+
+
+def summary_members(agent: StoredAgent | ListedAgent) -> dict[str, Any]:
+    """Return the members of a summary as they are written; what is not known is left out.
+
+    A page of a hundred is written from these: as models they would cost more than to find them.
+    """
+    beat_at_s = _heartbeat_at_s(agent)
+    members = {
+        "agent_id": agent.agent_id,
+        "role_id": agent.role_id,
+        "name": agent.name,
+        "capabilities": agent.capabilities,
+        "capacity": {"current_load": agent.current_load}
+        if agent.max_concurrent_tasks is None
+        else {"max_concurrent_tasks": agent.max_concurrent_tasks, "current_load": agent.current_load},
+        "status": agent.status,
+        "health": agent.health,
+        "monitoring": agent.monitoring,
+        "last_heartbeat_at": None if beat_at_s is None else moment_text(beat_at_s),
+        "endpoint": agent.endpoint,
+        "card_url": agent.card_url,
+        "target_url": agent.target_url,
+    }
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def record(agent: StoredAgent, verdict: Verdict | None = None) -> AgentRecord:
@@ -39,7 +64,7 @@ def record(agent: StoredAgent, verdict: Verdict | None = None) -> AgentRecord:
     `verdict` is today's; without it nothing is said about how the agent stands now.
     """
     return AgentRecord(
-        **_summary_members(agent),
+        **summary_members(agent),
         heartbeat_config=HeartbeatConfig(
             interval_seconds=agent.interval_s,
             unhealthy_after_seconds=agent.unhealthy_after_s,
@@ -60,7 +85,7 @@ def record(agent: StoredAgent, verdict: Verdict | None = None) -> AgentRecord:
         maintenance_until=_time(agent.maintenance_until_s),
         override=_override(agent),
         said=Said(
-            last_heartbeat_at=_heartbeat_at(agent),
+            last_heartbeat_at=_time(_heartbeat_at_s(agent)),
             current_load=agent.current_load,
             tasks_in_progress=tasks_of(agent),
         ),
@@ -115,28 +140,9 @@ def _time(at_s: float | None) -> datetime | None:
     return None if at_s is None else moment(at_s)
 
 
-def _summary_members(agent: StoredAgent) -> dict[str, Any]:
-    return {
-        "agent_id": agent.agent_id,
-        "role_id": agent.role_id,
-        "name": agent.name,
-        "capabilities": list(agent.capabilities),
-        "capacity": Capacity(
-            max_concurrent_tasks=agent.max_concurrent_tasks, current_load=agent.current_load
-        ),
-        "status": Status(agent.status),
-        "health": HealthStatus(agent.health),
-        "monitoring": Monitoring(agent.monitoring),
-        "last_heartbeat_at": _heartbeat_at(agent),
-        "endpoint": agent.endpoint,
-        "card_url": agent.card_url,
-        "target_url": agent.target_url,
-    }
-
-
-def _heartbeat_at(agent: StoredAgent) -> datetime | None:
+def _heartbeat_at_s(agent: StoredAgent | ListedAgent) -> float | None:
     """Return when an agent beat last; None where probes alone watch: what is stored is its registration."""
-    return None if agent.monitoring == Monitoring.PROBE else moment(agent.last_heartbeat_at_s)
+    return None if agent.monitoring == Monitoring.PROBE else agent.last_heartbeat_at_s
 
 
 def _override(agent: StoredAgent) -> OverrideShown | None:

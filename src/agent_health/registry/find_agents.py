@@ -1,5 +1,7 @@
 """Which agents are there, and which can do this work? (RFC-0016 6, 7)"""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -22,14 +24,14 @@ from agent_health.document import HealthStatus
 from agent_health.errors import AgentNotFound
 from agent_health.lifecycle import Status
 from agent_health.observation import ResultClass
-from agent_health.registry.agent_records import etag, record, summary
+from agent_health.registry.agent_records import etag, record, summary_members
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.judge_agents import judge_one
 from agent_health.registry.list_targets import why_of
 from agent_health.registry.monitor_row import circumstances
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
 from agent_health.storage import agent_search, agents, commands, probed
-from agent_health.storage.agent_search import AgentFilter
+from agent_health.storage.agent_search import AgentFilter, ListedAgent
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
 
@@ -58,8 +60,31 @@ class Listing(Body):
     """As the page before gave it, with the same query."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One page of the agents that match a `Listing`."""
+
+    agents: Sequence[ListedAgent]
+    total: int
+    cursor: str | None
+    """Where the next page begins; None on the last one."""
+    pool: Pool | None
+
+
 def list_agents(transaction: Transaction, call: Call) -> Reply:
     """Return one page of the agents that match, how many there are in all, and the pool's capacity."""
+    page = page_of(transaction, call)
+    members = {
+        "agents": [summary_members(agent) for agent in page.agents],
+        "total": page.total,
+        "cursor": page.cursor,
+        "pool": None if page.pool is None else page.pool.model_dump(mode="json"),
+    }
+    return Reply(content={name: value for name, value in members.items() if value is not None})
+
+
+def page_of(transaction: Transaction, call: Call) -> Page:
+    """Return the page that a call of `list_agents` asks for."""
     query = call.query_as(Listing)
     by_load = query.sort == "least_loaded"
     wanted = AgentFilter(
@@ -74,14 +99,13 @@ def list_agents(transaction: Transaction, call: Call) -> Reply:
     found = agent_search.listing(transaction, wanted, after=after, limit=query.limit + 1, by_load=by_load)
     page = found[: query.limit]
     is_last = len(found) == len(page)
-    cursor = None if is_last else cursor_at(query.sort, *agent_search.place_of(page[-1], by_load=by_load))
-    answer = AgentList(
-        agents=[summary(agent) for agent in page],
-        total=agent_search.count(transaction, wanted),
-        cursor=cursor,
+    is_whole = is_last and after is None
+    return Page(
+        agents=page,
+        total=len(page) if is_whole else agent_search.count(transaction, wanted),
+        cursor=None if is_last else cursor_at(query.sort, *agent_search.place_of(page[-1], by_load=by_load)),
         pool=None if query.role_id is None else _pool(transaction, query.role_id),
     )
-    return Reply(content=answer)
 
 
 def show_agent(transaction: Transaction, call: Call) -> Reply:

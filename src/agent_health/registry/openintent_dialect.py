@@ -24,7 +24,6 @@ from starlette.routing import BaseRoute, Route
 
 from agent_health.access import Action
 from agent_health.agent_record import (
-    AgentList,
     AgentRecord,
     AgentSummary,
     Body,
@@ -38,9 +37,10 @@ from agent_health.document import Time
 from agent_health.errors import AgentHealthError, LeaseHeld, LeaseNotFound
 from agent_health.lease import MAX_RESOURCE_CHARACTERS, TTL_SECONDS, EndReason, intent_scope_resource
 from agent_health.lease_record import LeaseList, LeaseRecord, TtlSeconds
+from agent_health.registry.agent_records import summary
 from agent_health.registry.call import Door, checked, incarnation_in
 from agent_health.registry.drain_agent import set_status
-from agent_health.registry.find_agents import MAX_PAGE, Listing, existing_agent, list_agents, show_agent
+from agent_health.registry.find_agents import MAX_PAGE, Listing, existing_agent, page_of, show_agent
 from agent_health.registry.find_leases import LeaseListing, list_leases
 from agent_health.registry.heartbeat_endpoint import MAX_BODY_BYTES as MAX_HEARTBEAT_BYTES
 from agent_health.registry.hold_lease import Acquire, Asked, Release, Renew, hold_leases
@@ -121,12 +121,11 @@ def _show(transaction: Transaction, call: Call) -> Reply:
 
 
 def _list(transaction: Transaction, call: Call) -> Reply:
-    content = list_agents(transaction, call).content
-    assert isinstance(content, AgentList)  # noqa: S101 - what our own deed answers
+    page = page_of(transaction, call)
     headers = {}
-    if content.cursor is not None:
-        headers["Link"] = f'<?cursor={content.cursor}>; rel="next"'
-    return Reply(content=[_agent_shown(agent) for agent in content.agents], headers=headers)
+    if page.cursor is not None:
+        headers["Link"] = f'<?cursor={page.cursor}>; rel="next"'
+    return Reply(content=[_agent_shown(summary(agent)) for agent in page.agents], headers=headers)
 
 
 def _beat(transaction: Transaction, call: Call) -> Reply | AgentHealthError:

@@ -6,13 +6,25 @@ with a status, so that it costs nothing how many are dead.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, FromClause, Select, any_, func, literal, select
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    any_,
+    bindparam,
+    func,
+    literal,
+    select,
+)
 
-from agent_health.storage.agents import StoredAgent, find_many
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import agents, beats, capabilities
+
+MAX_STATEMENTS = 256
+"""That are kept: one for each set of things that were asked about together, whatever their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +41,25 @@ class AgentFilter:
     """Who does not say how much it can do never matches."""
 
 
+class ListedAgent(NamedTuple):
+    """What a listing shows of an agent; the members are columns of `agents` and `beats`."""
+
+    id: int
+    agent_id: str
+    role_id: str | None
+    name: str | None
+    capabilities: Sequence[str]
+    status: str
+    health: str
+    monitoring: str
+    endpoint: str | None
+    card_url: str | None
+    target_url: str | None
+    last_heartbeat_at_s: float
+    current_load: int
+    max_concurrent_tasks: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTotals:
     """What the members of a pool add up to."""
@@ -37,6 +68,20 @@ class PoolTotals:
     """How many there are, per status."""
     max_concurrent_tasks: int
     current_load: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outline:
+    """What a search asks about, without the values: what its statement is made from."""
+
+    statuses: int
+    """None, one, or several, which is 2; so the two below."""
+    capabilities: int
+    health: int
+    has_agent: bool
+    has_role: bool
+    has_capacity: bool
+    is_postgresql: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +93,9 @@ class _Source:
     conditions: tuple[ColumnElement[bool], ...]
 
 
+_LISTED = tuple((agents if name in agents.c else beats).c[name] for name in ListedAgent._fields)
+
+
 def listing(
     transaction: Transaction,
     wanted: AgentFilter,
@@ -55,33 +103,27 @@ def listing(
     after: Sequence[int] | None,
     limit: int,
     by_load: bool = False,
-) -> list[StoredAgent]:
+) -> list[ListedAgent]:
     """Return agents in the order of their registration, or the least loaded first.
 
     `after` is what `place_of` gave for the last one of the page before.
     """
-    # One capability leads through both tables in their order, and stops where the page is full.
-    is_all_read = by_load or len(wanted.capabilities) > 1
-    source = _source(wanted, with_load=by_load, is_by_array=transaction.is_postgresql and is_all_read)
-    place = (beats.c.current_load, source.number) if by_load else (source.number,)
-    statement = select(source.number).select_from(source.tables).where(*source.conditions)
+    statement = _listing_of(_outline(transaction, wanted), is_continued=after is not None, by_load=by_load)
+    values = {**_values(wanted), "limit": limit}
     if after is not None:
-        statement = statement.where(_is_behind(place, after))
-    numbers = transaction.connection.scalars(statement.order_by(*place).limit(limit)).all()
-    found = {agent.id: agent for agent in find_many(transaction, numbers)}
-    return [found[number] for number in numbers if number in found]
+        values |= {"after": after[-1], "load": after[0]} if by_load else {"after": after[0]}
+    return [ListedAgent._make(row) for row in transaction.connection.execute(statement, values)]
 
 
-def place_of(agent: StoredAgent, *, by_load: bool) -> list[int]:
+def place_of(agent: ListedAgent, *, by_load: bool) -> list[int]:
     """Return where an agent stands in a listing, for `after`."""
     return [agent.current_load, agent.id] if by_load else [agent.id]
 
 
 def count(transaction: Transaction, wanted: AgentFilter) -> int:
     """Return how many agents match."""
-    source = _source(wanted, with_load=False, is_by_array=transaction.is_postgresql)
-    statement = select(func.count()).select_from(source.tables).where(*source.conditions)
-    return transaction.connection.scalar(statement) or 0
+    statement = _count_of(_outline(transaction, wanted))
+    return transaction.connection.scalar(statement, _values(wanted)) or 0
 
 
 def members_of(transaction: Transaction, role_id: str) -> dict[str, int]:
@@ -114,52 +156,100 @@ def pool(transaction: Transaction, role_id: str, status: str) -> PoolTotals:
     )
 
 
-def _is_behind(place: Sequence[ColumnElement[Any]], after: Sequence[int]) -> ColumnElement[bool]:
+def _outline(transaction: Transaction, wanted: AgentFilter) -> _Outline:
+    return _Outline(
+        statuses=min(len(wanted.statuses), 2),
+        capabilities=min(len(wanted.capabilities), 2),
+        health=min(len(wanted.health), 2),
+        has_agent=wanted.agent_id is not None,
+        has_role=wanted.role_id is not None,
+        has_capacity=wanted.min_available_capacity is not None,
+        is_postgresql=transaction.is_postgresql,
+    )
+
+
+def _values(wanted: AgentFilter) -> dict[str, Any]:
+    """Return what the statement of a filter's outline is executed with."""
+    values: dict[str, Any] = {
+        "agent_id": wanted.agent_id,
+        "role_id": wanted.role_id,
+        "free": wanted.min_available_capacity,
+    }
+    for name in ("statuses", "capabilities", "health"):
+        among: tuple[str, ...] = getattr(wanted, name)
+        values[name] = among[0] if len(among) == 1 else list(among) or None
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@lru_cache(MAX_STATEMENTS)
+def _listing_of(outline: _Outline, *, is_continued: bool, by_load: bool) -> Select[Any]:
+    # One capability leads through both tables in their order, and stops where the page is full.
+    is_all_read = by_load or outline.capabilities > 1
+    source = _source(outline, with_load=by_load, is_by_array=outline.is_postgresql and is_all_read)
+    place = (beats.c.current_load, source.number) if by_load else (source.number,)
+    numbers = select(source.number.label("number")).select_from(source.tables).where(*source.conditions)
+    if is_continued:
+        numbers = numbers.where(_is_behind(place))
+    found = numbers.order_by(*place).limit(bindparam("limit", type_=agents.c.id.type)).subquery("found")
+    order = (beats.c.current_load, agents.c.id) if by_load else (agents.c.id,)
+    records = found.join(agents, agents.c.id == found.c.number).join(beats, beats.c.agent == agents.c.id)
+    return select(*_LISTED).select_from(records).order_by(*order)
+
+
+@lru_cache(MAX_STATEMENTS)
+def _count_of(outline: _Outline) -> Select[Any]:
+    source = _source(outline, with_load=False, is_by_array=outline.is_postgresql)
+    return select(func.count()).select_from(source.tables).where(*source.conditions)
+
+
+def _is_behind(place: Sequence[ColumnElement[Any]]) -> ColumnElement[bool]:
     if len(place) == 1:
-        return place[0] > after[0]
+        return place[0] > bindparam("after")
     load, number = place
-    return (load > after[0]) | ((load == after[0]) & (number > after[1]))
+    return (load > bindparam("load")) | ((load == bindparam("load")) & (number > bindparam("after")))
 
 
-def _source(wanted: AgentFilter, *, with_load: bool, is_by_array: bool = False) -> _Source:
+def _source(outline: _Outline, *, with_load: bool, is_by_array: bool = False) -> _Source:
     """Return the fewest tables that can tell who matches; `is_by_array`: see `_in_array`."""
     conditions: list[ColumnElement[bool]] = []
-    needs_load = with_load or wanted.min_available_capacity is not None
-    needs_record = wanted.role_id is not None or wanted.health or wanted.agent_id is not None
+    needs_load = with_load or outline.has_capacity
+    needs_record = outline.has_role or outline.health or outline.has_agent
     tables: FromClause
     number: ColumnElement[int]
-    if not wanted.capabilities:
+    if not outline.capabilities:
         tables, number = agents, agents.c.id
-        if wanted.statuses:
-            conditions.append(_among(agents.c.status, wanted.statuses))
+        if outline.statuses:
+            conditions.append(_among(agents.c.status, "statuses", outline.statuses))
     elif needs_load and is_by_array:
         tables, number = beats, beats.c.agent
-        conditions.append(_in_array(number, _able(wanted)))
+        conditions.append(_in_array(number, _able(outline)))
     else:
-        tables = _able(wanted).subquery("able")
+        tables = _able(outline).subquery("able")
         number = tables.c.agent
-    if wanted.capabilities and needs_record:
+    if outline.capabilities and needs_record:
         tables = tables.join(agents, agents.c.id == number)
     if needs_load and number is not beats.c.agent:
         tables = tables.join(beats, beats.c.agent == number)
-    if wanted.agent_id is not None:
-        conditions.append(agents.c.agent_id == wanted.agent_id)
-    if wanted.role_id is not None:
-        conditions.append(agents.c.role_id == wanted.role_id)
-    if wanted.health:
-        conditions.append(_among(agents.c.health, wanted.health))
-    if wanted.min_available_capacity is not None:
+    if outline.has_agent:
+        conditions.append(agents.c.agent_id == bindparam("agent_id"))
+    if outline.has_role:
+        conditions.append(agents.c.role_id == bindparam("role_id"))
+    if outline.health:
+        conditions.append(_among(agents.c.health, "health", outline.health))
+    if outline.has_capacity:
         free = beats.c.max_concurrent_tasks - beats.c.current_load
-        conditions.append(free >= wanted.min_available_capacity)
+        conditions.append(free >= bindparam("free"))
     return _Source(tables, number, tuple(conditions))
 
 
-def _able(wanted: AgentFilter) -> Select[tuple[int]]:
+def _able(outline: _Outline) -> Select[tuple[int]]:
     """Return the numbers of those who have one of the capabilities, each once."""
-    able = select(capabilities.c.agent).where(_among(capabilities.c.capability, wanted.capabilities))
-    if wanted.statuses:
-        able = able.where(_among(capabilities.c.status, wanted.statuses))
-    if len(wanted.capabilities) > 1:
+    able = select(capabilities.c.agent).where(
+        _among(capabilities.c.capability, "capabilities", outline.capabilities)
+    )
+    if outline.statuses:
+        able = able.where(_among(capabilities.c.status, "statuses", outline.statuses))
+    if outline.capabilities > 1:
         able = able.distinct()
     return able
 
@@ -172,6 +262,6 @@ def _in_array(number: ColumnElement[int], found: Select[tuple[int]]) -> ColumnEl
     return number == any_(func.array(found.scalar_subquery()))
 
 
-def _among(column: Any, values: Sequence[str]) -> ColumnElement[bool]:
+def _among(column: Any, name: str, how_many: int) -> ColumnElement[bool]:
     # With one value the index gives the rows in the order of their number.
-    return column == values[0] if len(values) == 1 else column.in_(values)  # type: ignore[no-any-return]
+    return column == bindparam(name) if how_many == 1 else column.in_(bindparam(name, expanding=True))  # type: ignore[no-any-return]

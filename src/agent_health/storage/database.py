@@ -58,6 +58,10 @@ ROOM_BYTES = 262_144
 MAX_TRIES = 5
 """Of a deed whose transaction PostgreSQL gave up because of another one."""
 
+EPOCH = func.extract("epoch", func.clock_timestamp())
+"""PostgreSQL's time."""
+
+_SELECT_EPOCH = select(EPOCH)
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _log = logging.getLogger("agent_health.registry")
@@ -80,9 +84,7 @@ class Transaction:
             if self._clock is not None:
                 self._now_s = self._clock()
             else:
-                self._now_s = float(
-                    self.connection.scalar(select(func.extract("epoch", func.clock_timestamp())))  # type: ignore[arg-type]
-                )
+                self._now_s = float(self.connection.scalar(_SELECT_EPOCH))  # type: ignore[arg-type]
         return self._now_s
 
     def take_time(self, at_s: float) -> None:

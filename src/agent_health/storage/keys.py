@@ -3,17 +3,31 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Row, func, insert, select, update
+from sqlalchemy import Row, bindparam, func, insert, null, select, update
 
 from agent_health.access import Role, StoredKey
-from agent_health.storage.database import Transaction
+from agent_health.storage.database import EPOCH, Transaction
 from agent_health.storage.tables import keys
+
+# Whether it is valid is asked next, so that PostgreSQL tells the time besides.
+_OF_DIGEST = {
+    is_postgresql: select(keys, EPOCH if is_postgresql else null()).where(
+        keys.c.digest == bindparam("digest")
+    )
+    for is_postgresql in (False, True)
+}
 
 
 def find(transaction: Transaction, digest: bytes) -> StoredKey | None:
     """Return the key of this digest, valid or not."""
-    row = transaction.connection.execute(select(keys).where(keys.c.digest == digest.hex())).one_or_none()
-    return None if row is None else _stored(row)
+    wanted = _OF_DIGEST[transaction.is_postgresql]
+    row = transaction.connection.execute(wanted, {"digest": digest.hex()}).one_or_none()
+    if row is None:
+        return None
+    *columns, at_s = row
+    if at_s is not None:
+        transaction.take_time(float(at_s))
+    return stored_key(dict(zip(keys.c.keys(), columns, strict=True)))
 
 
 def find_by_id(transaction: Transaction, key_id: str, *, to_change: bool = False) -> StoredKey | None:

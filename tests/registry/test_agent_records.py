@@ -1,0 +1,36 @@
+"""Is what a listing shows written as the model of it would be?"""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import to_json
+
+from agent_health.document import HealthStatus
+from agent_health.lifecycle import Status
+from agent_health.registry.agent_records import summary, summary_members
+from agent_health.storage.agent_search import ListedAgent
+from agent_health.verdict import Monitoring
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+MAYBE = st.none() | TEXTS
+LISTED = st.builds(
+    ListedAgent,
+    id=st.integers(1, 2**53),
+    agent_id=TEXTS,
+    role_id=MAYBE,
+    name=MAYBE,
+    capabilities=st.lists(TEXTS, max_size=3),
+    status=st.sampled_from(Status).map(str),
+    health=st.sampled_from(HealthStatus).map(str),
+    monitoring=st.sampled_from(Monitoring).map(str),
+    endpoint=MAYBE,
+    card_url=MAYBE,
+    target_url=MAYBE,
+    last_heartbeat_at_s=st.floats(0, 4e9),
+    current_load=st.integers(0, 1_000_000),
+    max_concurrent_tasks=st.none() | st.integers(0, 1_000_000),
+)
+
+
+@given(LISTED)
+def test_a_summary_is_written_as_its_model_would_be(agent: ListedAgent) -> None:
+    assert to_json(summary_members(agent)) == summary(agent).model_dump_json(exclude_none=True).encode()

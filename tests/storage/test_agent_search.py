@@ -1,0 +1,119 @@
+"""Does every search find whom it describes, on every database?"""
+
+from collections.abc import Sequence
+from itertools import chain, product
+from typing import NamedTuple
+
+import pytest
+from sqlalchemy import update
+from tests.support.fleet import add_agents
+
+from agent_health.storage import agent_search
+from agent_health.storage.agent_search import AgentFilter, place_of
+from agent_health.storage.database import Database, Transaction
+from agent_health.storage.tables import beats
+
+
+class Known(NamedTuple):
+    """What an agent of these tests is like; it is called by its place among all."""
+
+    status: str
+    capabilities: tuple[str, ...]
+    role_id: str | None
+    health: str
+    max_concurrent_tasks: int | None
+    load: int
+
+
+FLEET = [
+    Known("active", ("a",), "r", "healthy", 5, 1),
+    Known("active", ("a", "b"), None, "healthy", 5, 5),
+    Known("dead", ("a", "b"), "r", "unknown", 5, 0),
+    Known("active", (), "r", "degraded", 3, 2),
+    Known("active", ("b",), "r", "unknown", None, 7),
+    Known("draining", ("a", "c"), "r", "healthy", 9, 1),
+    Known("active", ("c", "a", "b"), "r", "unknown", 9, 0),
+    Known("dead", ("b",), None, "degraded", 2, 0),
+    Known("active", ("a", "b"), "r", "degraded", 2, 0),
+]
+FILTERS = [
+    AgentFilter(
+        statuses=statuses, capabilities=able, role_id=role, health=health, min_available_capacity=free
+    )
+    for statuses, able, role, health, free in product(
+        ((), ("active",), ("active", "dead")),
+        ((), ("a",), ("a", "b"), ("nobody's", "b", "c")),
+        (None, "r"),
+        ((), ("unknown",), ("unknown", "degraded")),
+        (None, 2),
+    )
+][::5]
+"""Every fifth: of what is asked about together, each goes with each of the others somewhere."""
+
+
+def expected(wanted: AgentFilter, *, by_load: bool = False) -> list[str]:
+    """Return the names of those who match, in their order."""
+    found = [
+        (known.load if by_load else 0, place)
+        for place, known in enumerate(FLEET)
+        if (not wanted.statuses or known.status in wanted.statuses)
+        and (not wanted.capabilities or not set(wanted.capabilities).isdisjoint(known.capabilities))
+        and wanted.role_id in {None, known.role_id}
+        and (not wanted.health or known.health in wanted.health)
+        and (
+            wanted.min_available_capacity is None
+            or (
+                known.max_concurrent_tasks is not None
+                and known.max_concurrent_tasks - known.load >= wanted.min_available_capacity
+            )
+        )
+    ]
+    return [f"agent-{place}-0" for _load, place in sorted(found)]
+
+
+@pytest.fixture
+async def fleet(database: Database) -> Database:
+    """All of FLEET, stored in its order."""
+    for place, known in enumerate(FLEET):
+        columns = known._asdict()
+        del columns["load"]
+        await add_agents(database, 1, prefix=f"agent-{place}", **columns)
+
+    def load(transaction: Transaction) -> None:
+        for number, known in enumerate(FLEET, start=1):
+            transaction.connection.execute(
+                update(beats).where(beats.c.agent == number).values(current_load=known.load)
+            )
+
+    await database.write(load)
+    return database
+
+
+def pages(transaction: Transaction, wanted: AgentFilter, size: int, *, by_load: bool) -> list[list[str]]:
+    """Return the names on all pages."""
+    named: list[list[str]] = []
+    after: Sequence[int] | None = None
+    while not named or len(named[-1]) == size:
+        page = agent_search.listing(transaction, wanted, after=after, limit=size, by_load=by_load)
+        named.append([agent.agent_id for agent in page])
+        after = place_of(page[-1], by_load=by_load) if page else None
+    return named
+
+
+async def test_all_who_match_are_found_in_their_order_and_counted(fleet: Database) -> None:
+    def check(transaction: Transaction) -> None:
+        for wanted, by_load in product(FILTERS, (False, True)):
+            found = pages(transaction, wanted, 4, by_load=by_load)
+            assert list(chain(*found)) == expected(wanted, by_load=by_load), wanted
+            assert agent_search.count(transaction, wanted) == len(expected(wanted)), wanted
+
+    await fleet.read(check)
+
+
+async def test_who_sees_itself_alone_is_searched_for_by_name(fleet: Database) -> None:
+    wanted = AgentFilter(agent_id="agent-1-0", statuses=("active",), capabilities=("a",))
+    found = await fleet.read(
+        lambda transaction: agent_search.listing(transaction, wanted, after=None, limit=9)
+    )
+    assert [agent.agent_id for agent in found] == ["agent-1-0"]
+    assert await fleet.read(lambda transaction: agent_search.count(transaction, wanted)) == 1
