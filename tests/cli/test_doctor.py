@@ -154,6 +154,23 @@ def test_a_port_that_is_taken_is_told(
     assert "--port" in found.of("port", "fault")[0]
 
 
+@pytest.mark.parametrize(
+    ("networks", "verdict", "part"),
+    [
+        ("10.0.0.0/8, ::1", "ok", "10.0.0.0/8, ::1: "),
+        ("10.0.0.0/8,0.0.0.0/0", "warning", "--trusted-proxies"),
+        ("::/0", "warning", "any address"),
+        ("proxy.example", "fault", "trusted_proxies"),
+    ],
+)
+def test_proxies_that_are_everybody_are_told(
+    port: str, capsys: pytest.CaptureFixture[str], networks: str, verdict: str, part: str
+) -> None:
+    found = examine(capsys, "--port", port, "--trusted-proxies", networks)
+    assert part in found.of("proxies", verdict)[0]
+    assert found.code == (verdict == "fault")
+
+
 @pytest.mark.parametrize(("days", "verdict"), [(100, "ok"), (5, "warning"), (-1, "fault")])
 def test_a_certificate_tells_when_it_ends(
     days: int, verdict: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent_health.cli.registry_access import KeyFile
-from agent_health.cli.serve import ServerConfig
+from agent_health.cli.serve import ServerConfig, listed
 from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import Colour, Line, has_colours, write_page
@@ -49,6 +49,14 @@ def doctor(
     tls_key: Annotated[
         Path | None, typer.Option(envvar="AGENT_HEALTH_SERVER_TLS_KEY", metavar="FILE", help="PEM.")
     ] = None,
+    trusted_proxies: Annotated[
+        str,
+        typer.Option(
+            envvar="AGENT_HEALTH_SERVER_TRUSTED_PROXIES",
+            metavar="NETWORKS",
+            help="Whose word on addresses a server would take, separated by commas.",
+        ),
+    ] = "",
     registry: Annotated[
         str | None,
         typer.Option(metavar="URL", envvar=URL_VARIABLE, help="A registry to ask; else none is."),
@@ -86,6 +94,7 @@ def doctor(
         *examination.of_the_program(),
         *examination.of_the_database(database),
         *examination.of_the_server(host, port, tls_certificate, tls_key),
+        *examination.of_the_proxies(listed(trusted_proxies)),
         *examination.of_the_network(),
         *examination.of_a_registry(registry, key_file),
         *(found for file in definitions or () for found in examination.of_a_definition(file)),

@@ -11,7 +11,7 @@ import ssl
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -32,6 +32,7 @@ from agent_health.monitor_health import HoldCause, MonitorState
 from agent_health.monitor_record import MonitorRecord
 from agent_health.registry.listening_socket import bound
 from agent_health.registry.own_certificate import certificate_ends_s
+from agent_health.registry.settings import RegistrySettings
 from agent_health.storage import keys, registry_row, schema
 from agent_health.storage.database import Transaction
 from agent_health.storage.database_faults import DAMAGED
@@ -192,6 +193,23 @@ def of_the_server(host: str, port: int, certificate: Path | None, key: Path | No
         yield Finding("certificate", "warning", told, "renew it, and start the server anew")
     else:
         yield Finding("certificate", "ok", told)
+
+
+def of_the_proxies(networks: Sequence[str]) -> Iterator[Finding]:
+    """Ask whether those whose word on addresses counts are proxies, and not everybody."""
+    if not networks:
+        return
+    named = ", ".join(networks)
+    try:
+        settings = RegistrySettings.read(trusted_proxies=networks)
+    except AgentHealthError as error:
+        yield Finding("proxies", "fault", str(error), "name addresses or networks: --trusted-proxies")
+        return
+    if settings.trusts_everybody:
+        told = f"{named}: whoever connects may claim to come from any address, and limits hold nobody back"
+        yield Finding("proxies", "warning", told, "name the proxies alone: --trusted-proxies")
+    else:
+        yield Finding("proxies", "ok", f"{named}: their word on who connects is taken, and nobody else's")
 
 
 def of_the_network() -> Iterator[Finding]:

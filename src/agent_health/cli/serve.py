@@ -203,9 +203,9 @@ def serve(  # noqa: PLR0913 - each setting is an option
             database=database,
             public_url=public_url,
             open_dashboard=open_dashboard,
-            dialects=_listed(dialects),
-            trusted_proxies=_listed(trusted_proxies),
-            webhook_networks=_listed(webhook_networks),
+            dialects=listed(dialects),
+            trusted_proxies=listed(trusted_proxies),
+            webhook_networks=listed(webhook_networks),
             sweep_seconds=sweep_seconds,
             answer_seconds=answer_seconds,
             requests_per_second=requests_per_second,
@@ -257,7 +257,8 @@ def _dashboard(registry: "Registry") -> "Dashboard":
     return Dashboard(registry)
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def listed(text: str) -> tuple[str, ...]:
+    """Return the parts of what is separated by commas, without spaces around them and without empty ones."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
