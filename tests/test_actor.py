@@ -1,6 +1,6 @@
 import pytest
 
-from agent_health.actor import OwnActor, is_reserved, keys_acting, spoken
+from agent_health.actor import OwnActor, is_reserved, keys_acting, keys_in_words, spoken, spoken_in
 from agent_health.registry.change_status import MONITOR
 from agent_health.registry.deliver_webhooks import COURIER
 from agent_health.registry.erase_archives import ARCHIVIST
@@ -33,6 +33,16 @@ def test_every_part_acts_by_a_name_that_is_reserved() -> None:
 )
 def test_people_read_what_a_key_is_called_beside_its_id(name: str, read: str) -> None:
     assert spoken(name, {"key:key_1": "ops", "billing-1": "x", "monitor": "y"}) == read
+
+
+def test_people_read_what_a_key_is_called_in_words_too() -> None:
+    names = {"key:key_1": "ops", "key:key_2": "none of these"}
+    assert keys_in_words("asked by key:key_1, not by key: or key:key_3/w") == {
+        "key:key_1",
+        "key:key_3",
+    }
+    assert spoken_in("asked by key:key_1", names) == "asked by ops, key:key_1"
+    assert spoken_in("monkey:key_2 and key:key_22", names) == "monkey:key_2 and key:key_22"
 
 
 def test_a_key_acts_holds_or_writes() -> None:

@@ -4,6 +4,7 @@ An agent by its id, a key without an agent by the key's id, a part of the regist
 may be called like the other two, or it could leave a trail that looks like theirs.
 """
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -30,6 +31,7 @@ class OwnActor(StrEnum):
 
 
 _OWN_NAMES = frozenset(OwnActor)
+_KEY_IN_WORDS = re.compile(rf"\b{KEY_ACTOR_PREFIX}\w+", re.ASCII)
 
 
 def is_reserved(name: str) -> bool:
@@ -47,6 +49,16 @@ def spoken(name: str, names: Mapping[str, str]) -> str:
     """Return who acts as people read it: a key by what it is called too, where `names` tells that."""
     called = names.get(key_behind(name) or "")
     return name if called is None else f"{called}, {name}"
+
+
+def spoken_in(words: str, names: Mapping[str, str]) -> str:
+    """Return words in which somebody is named who acts (`asked by key:key_1`) as people read them."""
+    return _KEY_IN_WORDS.sub(lambda found: spoken(found[0], names), words)
+
+
+def keys_in_words(words: str) -> set[str]:
+    """Return the names by which the keys act that are named in words."""
+    return set(_KEY_IN_WORDS.findall(words))
 
 
 def keys_acting(actor: str, payload: Mapping[str, Any]) -> set[str]:

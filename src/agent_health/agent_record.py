@@ -386,6 +386,8 @@ class AgentRecord(AgentSummary):
     """Absent while no prober has looked."""
     pending_commands: list[PendingCommand] | None = None
     """What waits for its next heartbeat, the oldest first; told where the record alone is asked for."""
+    names: dict[str, str] | None = None
+    """Of the keys in `explanation`; told there too, to callers who may read all events."""
     agent_key: Annotated[str | None, Field(repr=False)] = None
     """Its own key; shown once, to whoever registered it with another key."""
 

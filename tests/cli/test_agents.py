@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import stat
 import threading
 from collections.abc import Iterator
@@ -200,6 +201,7 @@ def test_an_agent_is_drained_commanded_and_taken_off(registry: RegistryServer, c
     assert json_of(capsys, "drain", "b")["status"] == "draining"
     shown_by(capsys, "register", "c")
     assert "deregistered" in shown_by(capsys, "deregister", "c")
+    assert re.search(r"because +deregistered: asked by admin, key:key_\w+\n", shown_by(capsys, "show", "c"))
     assert json_of(capsys, "register", "c", "--supersede")["incarnation"] == 2
     assert json_of(capsys, "deregister", "c") == {"agent_id": "c", "status": "deregistered"}
 

@@ -206,6 +206,19 @@ async def test_what_no_route_takes_is_refused_in_the_same_form(
     assert answer.json()["error"]["code"] == code
 
 
+async def test_the_key_that_took_an_agent_off_is_called_by_its_name_to_who_may_read_events(
+    api: RegistryApi,
+) -> None:
+    key = (await api.register("agent-1"))["agent_key"]
+    assert "names" not in await api.record("agent-1")
+    await api.ask("DELETE", f"{AGENTS}/agent-1", key=Role.COORDINATOR)
+    record = await api.record("agent-1")
+    assert record["explanation"] == "asked by key:key_coordinator_"
+    assert record["names"] == {"key:key_coordinator_": "coordinator"}
+    its_own = await api.ask("GET", f"{AGENTS}/agent-1", key=key)
+    assert (its_own.status, "names" in its_own.json()) == (200, False)
+
+
 async def test_what_waits_for_an_agent_is_shown_with_it(api: RegistryApi) -> None:
     await api.register("agent-1")
     assert (await api.record("agent-1"))["pending_commands"] == []

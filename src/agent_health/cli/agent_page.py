@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from agent_health.actor import spoken_in
 from agent_health.cli.terminal import Colour, Line, listed
 from agent_health.utc_time import utc_text
 
@@ -24,7 +25,8 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
     yield Line("agent", agent.agent_id)
     yield Line("status", f"{agent.status} since {time_text(agent.status_since)}", _COLOURS.get(agent.status))
     is_told_twice = agent.explanation in {"", agent.reason}
-    yield Line("because", agent.reason if is_told_twice else f"{agent.reason}: {agent.explanation}")
+    explanation = spoken_in(agent.explanation, agent.names or {})
+    yield Line("because", agent.reason if is_told_twice else f"{agent.reason}: {explanation}")
     yield Line("health", agent.health)
     until = (
         ("drains by", agent.drain_deadline),

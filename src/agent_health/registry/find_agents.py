@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from pydantic_core import from_json
 
 from agent_health.access import Action, may
+from agent_health.actor import keys_in_words
 from agent_health.agent_record import (
     MAX_CAPABILITIES,
     AgentList,
@@ -27,6 +28,7 @@ from agent_health.observation import ResultClass
 from agent_health.registry.agent_records import etag, record, summary_members
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.judge_agents import judge_one
+from agent_health.registry.key_names import names_told
 from agent_health.registry.list_targets import why_of
 from agent_health.registry.monitor_row import circumstances
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
@@ -122,7 +124,8 @@ def show_agent(transaction: Transaction, call: Call) -> Reply:
         for command in commands.waiting(transaction, [agent.id])
         if command.expires_at_s > transaction.now_s
     ]
-    shown = record(agent, verdict).model_copy(update={"pending_commands": waiting})
+    names = names_told(transaction, call.caller, keys_in_words(agent.explanation)) or None
+    shown = record(agent, verdict).model_copy(update={"pending_commands": waiting, "names": names})
     if shown.seen is not None and (unmeasured := _unmeasured(transaction, agent.agent_id)) is not None:
         seen = shown.seen.model_copy(update={"unmeasured": unmeasured})
         shown = shown.model_copy(update={"seen": seen})
