@@ -138,9 +138,7 @@ def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
     assert stale.status == 412
     (etag,) = re.findall(r'name="etag" value="([^"]+)"', visitor.get(AGENT).html)
     assert visitor.do(AGENT, f"{AGENT}/drain", etag=etag.replace("&#34;", '"'), sure="yes").status == 303
-    text = visitor.get(AGENT).text
-    assert re.search(r"draining|deregistered", text)
-    assert "asked by coordinator, key:key_coordinator_" in text
+    assert re.search(r"draining|deregistered", visitor.get(AGENT).text)
     record = visitor.get("/api/v1/events?type=agent.maintenance_changed", x_api_key=KEYS[Role.READER])
     assert b'"actor":"key:key_coordinator_"' in record.body
 

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
-from agent_health.actor import spoken_in
 from agent_health.agent_record import AgentRecord, LayerSeen, Seen
 from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from agent_health.result_sums import Layer
@@ -116,9 +115,7 @@ def standing_of(agent: AgentRecord) -> str:
     """Return how an agent stands now, in words."""
     if agent.standing:
         return agent.standing
-    if agent.explanation in {"", agent.reason}:
-        return spaced(agent.reason)
-    return spoken_in(agent.explanation, agent.names or {})
+    return agent.explanation if agent.explanation not in {"", agent.reason} else spaced(agent.reason)
 
 
 def why_unread(agent: AgentRecord) -> str:
