@@ -1,21 +1,24 @@
 """How is the registry asked from outside? (RFC-0016)"""
 
+from functools import cached_property
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import aiohttp
 
 from agent_health.client.registry_agents import RegistryAgents
-from agent_health.client.registry_census import RegistryCensus
 from agent_health.client.registry_connection import TIMEOUT_SECONDS, RegistryConnection
-from agent_health.client.registry_directories import RegistryDirectories
 from agent_health.client.registry_events import RegistryEvents
 from agent_health.client.registry_leases import RegistryLeases, RegistryStates
-from agent_health.client.registry_monitor import RegistryMonitor
-from agent_health.client.registry_opt_outs import RegistryOptOuts
-from agent_health.client.registry_shards import RegistryShards
-from agent_health.client.registry_targets import RegistryTargets
 from agent_health.client.registry_tasks import RegistryTasks
+
+if TYPE_CHECKING:
+    from agent_health.client.registry_census import RegistryCensus
+    from agent_health.client.registry_directories import RegistryDirectories
+    from agent_health.client.registry_monitor import RegistryMonitor
+    from agent_health.client.registry_opt_outs import RegistryOptOuts
+    from agent_health.client.registry_shards import RegistryShards
+    from agent_health.client.registry_targets import RegistryTargets
 
 
 class RegistryClient:
@@ -52,12 +55,50 @@ class RegistryClient:
         self.states = RegistryStates(self._connection)
         self.tasks = RegistryTasks(self._connection)
         self.events = RegistryEvents(self._connection)
-        self.monitor = RegistryMonitor(self._connection)
-        self.targets = RegistryTargets(self._connection)
-        self.shards = RegistryShards(self._connection)
-        self.directories = RegistryDirectories(self._connection)
-        self.census = RegistryCensus(self._connection)
-        self.opt_outs = RegistryOptOuts(self._connection)
+
+    # What no agent asks: an adapter has no memory to spare for the models of probers and operators.
+
+    @cached_property
+    def monitor(self) -> "RegistryMonitor":
+        """Whether the registry trusts its own eyes."""
+        from agent_health.client.registry_monitor import RegistryMonitor  # noqa: PLC0415
+
+        return RegistryMonitor(self._connection)
+
+    @cached_property
+    def targets(self) -> "RegistryTargets":
+        """What is probed, and what came of it."""
+        from agent_health.client.registry_targets import RegistryTargets  # noqa: PLC0415
+
+        return RegistryTargets(self._connection)
+
+    @cached_property
+    def shards(self) -> "RegistryShards":
+        """Which part of the targets a prober has."""
+        from agent_health.client.registry_shards import RegistryShards  # noqa: PLC0415
+
+        return RegistryShards(self._connection)
+
+    @cached_property
+    def directories(self) -> "RegistryDirectories":
+        """What directories list."""
+        from agent_health.client.registry_directories import RegistryDirectories  # noqa: PLC0415
+
+        return RegistryDirectories(self._connection)
+
+    @cached_property
+    def census(self) -> "RegistryCensus":
+        """What share of a directory is alive."""
+        from agent_health.client.registry_census import RegistryCensus  # noqa: PLC0415
+
+        return RegistryCensus(self._connection)
+
+    @cached_property
+    def opt_outs(self) -> "RegistryOptOuts":
+        """Whom owners have had left alone."""
+        from agent_health.client.registry_opt_outs import RegistryOptOuts  # noqa: PLC0415
+
+        return RegistryOptOuts(self._connection)
 
     def __repr__(self) -> str:
         return f"RegistryClient({str(self._connection.url)!r})"
