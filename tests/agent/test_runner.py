@@ -4,11 +4,13 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.scripted_registry import KEY, ScriptedRegistry, refusal, scripted_registry
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time
 
 from agent_health.access import Role
@@ -368,3 +370,23 @@ async def test_what_is_called_out_of_turn_says_so() -> None:
     async with runner:
         with pytest.raises(InvalidAgent, match="one start"):
             runner.start()
+
+
+def test_another_thread_may_say_that_an_agent_has_to_leave(registry: RegistryServer) -> None:
+    async def live() -> Ending:
+        # Nothing but the drain wakes its loop.
+        runner = AgentRunner(
+            "drained-by-a-thread", auto_heartbeat=False, registry=registry.url, key=KEYS[Role.ENROLL]
+        )
+        runner.start()
+        await runner.registered()
+        threading.Timer(0.2, runner.drain).start()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            ended = await runner.wait()
+        leave.append(runner.drain)
+        return ended
+
+    leave: list[Callable[[], None]] = []
+    assert asyncio.run(live()) is Ending.FINISHED
+    # Its loop is closed by now.
+    leave[0]()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests.support.gate import Gate
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
 
@@ -38,7 +39,7 @@ class Adapting:
 
     def __init__(
         self,
-        registry: RegistryServer,
+        registry: RegistryServer | Gate,
         directory: Path,
         command: Sequence[str],
         *,
@@ -64,14 +65,16 @@ class Adapting:
             **settings,
         )
         self._url = registry.url
+        wanted = wanted or Wanted(role_id=POOL, is_once=True)
         self.adapter = Adapter(
             Place(
-                AgentProfile(agent_id=self.agent_id, role_id=POOL, capacity=1),
+                AgentProfile(agent_id=self.agent_id, role_id=wanted.role_id or POOL, capacity=1),
                 self.keys,
                 registry.url,
+                works_tasks=True,
             ),
             self.client,
-            wanted=wanted or Wanted(role_id=POOL, is_once=True),
+            wanted=wanted,
             settings=given,
             workspaces=self.workspaces,
             tell=self._take,
@@ -127,7 +130,7 @@ class Adapting:
 
 @asynccontextmanager
 async def adapting(
-    registry: RegistryServer, directory: Path, *command: str, **settings: Any
+    registry: RegistryServer | Gate, directory: Path, *command: str, **settings: Any
 ) -> AsyncIterator[Adapting]:
     """Run an adapter until the block ends; it leaves at once then."""
     adapting = Adapting(registry, directory, command, **settings)
@@ -194,7 +197,7 @@ class AdapterProcess:
     """`agent-health run --json`, as people start it."""
 
     def __init__(
-        self, registry: RegistryServer, directory: Path, *arguments: str, key: str | None = None
+        self, registry: RegistryServer | Gate, directory: Path, *arguments: str, key: str | None = None
     ) -> None:
         environment = {
             **os.environ,
@@ -256,7 +259,7 @@ class AdapterProcess:
 
 @contextmanager
 def adapter_process(
-    registry: RegistryServer, directory: Path, *arguments: str, key: str | None = None
+    registry: RegistryServer | Gate, directory: Path, *arguments: str, key: str | None = None
 ) -> Iterator[AdapterProcess]:
     """Run the command until the block ends; it is killed then, if it is still there."""
     started = AdapterProcess(registry, directory, *arguments, key=key)

@@ -119,6 +119,7 @@ class AgentRunner:
         self._leaves = asyncio.Event()
         self._hurry = asyncio.Event()
         self._living: asyncio.Task[Ending] | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     def of(cls, agent: object) -> Self:
@@ -142,6 +143,7 @@ class AgentRunner:
         """Begin to live; returns at once, also if the registry is away."""
         if self._living is not None:
             raise InvalidAgent(self.agent_id, "one start: make another runner for another life")
+        self._home = asyncio.get_running_loop()
         self._living = asyncio.create_task(self._live(), name=f"agent {self.agent_id}")
 
     async def registered(self) -> None:
@@ -191,7 +193,12 @@ class AgentRunner:
             await self._loop.beat()
 
     def drain(self, why: str = "asked by its program") -> None:
-        """Begin to leave; returns at once, see `wait`. Called again, it ends at once."""
+        """Begin to leave; returns at once, see `wait`. Called again, it ends at once. From any thread."""
+        if self._home is not None and _running_loop() is not self._home:
+            # A loop that is closed already has nothing to leave.
+            with suppress(RuntimeError):
+                self._home.call_soon_threadsafe(self.drain, why)
+            return
         if self._leaves.is_set():
             _log.warning("%s: ends at once: %s", self.agent_id, why)
             self._hurry.set()
@@ -271,6 +278,14 @@ class AgentRunner:
         finally:
             for number in caught:
                 running.remove_signal_handler(number)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the loop of this thread, if one runs in it."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def _ended(task: "asyncio.Task[None]") -> None:

@@ -1,0 +1,224 @@
+"""What if an agent is stopped in the very moment in which it asks its registry for something?
+
+By a signal, from another thread, or because its program's loop ends: it ends, leaves no task of its own
+behind, and what it held is somebody else's within the lease's time.
+"""
+
+import asyncio
+import gc
+import itertools
+import os
+import signal
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.support.adapting import Adapting, adapter_process, adapting, shell
+from tests.support.gate import Gate, Moment, gate
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
+from tests.support.servers import PATIENCE_SECONDS
+
+from agent_health.access import Role
+from agent_health.adapter import warden
+from agent_health.adapter.adapter import Wanted
+from agent_health.agent import AgentRunner, HeldTask
+from agent_health.agent_record import HeartbeatConfig
+from agent_health.client import RegistryClient
+
+pytestmark = pytest.mark.fault
+
+QUICK = HeartbeatConfig(interval_seconds=1, unhealthy_after_seconds=30, dead_after_seconds=60)
+LEASE_SECONDS = 1.0
+DEEDS = ("register", "beat", "claim", "renew", "complete", "release", "leave")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What an agent is about to ask for when it is stopped, and how."""
+
+    deed: str
+    stop: str
+    moment: Moment
+
+    def __str__(self) -> str:
+        return f"{self.deed}-{self.stop}-{self.moment}"
+
+
+def cases(stops: Collection[str], every: int) -> list[object]:
+    """Return all there are; but for every so many of them they are long."""
+    found = itertools.starmap(Case, itertools.product(DEEDS, stops, Moment))
+    return [
+        pytest.param(case, id=str(case), marks=[pytest.mark.long] if number % every else [])
+        for number, case in enumerate(found)
+    ]
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """One for all tests of this file: their agents and pools have different names."""
+    with registry_server(tmp_path_factory.mktemp("registry"), sweep_seconds=0.2) as server:
+        yield server
+
+
+@pytest.fixture
+def standing(registry: RegistryServer) -> Iterator[Gate]:
+    with gate(registry.port) as standing:
+        yield standing
+
+
+@pytest.fixture
+def name(caplog: pytest.LogCaptureFixture) -> Iterator[str]:
+    """Of an agent and its pool; once it has ended, asyncio has nothing to complain of."""
+    yield f"stopped-{next(NUMBERS)}"
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
+NUMBERS = itertools.count(1)
+
+
+async def asked_for(registry: RegistryServer, pool: str) -> str:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
+        made = await admin.tasks.create(
+            "Write it", role_id=pool, lease_seconds=LEASE_SECONDS, backoff_seconds=0.0
+        )
+        return made.task_id
+
+
+async def goes_on(registry: RegistryServer, name: str, task_id: str, *, has_left: bool) -> None:
+    """Have another agent take the task, unless it is done; who has left holds nothing even before."""
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
+        if has_left:
+            assert (await admin.leases.list(holder=name)).leases == []
+        key = (await admin.agents.register(f"{name}-next", role_id=name)).agent_key
+        if (await admin.tasks.get(task_id)).status == "review":
+            return
+    async with RegistryClient(registry.url, key=key) as successor:
+        granted = await successor.tasks.claim(wait_seconds=PATIENCE_SECONDS)
+        assert granted is not None
+        assert granted.task.task_id == task_id
+
+
+# --- an agent of the SDK -----------------------------------------------------------------------------------
+
+
+async def live(standing: Gate, name: str, key_file: Path, case: Case) -> None:
+    """Be an agent until it is stopped."""
+    leaves = asyncio.Event()
+
+    async def work(task: HeldTask) -> None:
+        if case.deed == "complete":
+            return
+        if case.deed != "release":
+            await leaves.wait()
+        raise ValueError(task.title)
+
+    async def on_drain() -> None:
+        leaves.set()
+
+    runner = AgentRunner(
+        name,
+        role_id=name,
+        on_assignment=work,
+        on_drain=on_drain,
+        tasks=True,
+        heartbeat=QUICK,
+        registry=standing.url,
+        key=KEYS[Role.ENROLL],
+        key_file=key_file,
+    )
+    loop, living = asyncio.get_running_loop(), asyncio.current_task()
+    assert living is not None
+    stops: dict[str, Callable[[], object]] = {
+        "signal": lambda: os.kill(os.getpid(), signal.SIGTERM),
+        "thread": runner.drain,
+        "cancel": lambda: loop.call_soon_threadsafe(living.cancel),
+    }
+    standing.arm(case.deed, case.moment, stops[case.stop])
+    if case.deed == "leave":
+        loop.call_later(0.3, runner.drain)
+    async with asyncio.timeout(2 * PATIENCE_SECONDS):
+        await runner.run()
+
+
+@pytest.mark.parametrize("case", cases(("signal", "thread", "cancel"), every=7))
+def test_an_agent_that_is_stopped_at_any_moment_ends_and_holds_nothing(
+    registry: RegistryServer, standing: Gate, tmp_path: Path, name: str, case: Case
+) -> None:
+    task_id = asyncio.run(asked_for(registry, name))
+    with suppress(asyncio.CancelledError):
+        asyncio.run(live(standing, name, tmp_path / "key", case))
+    assert standing.has_fired.is_set()
+    asyncio.run(goes_on(registry, name, task_id, has_left=case.stop != "cancel"))
+
+
+# --- an adapter --------------------------------------------------------------------------------------------
+
+
+def command_for(deed: str, directory: Path) -> tuple[str, ...]:
+    last = {"complete": "exit 0", "release": "exit 3"}.get(deed, "exec sleep 1000")
+    return shell(f"echo $$ > {directory}/pid; {last}")
+
+
+async def adapt(standing: Gate, wanted: Wanted, directory: Path, case: Case) -> None:
+    """Be an adapter until it is stopped."""
+    loop = asyncio.get_running_loop()
+    lives: list[Adapting] = []
+
+    def stop() -> None:
+        if case.stop == "cancel":
+            lives[0].living.cancel()
+        else:
+            lives[0].adapter.drain("it is stopped")
+
+    standing.arm(case.deed, case.moment, lambda: loop.call_soon_threadsafe(stop))
+    async with adapting(
+        standing,
+        directory,
+        *command_for(case.deed, directory),
+        agent_id=wanted.role_id,
+        wanted=wanted,
+        drain_s=0.0,
+        grace_s=0.1,
+    ) as adapter:
+        lives.append(adapter)
+        if case.deed == "leave":
+            loop.call_later(0.3, adapter.adapter.drain, "it has to leave")
+        _, waiting = await asyncio.wait({adapter.living}, timeout=2 * PATIENCE_SECONDS)
+        assert not waiting, adapter.said()
+
+
+@pytest.mark.parametrize("case", cases(("drain", "cancel"), every=7))
+def test_an_adapter_that_is_stopped_at_any_moment_ends_with_its_agent(
+    registry: RegistryServer, standing: Gate, tmp_path: Path, name: str, case: Case
+) -> None:
+    task_id = asyncio.run(asked_for(registry, name))
+    wanted = Wanted(task_id=task_id, role_id=name, is_once=case.deed != "leave")
+    asyncio.run(adapt(standing, wanted, tmp_path, case))
+    assert standing.has_fired.is_set()
+    if (tmp_path / "pid").exists():
+        assert int((tmp_path / "pid").read_text()) not in warden.processes()
+    asyncio.run(goes_on(registry, name, task_id, has_left=case.stop != "cancel"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", Moment)
+@pytest.mark.parametrize("deed", DEEDS[:-1])
+def test_the_command_ends_when_it_is_told_to_at_any_moment(
+    registry: RegistryServer, standing: Gate, tmp_path: Path, deed: str, moment: Moment
+) -> None:
+    name = f"stopped-{next(NUMBERS)}"
+    task_id = asyncio.run(asked_for(registry, name))
+    lives: list[int] = []
+    standing.arm(deed, moment, lambda: os.kill(lives[0], signal.SIGTERM))
+    options = ("--pool", name, "--agent-id", name, "--drain-timeout", "0s", "--grace", "1s")
+    with adapter_process(standing, tmp_path, *options, "--", *command_for(deed, tmp_path)) as adapter:
+        lives.append(adapter.process.pid)
+        # Without an answer to its first question it has nothing to leave.
+        is_nobody = (deed, moment) == ("register", Moment.LOST)
+        assert adapter.end() == (2 if is_nobody else 0)
+    assert standing.has_fired.is_set()
+    assert len(adapter.errors) == is_nobody, adapter.errors
+    asyncio.run(goes_on(registry, name, task_id, has_left=True))
