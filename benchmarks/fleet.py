@@ -22,6 +22,8 @@ from agent_health.storage.tables import agents, beats, capabilities, keys, metad
 ROWS_AT_ONCE = 5_000
 CAPABILITIES = 20
 """Each agent has one of them, and all have `any`."""
+LOADS = 5
+"""Each agent can do as much, and has one of 0 to 4; who has the same capability has the same load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,8 @@ def _add(transaction: Transaction, fleet: Fleet, numbers: list[int]) -> None:
             {
                 "agent": number + 1,
                 "last_heartbeat_at_s": now_s - fleet.interval_s * (number % 997) / 997,
-                "current_load": number % 5,
-                "max_concurrent_tasks": 5,
+                "current_load": number % LOADS,
+                "max_concurrent_tasks": LOADS,
                 "tasks": "[]",
             }
             for number in numbers

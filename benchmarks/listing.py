@@ -8,6 +8,7 @@ import asyncio
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from agent_health.storage import keys
 from agent_health.storage.database import open_database
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
-from benchmarks.fleet import CAPABILITIES, Fleet, fill, new_url
+from benchmarks.fleet import CAPABILITIES, LOADS, Fleet, fill, new_url
 from benchmarks.heartbeats import serve_registry
 from benchmarks.interleaved import is_quick, print_table, verdict
 from benchmarks.over_http import Question, server
@@ -26,14 +27,21 @@ MOST_P99_MS = 20.0
 READER = key_of(bytes(32))
 QUERIES = {
     f"capability (1 of {CAPABILITIES}), active, free capacity": (
-        "capabilities=capability-3&status=active&min_available_capacity=2"
+        "capabilities=capability-3&status=active&min_available_capacity=2",
     ),
-    "two capabilities": "capabilities=capability-3,capability-4&min_available_capacity=1",
-    "pool of a role": "role_id=role-7",
-    "all who are active": "status=active",
-    "a capability that all have, free capacity": "capabilities=any&min_available_capacity=2",
+    "the same of another capability each time": tuple(
+        f"capabilities=capability-{able}&status=active&min_available_capacity={free}"
+        for free in range(3)
+        for able in range(CAPABILITIES)
+        if able % LOADS < LOADS - 1
+    ),
+    "two capabilities": ("capabilities=capability-3,capability-4&min_available_capacity=1",),
+    "pool of a role": ("role_id=role-7",),
+    "all who are active": ("status=active",),
+    "a capability that all have, free capacity": ("capabilities=any&min_available_capacity=2",),
 }
-JUDGED = 1
+"""Asked in turns: who asks the same within a second gets the total that was counted before."""
+JUDGED = 2
 """Of the queries: the others are shown, and have no target. What they cost is the total of all matches."""
 AT_REST_S = 7_200.0
 """How long no agent of the fleet is missed: longer than it is asked."""
@@ -53,11 +61,27 @@ def add_reader(url: str) -> None:
     asyncio.run(run())
 
 
+def asking(script: Path, queries: Sequence[str]) -> Path:
+    """Write the script that makes wrk ask these in turns."""
+    paths = ", ".join(f'"/api/v1/agents?{query}"' for query in queries)
+    script.write_text(f"""
+wrk.headers["x-api-key"] = "{READER}"
+local paths, next_one = {{ {paths} }}, 0
+function request()
+  next_one = next_one % #paths + 1
+  return wrk.format("GET", paths[next_one])
+end
+""")
+    return script
+
+
 def show(alive: int, seconds: int) -> None:
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-bench-"))
-        script = Path(directory, "ask.lua")
-        script.write_text(f'wrk.headers["x-api-key"] = "{READER}"\n')
+        scripts = [
+            asking(Path(directory, f"ask-{number}.lua"), queries)
+            for number, queries in enumerate(QUERIES.values())
+        ]
         rows = []
         for kind in ("sqlite", "postgresql"):
             p99_ms: dict[int, list[float]] = {}
@@ -71,10 +95,8 @@ def show(alive: int, seconds: int) -> None:
                 add_reader(url)
                 with server(url, file=__file__) as where:
                     asked = [
-                        Question(
-                            where, f"/api/v1/agents?{query}", seconds=seconds, script=script, connections=1
-                        )
-                        for query in QUERIES.values()
+                        Question(where, "/", seconds=seconds, script=script, connections=1)
+                        for script in scripts
                     ]
                     for question in asked:
                         question()

@@ -26,8 +26,7 @@ async def add_agents(database: Database, count: int, prefix: str = "agent", **co
 
     def add(transaction: Transaction) -> None:
         now_s = transaction.now_s
-        for name in names:
-            agents.add(transaction, {**_columns(name, now_s), **columns}, now_s)
+        agents.add_many(transaction, [{**_columns(name, now_s), **columns} for name in names], now_s)
 
     await database.write(add)
     return names

@@ -28,6 +28,7 @@ from agent_health.rate_limit import RateLimiter
 from agent_health.registry.body_time import BodyTime
 from agent_health.registry.error_responses import error_response, problem
 from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.registry.recent_totals import RecentTotals
 from agent_health.registry.work_counts import Work, WorkCounts
 from agent_health.storage import keys
 from agent_health.storage.database import Clock, Database, Transaction
@@ -59,6 +60,7 @@ class Door:
         self.database = database
         self._counts = counts or WorkCounts()
         self._webhook_networks = webhook_networks
+        self._totals = RecentTotals()
         self._limiter = limiter
         self._monotonic_s = monotonic_s
         self._body_time = BodyTime()
@@ -106,6 +108,7 @@ class Door:
                 digest=digest,
                 seen=seen,
                 webhook_networks=self._webhook_networks,
+                totals=self._totals,
             )
 
         seen: Any = None

@@ -104,10 +104,14 @@ def page_of(transaction: Transaction, call: Call) -> Page:
     is_whole = is_last and after is None
     return Page(
         agents=page,
-        total=len(page) if is_whole else agent_search.count(transaction, wanted),
+        total=len(page) if is_whole else _total(transaction, call, wanted),
         cursor=None if is_last else cursor_at(query.sort, *agent_search.place_of(page[-1], by_load=by_load)),
         pool=None if query.role_id is None else _pool(transaction, query.role_id),
     )
+
+
+def _total(transaction: Transaction, call: Call, wanted: AgentFilter) -> int:
+    return call.totals.total(wanted, transaction.now_s, lambda: agent_search.count(transaction, wanted))
 
 
 def show_agent(transaction: Transaction, call: Call) -> Reply:

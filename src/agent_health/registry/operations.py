@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator
 from agent_health.access import Action, Principal
 from agent_health.actor import KEY_ACTOR_PREFIX
 from agent_health.errors import AgentHealthError, StaleVersion, VersionRequired
+from agent_health.registry.recent_totals import RecentTotals
 from agent_health.storage.database import Transaction
 from agent_health.target_address import Network
 
@@ -43,6 +44,8 @@ class Call:
     """What the operation's `look` has returned; None if it has none."""
     webhook_networks: Sequence[Network] = ()
     """Private networks that webhooks may lead to, by the server's settings."""
+    totals: RecentTotals = field(default_factory=RecentTotals, repr=False)
+    """What the server has counted a moment ago; where there is no server, nothing."""
 
     @property
     def agent_id(self) -> str:
