@@ -13,7 +13,7 @@ import typer
 import yaml
 from tests.support.servers import REPOSITORY
 
-from agent_health.cli import EXIT_USAGE, application
+from agent_health.cli import EXIT_USAGE, application, main
 from agent_health.cli.config_file import settings_of
 from agent_health.prober.definition_file import read_definition_file
 
@@ -42,7 +42,28 @@ def test_a_service_runs_a_command_of_ours_and_may_do_nothing_else(name: str) -> 
     assert "no-new-privileges:true" in service["security_opt"]
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
     variables = {parameter.envvar for _, parameter in settings_of(COMMANDS.commands["serve"], "server")}
-    assert {each for each in service["environment"] if each.startswith("AGENT_HEALTH_SERVER_")} <= variables
+    assert {
+        each for each in service.get("environment", ()) if each.startswith("AGENT_HEALTH_SERVER_")
+    } <= variables
+
+
+def test_a_wrong_definition_is_told_once_and_starts_no_prober(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, prober = OURS["definition"], OURS["prober"]
+    assert prober["depends_on"]["definition"] == {"condition": "service_completed_successfully"}
+    assert (first["restart"], prober["restart"]) == ("no", "unless-stopped")
+    read, mounted = first["command"][1], first["volumes"][0]
+    assert mounted in prober["volumes"]
+    assert read == prober["command"][1] == mounted.split(":")[1]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "probe.yml").write_text((DIRECTORY / "probe.yml").read_text())
+    arguments = ["probe.yml" if word == read else word for word in first["command"]]
+    assert main(arguments) == 0
+    (tmp_path / "probe.yml").write_text("name: all\ntargets: [agent.example]\n")
+    assert main(arguments) == EXIT_USAGE
+    assert "contact" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["probe.yml"]
 
 
 def test_what_services_wait_for_and_mount_is_there() -> None:

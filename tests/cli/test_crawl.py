@@ -331,6 +331,22 @@ def test_wrong_usage_is_told_on_one_line(
     assert complaint.count("\n") == 1
 
 
+def test_a_definition_is_checked_without_probing_anybody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mixed.yml"
+    (tmp_path / "agents.txt").touch()
+    (tmp_path / "closed.txt").write_text("a.example\n")
+    file.write_text(DEFINITION.replace("opt_out: {", "opt_out: {files: [closed.txt], "))
+    before = files(tmp_path)
+    assert main(["crawl", str(file), "--check"]) == 0
+    assert capsys.readouterr().out.endswith("mixed.yml: mixed is in order\n")
+    (tmp_path / "closed.txt").write_text("a.example\nftp://b\n")
+    assert main(["crawl", str(file), "--check"]) == 3
+    assert "closed.txt, line 2" in capsys.readouterr().err
+    assert files(tmp_path) == before
+
+
 async def test_a_crawl_ends_when_it_is_told_to_though_nobody_hears_what_it_says() -> None:
     def say(_text: str) -> None:
         raise BrokenPipeError

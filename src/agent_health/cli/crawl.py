@@ -10,6 +10,7 @@ from agent_health.cli.config_file import show_config as print_config
 from agent_health.cli.config_file import take_prober_config
 from agent_health.cli.log_output import LogFormat, logging_to
 from agent_health.cli.registry_access import PlainHttp, read_key
+from agent_health.cli.terminal import printable
 from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import InvalidSetting
 
@@ -92,6 +93,12 @@ def crawl(
     show_config: Annotated[
         bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Say whether the definition is in order, and the lists it names; probe nobody."
+        ),
+    ] = False,
     once: Annotated[
         bool, typer.Option("--once/--watch", help="Every target once, or for ever. Without it: for ever.")
     ] = False,
@@ -143,6 +150,7 @@ def crawl(
       agent-health crawl probes/directory.yml
       agent-health crawl probes/census.yml --once --workers 2
       agent-health crawl probes/one-agent.yml --database sqlite:////var/lib/agents.db
+      agent-health crawl probes/directory.yml --check
       agent-health serve --database sqlite:///directory.db
       AGENT_HEALTH_KEY=ahk_... agent-health crawl census.yml --once --registry https://registry.example
 
@@ -165,6 +173,12 @@ def crawl(
         from agent_health.cli.census_report import check_directory  # noqa: PLC0415 - see above
 
         check_directory(report, "--report")
+    if check:
+        from agent_health.cli.directory_import import opt_outs_of  # noqa: PLC0415 - see above
+
+        opt_outs_of(read)
+        sys.stdout.write(printable(f"{definition}: {read.name} is in order") + "\n")
+        return 0
     crawled = run_crawl(
         read,
         place,
