@@ -4,15 +4,17 @@ The same work on both: acquired by a name that nobody has had, renewed once, rel
 requests for it (grant, put if absent, keep alive, revoke), we need three; what is compared are whole
 leases per second. Both have as many connections and flush to disk before they answer, but for etcd's keep
 alive: it renews in memory alone, and a new leader gives each lease its whole time again. Ours checks a key,
-judges the agent, and logs two chained events besides. Where there are but two cores, who asks takes one of
-them; so the processor's time for one lease is told too, with that of PostgreSQL, which does not depend on
-what else the machine does as much as a rate does.
+judges the agent, and logs two chained events besides. etcd uses all cores there are; of ours one process is
+the best there is on SQLite, and on PostgreSQL there may be one for each core: both are measured. Where there
+are but two cores, who asks takes one of them; so the processor's time for one lease is told too, with that
+of PostgreSQL, which does not depend on what else the machine does as much as a rate does.
 
 Renewals alone, of which a holder sends most, are beside a bare Starlette route that reads the same body and
 returns it.
 """
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -41,12 +43,17 @@ from tests.support.databases import postgresql_server
 from agent_health.registry.lease_endpoint import LEASES_PATH, RENEW_PATH
 
 CONNECTIONS = 32
+CORES = len(os.sched_getaffinity(0))
 TARGET = 1.0
 RENEWERS = 256
 RENEWAL_TARGET = 0.3
 LONG_S = 3_600
 """How long leases last that are renewed again and again."""
 ETCD = "etcd 3.4, HTTP/JSON"
+OURS = (("ours, sqlite", "sqlite", 1), ("ours, postgresql", "postgresql", 1)) + (
+    (("ours, postgresql, a process for each core", "postgresql", CORES),) if CORES > 1 else ()
+)
+"""What it is called, the database, and how many processes serve."""
 PATIENCE_SECONDS = 20
 
 # One thread of wrk for each connection, so that each has a state of its own: which lease it holds.
@@ -262,11 +269,11 @@ def show(*, seconds: int, rounds: int) -> None:
         theirs.write_text(_ETCD)
         peer = stack.enter_context(etcd())
         contestants = {ETCD: Leasing(peer.url, theirs, 4, seconds=seconds, pids=[peer.pid])}
-        for kind in ("sqlite", "postgresql"):
+        for name, kind, processes in OURS:
             url = stack.enter_context(filled(kind, fleet))
-            served = stack.enter_context(server(url, file=__file__, is_pinned=False))
+            served = stack.enter_context(server(url, str(processes), file=__file__, is_pinned=False))
             pids = [served.pid, *([postgresql_server().get_pid()] if kind == "postgresql" else [])]
-            contestants[f"ours, {kind}"] = Leasing(served.url, ours, 3, seconds=seconds, pids=pids)
+            contestants[name] = Leasing(served.url, ours, 3, seconds=seconds, pids=pids)
         measured = in_rounds(contestants, rounds=rounds)
     cpu_us = Measured({name: contestant.cpu_us[1:] for name, contestant in contestants.items()})
     print_table(
@@ -291,7 +298,7 @@ def main() -> None:
         if sys.argv[2] == "bare":
             serve(bare(), proxy_headers=False)
             return
-        serve_registry(sys.argv[2])
+        serve_registry(sys.argv[2], *map(int, sys.argv[3:]))
         return
     is_smoke = is_quick(__doc__)
     if absent := [program for program in ("wrk", "etcd") if shutil.which(program) is None]:

@@ -132,10 +132,12 @@ def serve(
     lifespan: Literal["on", "off"] = "off",
     protocol: type[asyncio.Protocol] | str = "httptools",
     proxy_headers: bool = True,
+    processes: int = 1,
 ) -> None:
     """Serve an app on a free port, which is printed, until stdin is closed.
 
-    `proxy_headers`: as uvicorn does by default, and `agent-health serve` does not.
+    `proxy_headers`: as uvicorn does by default, and `agent-health serve` does not. Of several processes
+    each takes from the same socket; the app must hold no connection yet.
     """
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
     config = uvicorn.Config(
@@ -153,8 +155,11 @@ def serve(
         sys.stdin.read()
         server.should_exit = True
 
-    threading.Thread(target=stop_with_parent, daemon=True).start()
     print(listening.getsockname()[1], flush=True)
+    for _ in range(processes - 1):
+        if os.fork() == 0:
+            break
+    threading.Thread(target=stop_with_parent, daemon=True).start()
     server.run(sockets=[listening])
 
 
