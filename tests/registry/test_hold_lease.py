@@ -1,9 +1,10 @@
 import asyncio
 import random
+from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, text, update
 from tests.registry.test_verify_events import execute
 from tests.support.asgi_client import Answer
 from tests.support.registry_api import AGENTS, RegistryApi
@@ -13,6 +14,7 @@ from agent_health.errors import AgentHealthError
 from agent_health.lease import Claim
 from agent_health.registry.hold_lease import Acquire, Asked, Release, Renew, hold_leases
 from agent_health.storage import keys
+from agent_health.storage.database import Transaction
 from agent_health.storage.tables import leases
 
 LEASES = "/api/v1/leases"
@@ -479,3 +481,34 @@ async def test_a_lease_whose_name_is_refused_today_still_ends_with_its_event(api
     await api.sweep()
     (event,) = await api.events(type="lease.expired")
     assert (event["payload"]["lease_id"], event["intent_id"]) == (lease["lease_id"], "..")
+
+
+async def test_of_a_table_that_has_just_grown_postgresql_does_not_read_all(api: RegistryApi) -> None:
+    database = api.registry.database
+    digest = digest_of(await _agent(api))
+
+    def hold(transaction: Transaction, number: int) -> list[Claim]:
+        wanted: list[Asked] = [
+            Acquire(digest=digest, resource=f"task:{number}-{one}", ttl_s=60.0) for one in range(3)
+        ]
+        held = [claim for claim in hold_leases(transaction, wanted) if isinstance(claim, Claim)]
+        released: list[Asked] = [Release(digest=digest, lease_id=claim.lease_id or "") for claim in held]
+        return [claim for claim in hold_leases(transaction, released) if isinstance(claim, Claim)]
+
+    def add(transaction: Transaction, rows: list[dict[str, Any]]) -> None:
+        transaction.connection.execute(insert(leases), rows)
+
+    def rows_read(transaction: Transaction) -> int:
+        assert len(hold(transaction, 1_000)) == 3
+        if not transaction.is_postgresql:
+            return 0
+        return int(transaction.connection.scalar(text(
+            "SELECT seq_tup_read FROM pg_stat_xact_user_tables WHERE relname = 'leases'"
+        )) or 0)  # fmt: skip
+
+    # Until the statements have their plans, which are kept.
+    for number in range(10):
+        await database.write(partial(hold, number=number))
+    others = [{"resource": f"other:{number}", "token": 0} for number in range(2_000)]
+    await database.write(lambda transaction: add(transaction, others))
+    assert await database.write(rows_read) == 0

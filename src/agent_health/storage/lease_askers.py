@@ -55,7 +55,8 @@ _SQLITE = text(f"""
 # The epoch first: whoever raises it locks the row FOR UPDATE, and waits for those who grant by the old
 # one; a sweep, which locks it for less, keeps nobody waiting. Then the agents, in the order in which
 # everybody locks them: nobody dies while it is granted a lease, and nobody begins to drain while it
-# releases its last one.
+# releases its last one. For the rest of the transaction rows are looked up by their indexes: of leases that
+# have just become many the planner does not know, and would read all of them to find thirty.
 _POSTGRESQL = text(f"""
     WITH known AS (SELECT {_KEY} FROM keys WHERE digest = ANY(CAST(:digests AS text[]))),
     concerned AS (
@@ -70,7 +71,7 @@ _POSTGRESQL = text(f"""
         (SELECT token_floor FROM registry WHERE id = 1 FOR KEY SHARE),
         (SELECT json_agg(json_build_array({_KEY})) FROM known),
         (SELECT json_agg(json_build_array({_HOLDER})) FROM concerned)
-    ) AS text)
+    ) AS text), set_config('enable_seqscan', 'off', true)
 """)  # noqa: S608 - constants only
 
 

@@ -83,7 +83,7 @@ _TO_HOLD_POSTGRESQL = text(f"""
     ), added AS (
         INSERT INTO leases (resource, token)
         SELECT resource, 0 FROM unnest(CAST(:to_hold AS text[])) AS asked (resource)
-        WHERE NOT EXISTS (SELECT 1 FROM leases WHERE leases.resource = asked.resource)
+        WHERE NOT EXISTS (SELECT FROM locked WHERE locked.resource = asked.resource)
         ORDER BY resource
         ON CONFLICT DO NOTHING
         RETURNING {_COLUMNS}
