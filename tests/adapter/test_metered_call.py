@@ -15,6 +15,7 @@ from tests.support.upstream_tools import COST_KEY, HttpUpstream
 
 from agent_health.adapter import metered_call
 from agent_health.adapter.metered_call import cost_told
+from agent_health.adapter.tool_proxy import open_tool_proxy
 from agent_health.adapter.upstreams import Price, Upstreams
 from agent_health.budget import Spend
 
@@ -193,6 +194,57 @@ async def test_what_the_agent_does_not_wait_for_is_paid_for_all_the_same(
         assert await work.budget() == {"reserved": 0.25}
         (tmp_path / "go").touch()
         await budget_is(work, settled=0.25)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"), [("mark_complete", {"output": {}}), ("request_human_help", {"reason": "which?"})]
+)
+async def test_nobody_hands_in_what_goes_on_and_is_not_paid_for(
+    registry: RegistryServer, upstream: HttpUpstream, tmp_path: Path, tool: str, arguments: dict[str, Any]
+) -> None:
+    begun_before = upstream.carried_out().count("wait")
+    async with proxied(registry, f"hurries-{tool}", offering(upstream), budget={"usd": 1.0}) as work:
+        calling = asyncio.create_task(work.call("wait", {"until": str(tmp_path / "go")}))
+        await begun(upstream, begun_before + 1)
+        code, words = failed(await work.call(tool, arguments))
+        assert code == "busy"
+        assert words.startswith("busy: 1 call of tools that cost something goes on; nothing was handed in: ")
+        assert (await work.task()).status == "assigned"
+        (tmp_path / "go").touch()
+        await calling
+        assert not (await work.call(tool, arguments)).is_error
+        assert await work.budget() == {"settled": 0.25}
+
+
+async def test_while_a_run_is_handed_in_nothing_begins_that_is_to_be_paid_for(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    before = upstream.carried_out()
+    async with proxied(registry, "both", offering(upstream), budget={"usd": 1.0}) as work:
+        # The tools are known, so that nothing is waited for in between.
+        assert work.model is not None
+        await work.model.list_tools()
+        ended, fetched = await asyncio.gather(work.call("mark_complete", {"output": {}}), work.call("fetch"))
+        task = await work.task()
+    if ended.is_error:
+        assert (failed(ended)[0], task.status, text_of(fetched)) == ("busy", "assigned", "fetch")
+        assert upstream.carried_out()[len(before) :] == ["fetch"]
+    else:
+        assert failed(fetched)[0] in {"busy", "run_ended"}
+        assert upstream.carried_out() == before
+
+
+async def test_what_the_runs_end_cuts_off_costs_what_it_may(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    begun_before = upstream.carried_out().count("wait")
+    async with proxied(registry, "exits", offering(upstream), budget={"usd": 1.0}) as work:
+        async with open_tool_proxy(work.held, offering(upstream)) as other, connected(other) as model:
+            calling = asyncio.create_task(model.call_tool("wait", {}))
+            await begun(upstream, begun_before + 1)
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+        assert await work.budget() == {"settled": 0.25}
 
 
 async def test_a_run_that_lost_its_task_is_refused_everything(

@@ -2,7 +2,8 @@
 
 Reserve, carry out, settle. Every call reserves, also one that is free: so the registry refuses whoever has
 lost the task before anything is carried out. What failed frees what it had reserved; what was carried out is
-settled at what it did cost, though that be more.
+settled at what it did cost, though that be more; what the run's end cuts off, at what it had reserved: it may
+have been carried out, and an agent could have it for nothing by ending.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from mcp_types import CallToolResult
 
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.upstreams import Price
-from agent_health.budget import MAX_TOKENS, MAX_USD, Spend
+from agent_health.budget import MAX_TOKENS, MAX_USD, NOTHING, Spend
 from agent_health.client.registry_errors import RateLimited, RegistryError, RegistryFailure
 from agent_health.client.registry_tasks import HeldRun
 from agent_health.mcp.in_run import refusal
@@ -50,14 +51,26 @@ class Meter:
     def __init__(self, held: HeldWork) -> None:
         self._held = held
         self._untold: set[asyncio.Task[None]] = set()
+        self.paid_under_way = 0
+        """Calls that have begun, and may cost something."""
 
     async def call(
         self, tool: str, price: Price, carry_out: Callable[[], Awaitable[CallToolResult]]
     ) -> CallToolResult:
         """Carry a call out and pay for it; ToolFailed if it was not carried out, or has failed.
 
-        Must not be cancelled: who asked may be gone, and the call costs what it costs.
+        Cancelled only at the run's end: who asked may be gone, and the call costs what it costs.
         """
+        is_paid = price.most().amount() != NOTHING
+        self.paid_under_way += is_paid
+        try:
+            return await self._call(tool, price, carry_out)
+        finally:
+            self.paid_under_way -= is_paid
+
+    async def _call(
+        self, tool: str, price: Price, carry_out: Callable[[], Awaitable[CallToolResult]]
+    ) -> CallToolResult:
         call_id, most = secrets.token_hex(16), price.most()
         await self._reserve(call_id, tool, most)
         if not self._held.is_held():
@@ -66,6 +79,9 @@ class Meter:
             raise lease_lost()
         try:
             result = await carry_out()
+        except asyncio.CancelledError:
+            self._later(self._tell_cut_off(call_id, tool, most))
+            raise
         except BaseException:
             await self._release(call_id)
             raise
@@ -110,6 +126,9 @@ class Meter:
             meta[OVER_KEY] = True
         try:
             told = await self._tell(call_id, cost)
+        except asyncio.CancelledError:
+            self._later(self._tell_cut_off(call_id, tool, cost))
+            raise
         except (RegistryFailure, RateLimited) as error:
             # It was carried out, and what it may cost stays reserved: nobody can spend that twice.
             _log.warning("what %s did cost cannot be told now, and is told again: %s", tool, error)
@@ -128,6 +147,12 @@ class Meter:
 
     async def _tell(self, call_id: str, cost: Spend) -> CallRecord:
         return await self._held.registry.tasks.settle_call(self._run, call_id, cost)
+
+    async def _tell_cut_off(self, call_id: str, tool: str, cost: Spend) -> None:
+        try:
+            await self._tell(call_id, cost)
+        except RegistryError as error:
+            _log.warning("%s was cut off by the run's end, and what it may cost is not told: %s", tool, error)
 
     async def _tell_until_told(self, call_id: str, cost: Spend) -> None:
         while self._held.is_held():

@@ -16,11 +16,12 @@ from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.metered_call import CLOSE_SECONDS, Meter, lease_lost
 from agent_health.adapter.proxy_answers import NoSuchTool
 from agent_health.adapter.upstreams import Price, Upstreams
-from agent_health.counted import counted
+from agent_health.counted import counted, plural
 from agent_health.mcp.answer import MAX_NAME_CHARS, answer, busy, failure, listed
 from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.task_tools import ENDING, TASK_TOOLS
 from agent_health.mcp.tool import Reach, ToolFailed
+from agent_health.mcp.tool import Tool as TaskTool
 
 if TYPE_CHECKING:
     from agent_health.adapter.upstream_server import UpstreamServer
@@ -50,6 +51,7 @@ class ProxiedCalls:
         self._offered: dict[str, _Offered] = {}
         self._under_way: set[asyncio.Task[CallToolResult]] = set()
         self._ended_by = ""
+        self._endings = 0
         for upstream, tool in upstreams.named():
             self._offer(upstream, tool)
 
@@ -74,7 +76,7 @@ class ProxiedCalls:
         return await asyncio.shield(carrying)
 
     async def close(self) -> None:
-        """End what is under way; what was reserved for it is freed, by us or with the run."""
+        """End what is under way; what it may cost is paid."""
         for carrying in self._under_way:
             carrying.cancel()
         if self._under_way:
@@ -93,16 +95,37 @@ class ProxiedCalls:
             return failure(_run_ended(self._ended_by))
         if not self._held.is_held() and not self._ended_by:
             return failure(lease_lost())
+        if name in ENDING:
+            return await self._end(_TASK_TOOLS[name], arguments)
         if tool is not None:
             return self._of_task(name, await answer(tool, arguments, self._reach))
+        return await self._of_server(name, arguments)
+
+    async def _of_server(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        """Have a server carry a call out, and pay for it."""
         offered = await self._find(name)
         try:
             await offered.server.check(offered.tool)
+            if self._endings:
+                what = "the run is being handed in, and nothing is begun: wait for the answer to that"
+                return failure(ToolFailed(what, code=RefusalCode.BUSY))
             return await self._meter.call(
                 name, offered.price, lambda: offered.server.call(offered.tool, arguments)
             )
         except ToolFailed as error:
             return failure(error)
+
+    async def _end(self, tool: TaskTool, arguments: dict[str, Any]) -> CallToolResult:
+        """Hand the run in, unless something goes on that is to be paid for: its end would make it free."""
+        if paid := self._meter.paid_under_way:
+            what = f"{counted(paid, 'call')} of tools that cost something {plural(paid, 'goes', 'go')} on"
+            wait = "nothing was handed in: wait until they have ended, then make this call again"
+            return failure(ToolFailed(f"{what}; {wait}", code=RefusalCode.BUSY))
+        self._endings += 1
+        try:
+            return self._of_task(tool.name, await answer(tool, arguments, self._reach))
+        finally:
+            self._endings -= 1
 
     def _of_task(self, name: str, result: CallToolResult) -> CallToolResult:
         """Return what is told of a tool of the task: what the registry refuses after the end is its end."""
