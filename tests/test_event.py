@@ -41,10 +41,12 @@ from agent_health.event_chain import (
     chain,
     erased,
     link,
+    link_stored,
     payload_hash,
     payload_of,
     read_event,
     verify,
+    whose,
 )
 from agent_health.lease import EndReason, fencing_token
 from agent_health.lifecycle import Reason, Status
@@ -502,6 +504,16 @@ def test_a_step_of_the_chain_can_be_taken_alone() -> None:
     with pytest.raises(BrokenChain) as caught:
         link(GENESIS, second)
     assert caught.value.sequence == 1
+
+
+def test_an_agent_that_was_called_like_a_part_of_the_registry_before_it_was_one_keeps_its_events() -> None:
+    payload = DRAFT.payload.model_copy(update={"agent_id": "monitor"})
+    (event,) = chained(EventDraft(type=DRAFT.type, actor="x", payload=payload))
+    assert whose(event) is None
+    for agent_id in (None, "monitor"):
+        assert link_stored(GENESIS, event, agent_id) == event.checkpoint
+    with pytest.raises(BrokenChain, match="stored under another agent_id"):
+        link_stored(GENESIS, event, "agent_billing_01")
 
 
 if __name__ == "__main__":
