@@ -173,7 +173,7 @@ def create_task(
     tokens: Annotated[int, typer.Option("--tokens", min=0, help="That its calls may cost.")] = 0,
     usd: Annotated[
         float,
-        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="That its calls may cost; else 0."),
+        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="That its calls may cost."),
     ] = 0,
     max_attempts: Annotated[
         int | None, typer.Option("--max-attempts", min=1, help="Until it is handed to people.")
@@ -339,9 +339,7 @@ def top_up_task(
     task_id: TaskIdArgument,
     *,
     tokens: Annotated[int, typer.Option("--tokens", min=0, help="To add.")] = 0,
-    usd: Annotated[
-        float, typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="To add; else 0.")
-    ] = 0,
+    usd: Annotated[float, typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="To add.")] = 0,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
