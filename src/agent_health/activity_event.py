@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from agent_health.a2a_answer import parse_or_none
+from agent_health.harmless_text import harmless
 
 MAX_SESSION_ID_CHARS: Final = 256
 MAX_TYPE_CHARS: Final = 64
@@ -141,4 +142,4 @@ def _object(value: object, name: str) -> dict[str, Any] | None:
 def _safe(text: str, most: int) -> str:
     """Return text on one line that moves no cursor; longer text is cut."""
     line = " ".join(text[: 4 * most].split())[:most]
-    return "".join(character if character.isprintable() else "\ufffd" for character in line)
+    return harmless(line)

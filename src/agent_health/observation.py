@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from agent_health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio, Time
+from agent_health.harmless_text import harmless
 
 MAX_REASON_CHARS: Final = 500
 MAX_URL_CHARS: Final = 2048
@@ -87,9 +88,7 @@ def _without_unprintable(text: object) -> object:
 
     Before any check, so that a prober cannot stumble over half of a surrogate pair.
     """
-    if not isinstance(text, str) or text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+    return harmless(text) if isinstance(text, str) else text
 
 
 _Quoted = Annotated[str, BeforeValidator(_without_unprintable)]

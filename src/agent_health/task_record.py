@@ -12,6 +12,7 @@ from agent_health.agent_record import NAME_PATTERN, AgentId, Body, Capability, N
 from agent_health.budget import AmountRecord, BudgetRecord, Spend
 from agent_health.document import MAX_DEPTH, Time
 from agent_health.free_json import take_small
+from agent_health.harmless_text import harmless
 from agent_health.lease import TTL_SECONDS
 from agent_health.lease_record import LeaseRecord, Token, TtlSeconds
 from agent_health.progress_report import ProgressReport
@@ -45,7 +46,7 @@ def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
 
 def detail_of(said: str) -> str:
     """Return what a program said of its failure as a `detail`: bounded, and harmless to show and to keep."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in said[:MAX_DETAIL_CHARACTERS])
+    return harmless(said[:MAX_DETAIL_CHARACTERS])
 
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_take_small_object)]

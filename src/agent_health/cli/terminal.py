@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TextIO
 
+from agent_health.harmless_text import harmless
 from agent_health.target_address import without_passwords
 
 MAX_LINE_CHARS = 500
@@ -40,11 +41,11 @@ class Line:
 def printable(text: str) -> str:
     """Return text that moves no cursor, rings no bell and reverses no line.
 
-    Control characters, bidirectional overrides, invisible characters, line breaks and half surrogate
-    pairs become U+FFFD, a password in a URL becomes `...`, and a long text is cut.
+    What is shown is for `harmless_text` to say, line breaks are not; a password in a URL becomes `...`, and a
+    long text is cut.
     """
     text = without_passwords(text[:MAX_READ_CHARS])
-    shown = "".join(character if character.isprintable() else "\ufffd" for character in text[:MAX_LINE_CHARS])
+    shown = harmless(text[:MAX_LINE_CHARS])
     return shown + "…" if len(text) > MAX_LINE_CHARS else shown
 
 

@@ -21,6 +21,7 @@ from agent_health.agent_record import AgentSummary
 from agent_health.counted import counted
 from agent_health.dashboard import words
 from agent_health.dashboard.assets import asset_path
+from agent_health.harmless_text import harmless
 from agent_health.utc_time import utc_text
 
 POLICY: Final = (
@@ -87,7 +88,7 @@ def _harmless(value: object) -> object:
 
     What is markup by now was made of texts that came by here.
     """
-    return words.harmless(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    return harmless(value, keep="\n") if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _json_text(value: object) -> str:

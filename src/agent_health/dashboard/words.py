@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from agent_health.agent_record import AgentRecord, LayerSeen, Seen
+from agent_health.harmless_text import harmless
 from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from agent_health.result_sums import Layer
 from agent_health.sight import sight, signs_of_life
@@ -193,19 +194,12 @@ def brief(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
 
     Where it had several lines, they stand behind one another.
     """
-    return harmless(_cut(" ".join(str(text)[: 2 * most + 1].splitlines()), most)).replace("\n", " ")
+    return harmless(_cut(" ".join(str(text)[: 2 * most + 1].splitlines()), most))
 
 
 def block(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
     """Return a text from elsewhere with its lines as they are, else as `brief` does."""
-    return harmless(_cut("\n".join(str(text)[: 2 * most + 1].splitlines()), most))
-
-
-def harmless(text: str) -> str:
-    """Return a text that moves no cursor and turns no line around; line breaks stay."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+    return harmless(_cut("\n".join(str(text)[: 2 * most + 1].splitlines()), most), keep="\n")
 
 
 def _cut(text: str, most: int) -> str:

@@ -11,6 +11,7 @@ from html import escape
 from itertools import chain, islice
 from typing import Final
 
+from agent_health.harmless_text import harmless
 from agent_health.prober.census_form import Census, LayerShares, NamedGroups, ResultCount
 from agent_health.prober.census_group import Group
 from agent_health.prober.census_plots import bar, groups_bar, latency_bar, trend
@@ -77,7 +78,7 @@ def as_html(census: Census) -> str:
 
 
 def _page(census: Census) -> Iterator[str]:
-    title = escape(_printable(f"Census: {census.name}"))
+    title = escape(harmless(f"Census: {census.name}"))
     yield "<!doctype html>"
     yield '<html lang="en">'
     yield '<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -127,16 +128,16 @@ def _section(table: Table, census: Census) -> Iterator[str]:
 def _table(table: Table, plots: Sequence[str]) -> Iterator[str]:
     yield "<table>"
     if table.note:
-        yield f"<caption>{escape(_printable(table.note))}</caption>"
+        yield f"<caption>{escape(harmless(table.note))}</caption>"
     heads = "".join(
         f'<th scope="col"{_is_word(table, at)}>{escape(head)}</th>' for at, head in enumerate(table.heads)
     )
     yield f"<thead><tr>{heads}{'<td></td>' if plots else ''}</tr></thead>"
     yield "<tbody>"
     for place, row in enumerate(table.rows):
-        cells = [f'<th scope="row" class="word">{escape(_printable(row[0]))}</th>']
+        cells = [f'<th scope="row" class="word">{escape(harmless(row[0]))}</th>']
         cells += [
-            f"<td{_is_word(table, at)}>{escape(_printable(text))}</td>"
+            f"<td{_is_word(table, at)}>{escape(harmless(text))}</td>"
             for at, text in enumerate(row[1:], start=1)
         ]
         if plots:
@@ -186,8 +187,3 @@ def plots_of(table: Table, census: Census) -> list[str]:
     """Return what is drawn beside each row of a table; empty where numbers say it all."""
     draw = _PLOTS.get(table.key)
     return [] if draw is None else list(islice(draw(census), len(table.rows)))
-
-
-def _printable(text: str) -> str:
-    """Return text without control characters, and without those that turn a line around."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from agent_health.harmless_text import harmless
 from agent_health.prober.census_form import Census, Groups
 from agent_health.prober.census_tables import Table, headline, of_groups, tables
 from agent_health.utc_time import utc_text
@@ -78,8 +79,7 @@ def _table(table: Table) -> Iterator[str]:
 
 def plain(text: str) -> str:
     """Return text that Markdown shows as it is, on one line."""
-    shown = "".join(character if character.isprintable() else "\ufffd" for character in text)
-    return _MARKDOWN.sub(r"\\\1", shown)
+    return _MARKDOWN.sub(r"\\\1", harmless(text))
 
 
 def as_csv(census: Census) -> str:

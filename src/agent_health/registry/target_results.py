@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agent_health.clock_ahead import lies_ahead
+from agent_health.harmless_text import harmless
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.observed import is_late
 from agent_health.probe_memory import ProbeMemory
@@ -67,7 +68,8 @@ class Results:
             left.seen = f'{{"observed_at_s":{at_s!r},{seen[1:]}'
         if memory is not None:
             left.memory = memory.to_json()
-            left.protocol_version = _printable(memory.protocol_version)
+            version = memory.protocol_version
+            left.protocol_version = None if version is None else harmless(version)
         return True
 
     def store(self, transaction: Transaction) -> None:
@@ -117,10 +119,3 @@ def last_of(stored: str) -> list[tuple[Layer, ResultClass]]:
     """Return how each layer ended when it last told anything, as it is stored; in the order of asking."""
     parts = zip(ASKED, stored.split(_SEPARATOR), strict=True)
     return [(layer, ResultClass(result)) for layer, result in parts if result]
-
-
-def _printable(text: str | None) -> str | None:
-    """Return what a card says as it can be stored and shown anywhere."""
-    if text is None:
-        return None
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)

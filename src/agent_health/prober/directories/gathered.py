@@ -13,6 +13,7 @@ from urllib.parse import urljoin
 
 from agent_health.counted import counted
 from agent_health.finding import Finding
+from agent_health.harmless_text import harmless
 from agent_health.prober.directories.page import (
     MAX_ENTRIES,
     MAX_ITEMS,
@@ -207,7 +208,4 @@ def _name(name: str | None) -> str | None:
 
 
 def _printable(text: str, most: int) -> str:
-    text = text[:most]
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)
+    return harmless(text[:most])

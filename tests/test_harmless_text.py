@@ -1,0 +1,53 @@
+"""Which characters of what others say may people be shown?"""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_health.harmless_text import harmless
+
+TURNS = {"RLE", "LRE", "RLO", "LRO", "PDF", "RLI", "LRI", "FSI", "PDI"}
+MARKS = "\u200e\u200f\u061c"
+JOINERS = "\u200c\u200d"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\x1b[2Jb\x07", "a\ufffd[2Jb\ufffd"),
+        ("\u202etxt.exe\u202c", "\ufffdtxt.exe\ufffd"),
+        ("\u2067a\u2069", "\ufffda\ufffd"),
+        ("\ud800\u200b\ufeff\n", "\ufffd\ufffd\ufffd\ufffd"),
+        # The second mark would have people read 200 100.
+        ("paid\u200e \u200f100 200\u061c", "paid 100 200"),
+        ("\u05d0\u05d1\u05d2\u200f!", "\u05d0\u05d1\u05d2!"),
+        # A word in Persian, and somebody at a computer.
+        (
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+            "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        ),
+        ("\U0001f469\u200d\U0001f4bb", "\U0001f469\u200d\U0001f4bb"),
+        ("ad\u200dmin", "ad\ufffdmin"),
+        ("\xe9\u200d\u200d\xe9", "\xe9\ufffd\ufffd\xe9"),
+        ("\u200d\xe9\u200d", "\ufffd\xe9\ufffd"),
+    ],
+)
+def test_what_turns_a_line_around_or_hides_does_not_pass(text: str, shown: str) -> None:
+    assert harmless(text) == shown
+
+
+@given(st.text(st.characters() | st.sampled_from([*MARKS, *JOINERS, "\u202e", "\ud800"])))
+def test_whatever_is_said_can_be_shown_and_what_is_shown_stays(text: str) -> None:
+    shown = harmless(text)
+    shown.encode()
+    assert all(char.isprintable() or char in JOINERS for char in shown)
+    assert not TURNS & {unicodedata.bidirectional(char) for char in shown}
+    assert harmless(shown) == shown
+    if text.isprintable():
+        assert shown == text
+
+
+def test_some_characters_may_stay() -> None:
+    assert harmless("a\nb\tc", keep="\n") == "a\nb\ufffdc"
