@@ -121,6 +121,15 @@ async def test_a_pool_adds_up_its_active_members(api: RegistryApi) -> None:
     }
 
 
+async def test_an_agent_reads_the_totals_of_its_own_pool_alone(api: RegistryApi) -> None:
+    await api.register("member", role_id="billing-processor")
+    await api.register("other", role_id="writers")
+    for agent_id, is_told in (("member", True), ("other", False)):
+        key = await api.add_agent_key(agent_id)
+        answer = (await api.ask("GET", f"{AGENTS}?role_id=billing-processor", key=key)).json()
+        assert ("pool" in answer) is is_told
+
+
 async def test_an_agent_sees_itself_alone(api: RegistryApi) -> None:
     await _some(api)
     key = await api.add_agent_key("a")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic_core import from_json
 
-from agent_health.access import Action, may
+from agent_health.access import Action, Principal, may
 from agent_health.actor import keys_in_words
 from agent_health.agent_record import (
     MAX_CAPABILITIES,
@@ -106,7 +106,7 @@ def page_of(transaction: Transaction, call: Call) -> Page:
         agents=page,
         total=len(page) if is_whole else _total(transaction, call, wanted),
         cursor=None if is_last else cursor_at(query.sort, *agent_search.place_of(page[-1], by_load=by_load)),
-        pool=None if query.role_id is None else _pool(transaction, query.role_id),
+        pool=None if query.role_id is None else _pool(transaction, call.caller, query.role_id),
     )
 
 
@@ -152,7 +152,12 @@ def existing_agent(transaction: Transaction, agent_id: str, *, to_change: bool =
     return agent
 
 
-def _pool(transaction: Transaction, role_id: str) -> Pool:
+def _pool(transaction: Transaction, caller: Principal, role_id: str) -> Pool | None:
+    """Return a pool's totals; None for an agent that is not of this pool."""
+    if not may(caller, Action.LIST_AGENTS):
+        own = None if caller.agent_id is None else agents.find(transaction, caller.agent_id)
+        if own is None or own.role_id != role_id:
+            return None
     totals = agent_search.pool(transaction, role_id, Status.ACTIVE)
     return Pool(
         role_id=role_id,
