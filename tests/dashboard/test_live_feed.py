@@ -18,6 +18,7 @@ from tests.support.registry_process import prepare, registry
 from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
+from agent_health.dashboard.pages import POLICY
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,22 @@ def test_nobody_hears_anything_without_a_session(sample: Sample) -> None:
     with open_page(sample, 0) as stream:
         assert stream.answer.status == 403
         assert stream.answer.read() == b""
+
+
+def test_behind_a_public_https_url_it_streams_and_browsers_learn_to_ask_by_https_alone(
+    filled: Filled, tmp_path: Path
+) -> None:
+    with filled.served(tmp_path, public_url="https://registry.example") as served:
+        cookies = served.visitor(Role.READER).cookies
+        said = {"host": "registry.example", "cookie": "; ".join("=".join(pair) for pair in cookies.items())}
+        with open_page(served, 0, **said) as stream, open_page(served, 0, host=said["host"]) as refused:
+            assert (stream.answer.status, refused.answer.status) == (200, 403)
+            for answer in (stream.answer, refused.answer):
+                assert "max-age" in answer.headers["strict-transport-security"]
+                assert answer.headers["content-security-policy"] == POLICY
+            stream.next("missed")
+            create_task(served)
+            assert next_of(stream, "task.created")
 
 
 def test_more_than_so_many_pages_are_put_off(served: Sample, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,10 +53,7 @@ RETRY_SECONDS: Final = 2.0
 
 _NOTABLE: Final = frozenset(NOTABLE)
 _PING: Final = b":\n\n"
-_HEADERS: Final = [
-    (name.lower().encode(), value.encode())
-    for name, value in {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}.items()
-]
+_HEADERS: Final = {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
 _log = logging.getLogger("agent_health.dashboard")
 
 
@@ -100,13 +97,15 @@ class LiveFeed:
                 missed = event_log.after(transaction, after, limit=MAX_CAUGHT_UP)
                 return lines_of(transaction, missed), last
 
-            _, (missed, last) = await self.desk.look(request, lambda look: read(look.transaction))
+            try:
+                _, (missed, last) = await self.desk.look(request, lambda look: read(look.transaction))
+            except NotLoggedIn:
+                # A stream is not redirected: the script learns that nobody is logged in any more.
+                return Response(status_code=403, headers=HEADERS)
             begun = b"".join(map(_line, missed)) if missed else _told("missed", str(last).encode(), last)
             return _Watching(self, begun, number, address, token_in(request, SESSION_COOKIE))
 
-        answer = await self.desk.guarded(request, begin)
-        # A stream is not redirected: the script learns that nobody is logged in any more.
-        return Response(status_code=403, headers=HEADERS) if answer.status_code == 303 else answer
+        return await self.desk.guarded(request, begin)
 
     async def run(self) -> None:
         """Tell what happens until cancelled."""
@@ -210,6 +209,7 @@ class _Watching(Response):
 
     def __init__(self, feed: LiveFeed, begun: bytes, number: int, address: str, token: str) -> None:
         self.status_code = 200
+        self.init_headers(_HEADERS)
         self._feed = feed
         self._begun = begun
         self._number = number
@@ -221,7 +221,7 @@ class _Watching(Response):
         gone = asyncio.create_task(_until_gone(receive))
         self._feed.joined(self._address)
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._send(send, self._begun or _PING)
             await self._tell(send, gone)
         except TimeoutError:
