@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import os
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 from tests.support.adapting import new_task
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
-from tests.support.servers import free_port
+from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, free_port
 
 from agent_health.access import Role
 from agent_health.adapter import warden
@@ -38,6 +41,14 @@ def task_at(registry: RegistryServer) -> TaskRecord:
             return await new_task(client)
 
     return asyncio.run(make())
+
+
+def status_at(registry: RegistryServer, task: TaskRecord) -> str:
+    async def look() -> str:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            return (await client.tasks.get(task.task_id)).status
+
+    return asyncio.run(look())
 
 
 def test_how_it_ends_is_its_exit_code(
@@ -103,6 +114,30 @@ def test_a_key_that_works_no_tasks_takes_nobodys_place(
     assert asyncio.run(life()) == (2, "deregistered")
     # One that was never there has nothing to lose, and is told its own key.
     assert main(["run", *who, "--agent-id", "coder-of-an-admin", "--", "true"]) == 5
+
+
+def test_nobody_need_read_what_it_tells(at: RegistryServer, tmp_path: Path) -> None:
+    task = task_at(at)
+    unread, told = os.pipe()
+    try:
+        os.set_blocking(told, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(told, b"x" * 4096)
+        os.set_blocking(told, True)
+        ended = subprocess.run(
+            [SCRIPTS / "agent-health", "run", *ONCE, "--json", "--", "true"],
+            stdout=told,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            timeout=2 * PATIENCE_SECONDS,
+            check=False,
+        )
+    finally:
+        os.close(unread)
+        os.close(told)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert status_at(at, task) == "review"
 
 
 def test_the_key_of_an_agent_without_a_name_ends_with_it(at: RegistryServer) -> None:

@@ -30,6 +30,8 @@ class What(StrEnum):
     TOOLS = "tools"
     """Something about the servers of tools, or about who asks for them."""
     PRUNED = "pruned"
+    LEFT_OUT = "left_out"
+    """Lines that nobody read in time."""
     LEAVING = "leaving"
     LEFT = "left"
 

@@ -278,14 +278,14 @@ def _remove_tree(parent_fd: int, name: str, depth: int) -> None:
             os.close(place_fd)
         fd = os.open(name, _DIRECTORY, dir_fd=parent_fd)
         try:
+            # One by one: an agent may have made millions of files in one.
             with os.scandir(fd) as entries:
-                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-            for inner, is_directory in found:
-                if is_directory:
-                    _remove_tree(fd, inner, depth - 1)
-                else:
-                    with suppress(OSError):
-                        os.unlink(inner, dir_fd=fd)
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        _remove_tree(fd, entry.name, depth - 1)
+                    else:
+                        with suppress(OSError):
+                            os.unlink(entry.name, dir_fd=fd)
         finally:
             os.close(fd)
         os.rmdir(name, dir_fd=parent_fd)

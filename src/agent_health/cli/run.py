@@ -152,7 +152,7 @@ def run(
     \b
     Keys of --json, one object per line on standard output (the agent's output then goes to standard error):
       at    when   what  registered, waiting, granted, started, stopping, completed, asked, failed,
-                         untold, registry, tools, pruned, leaving or left
+                         untold, registry, tools, pruned, left_out, leaving or left
       text  for people   task_id   run_id   fencing_token   exit_reason   exit_code   workspace
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if not sys.platform.startswith("linux"):
@@ -172,7 +172,7 @@ def run(
     from agent_health.agent.place import Place  # noqa: PLC0415
     from agent_health.agent.profile import AgentProfile  # noqa: PLC0415
     from agent_health.cli.log_output import logging_to  # noqa: PLC0415
-    from agent_health.cli.run_lines import LogTeller, teller  # noqa: PLC0415
+    from agent_health.cli.run_lines import LogTeller, telling  # noqa: PLC0415
     from agent_health.client import RegistryClient  # noqa: PLC0415
     from agent_health.client.registry_errors import RegistryError, RegistryRefusal  # noqa: PLC0415
 
@@ -188,9 +188,9 @@ def run(
         # What the registry gives an agent that drains is for all of it.
         drain_timeout_seconds=drain_s + grace_s + SLACK_SECONDS,
     )
-    tell = teller(as_json=as_json)
     warden.hide_memory()
     with ExitStack() as stack:
+        tell = stack.enter_context(telling(as_json=as_json))
         stack.enter_context(logging_to(LogTeller(tell)))
         open_tools, hidden = _tools(tools)
         places = stack.enter_context(Workspaces(workspaces or _usual_workspaces(os.environ)))
@@ -236,6 +236,8 @@ def run(
         try:
             outcome = asyncio.run(live())
         except RegistryError as error:
+            # Below all that was told.
+            stack.close()
             code = f" ({error.code})" if error.code else ""
             sys.stderr.write(
                 f"agent-health: {printable(str(error))}{printable(code)}{_hint(error, wanted)}\n"

@@ -2,37 +2,89 @@
 
 import json
 import logging
+import os
+import queue
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TextIO
 
 from agent_health.adapter.telling import SPOKEN_WITH, Tell, Told, What
 from agent_health.cli.terminal import printable
+from agent_health.counted import counted, plural
 from agent_health.utc_time import utc_text
 
 _OF_TOOLS: Final = ("agent_health.adapter.tools", "agent_health.mcp", "mcp", "uvicorn", "httpx2")
 """The loggers of what offers tools to an agent."""
 REPEAT_SECONDS: Final = 10.0
 """In which the same line of a library is told once."""
+MAX_WAITING: Final = 10_000
+"""Of lines that nobody has read yet; those beyond are counted, and left out."""
+FLUSH_SECONDS: Final = 2.0
+"""At the end, for whoever reads what still waits."""
 _KEPT: Final = frozenset({What.ASKED, What.FAILED, What.UNTOLD})
 """What is told of runs whose workspace stays."""
 
 
-def teller(*, as_json: bool) -> Tell:
-    """Return what writes each thing that is told: JSON to standard output, else lines to standard error."""
-    stream = sys.stdout if as_json else sys.stderr
-    line_of: Callable[[str, Told], str] = _json_line if as_json else _line
+@contextmanager
+def telling(*, as_json: bool) -> Iterator[Tell]:
+    """Yield what writes each thing that is told: JSON to standard output, else lines to standard error.
 
-    def tell(told: Told) -> None:
-        at = utc_text(datetime.now(UTC), "milliseconds")
+    It returns at once, whoever reads. At the end of the block what waits has FLUSH_SECONDS to be read.
+    """
+    lines = _Lines(sys.stdout if as_json else sys.stderr, _json_line if as_json else _line)
+    lines.start()
+    try:
+        yield lines.tell
+    finally:
+        lines.finish()
+
+
+class _Lines(threading.Thread):
+    """Writes lines, as fast as somebody reads them: a lease must not wait for that."""
+
+    def __init__(self, stream: TextIO, line_of: Callable[[str, Told], str]) -> None:
+        super().__init__(name="lines about runs", daemon=True)
+        # Past the stream, whose lock a thread that is held up would keep until the process has ended.
+        self._fd, self._encoding = stream.fileno(), stream.encoding
+        self._line_of = line_of
+        self._waiting: queue.Queue[bytes] = queue.Queue(MAX_WAITING)
+        self._left_out = 0
+        self._ends = False
+
+    def tell(self, told: Told) -> None:
+        if self._left_out and self._put(Told(what=What.LEFT_OUT, text=_left_out(self._left_out))):
+            self._left_out = 0
+        self._left_out += not self._put(told)
+
+    def finish(self) -> None:
+        """Wait a moment until all is written; what nobody reads is left."""
+        self._ends = True
+        with suppress(queue.Full):
+            self._waiting.put_nowait(b"")
+        self.join(FLUSH_SECONDS)
+
+    def run(self) -> None:
         # Whoever reads may have left; runs go on.
-        with suppress(OSError, ValueError):
-            stream.write(line_of(at, told))
-            stream.flush()
+        with suppress(OSError):
+            while not (self._ends and self._waiting.empty()):
+                left = memoryview(self._waiting.get())
+                while left:
+                    left = left[os.write(self._fd, left) :]
 
-    return tell
+    def _put(self, told: Told) -> bool:
+        at = utc_text(datetime.now(UTC), "milliseconds")
+        try:
+            self._waiting.put_nowait(self._line_of(at, told).encode(self._encoding, "replace"))
+        except queue.Full:
+            return False
+        return True
+
+
+def _left_out(lines: int) -> str:
+    return f"{counted(lines, 'line')} that nobody read in time {plural(lines, 'is', 'are')} left out"
 
 
 class LogTeller(logging.Handler):
