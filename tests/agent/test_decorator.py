@@ -259,6 +259,12 @@ def test_what_is_no_such_method_is_told_where_it_is_marked(mark: Any, method: An
         ({"agent_id": "a", "heartbeat": {"interval": 10}}, "heartbeat_config"),
         ({"agent_id": "a", "heartbeat": {"interval_seconds": 60}}, "heartbeat_config"),
         ({"agent_id": "a", "heartbeat": 10}, "heartbeat_config"),
+        ({"agent_id": "a", "key_file": 7}, "key_file"),
+        ({"agent_id": "a", "registry": 7}, "registry"),
+        ({"agent_id": "a", "tasks": "yes"}, "tasks"),
+        ({"agent_id": "a", "auto_heartbeat": 1}, "auto_heartbeat"),
+        ({"profile": {"agent_id": "a"}}, "profile"),
+        ({"key_file": "a.key"}, "agent_id"),
     ],
 )
 def test_what_a_registry_would_refuse_is_told_before_it_is_asked(said: Any, named: str) -> None:
@@ -288,6 +294,8 @@ def test_a_workflow_that_does_not_declare_the_agent_says_which_file(tmp_path: Pa
 def test_each_process_of_a_workflow_without_an_id_is_another_agent(tmp_path: Path) -> None:
     file = tmp_path / "agents.yml"
     file.write_text(WORKFLOW)
+    with pytest.raises(InvalidSetting, match="agent_id: expected one beside key_file"):
+        Agent.from_workflow(file, "billing-processor", key_file=tmp_path / "a.key")
     one, other = (Agent.from_workflow(file, "billing-processor").profile for _ in range(2))
     assert one.agent_id != other.agent_id
     assert one.role_id == other.role_id == "billing-processor"

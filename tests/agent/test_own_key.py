@@ -62,6 +62,10 @@ def test_a_key_that_cannot_be_kept_is_complained_of_and_used(
 def test_a_key_that_is_nowhere_kept_is_complained_of(caplog: pytest.LogCaptureFixture) -> None:
     AgentKeys(key="ahk_given", environment={}).keep("ahk_own")
     assert "give a key_file" in caplog.text
+    caplog.clear()
+    # Nobody comes back for it.
+    AgentKeys(key="ahk_given", environment={}, comes_back=False).keep("ahk_own")
+    assert caplog.text == ""
 
 
 def test_no_key_and_what_is_none_are_refused_without_showing_it(tmp_path: Path) -> None:

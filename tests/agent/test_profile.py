@@ -1,11 +1,15 @@
 """Can all that an agent may say of itself be said in each of the ways to say it?"""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from agent_health.agent import Agent, AgentLink, AgentRunner
 from agent_health.agent.profile import AgentProfile
 from agent_health.agent_record import HeartbeatConfig
+from agent_health.errors import InvalidSetting
 
 REACHED: dict[str, Any] = {"registry": "http://127.0.0.1:1", "key": "ahk_" + "k" * 43}
 SAID: dict[str, Any] = {
@@ -30,6 +34,39 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 def test_nothing_of_a_profile_is_left_unsaid_here() -> None:
     unsaid = {field.name for field in dataclasses.fields(AgentProfile)} - SAID.keys()
     assert unsaid == set()
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"capabilities": "billing"}, "capabilities: expected texts in a list or a tuple; got 'billing'"),
+        ({"capabilities": 7}, "capabilities"),
+        ({"capabilities": {"billing": 1}}, "capabilities"),
+        ({"capabilities": [7]}, "capabilities"),
+        ({"capacity": "5"}, "capacity"),
+        ({"capacity": True}, "capacity"),
+        ({"metadata": [1]}, "metadata"),
+        ({"name": 7}, "name"),
+        ({"monitoring": 7}, "monitoring"),
+        ({"drain_timeout_seconds": "60"}, "drain_timeout_seconds"),
+        ({"allow_plain_http": "no"}, "allow_plain_http"),
+        ({"key_file": 7}, "key_file"),
+        ({"key": 7}, "key: expected text$"),
+        ({"on_drain": "leave"}, "on_drain"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_in_each_way_to_say_it(said: dict[str, Any], named: str) -> None:
+    declared: Callable[..., object] = Agent if "on_drain" not in said else AgentRunner
+    for say in (declared, AgentRunner, lambda **given: AgentLink(app, **given)):
+        with pytest.raises(InvalidSetting, match=f"^{named}"):
+            say(**{"agent_id": "a", **REACHED, **said})
+
+
+def test_what_is_declared_does_not_change_with_the_list_that_it_was_given_in() -> None:
+    given = ["billing"]
+    profile = AgentProfile(capabilities=given)
+    given.append("invoices")
+    assert profile.capabilities == ("billing",)
 
 
 def test_a_class_says_all_of_a_profile() -> None:

@@ -17,6 +17,7 @@ from agent_health.access import Role
 from agent_health.agent import AgentProfile, AgentRunner, Ending
 from agent_health.agent_record import HeartbeatConfig
 from agent_health.client import RegistryClient
+from agent_health.client.registry_errors import NotAuthorized
 from agent_health.errors import InvalidAgent, InvalidSetting, WorkDropped, WorkRefused
 from agent_health.lifecycle import Status
 
@@ -237,6 +238,39 @@ async def test_who_was_given_up_drops_its_work_and_takes_new_work_in_its_next_li
             assert runner.incarnation == 2
             desk.may_end.set()
             assert await runner.assign(2) == 2
+
+
+@in_virtual_time
+async def test_only_who_had_work_says_that_it_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    async with scripted_registry() as registry, runner_at(registry, desk) as runner:
+        await registry.until_beats(1)
+        registry.status = "dead"
+        await registry.until(lambda: registry.incarnation == 2)
+        assert "registers again" in caplog.text
+        assert "dropped" not in caplog.text
+        handed_in = asyncio.create_task(runner.assign(1))
+        await asyncio.sleep(0.1)
+        registry.status = "dead"
+        await registry.until(lambda: registry.incarnation == 3)
+        with pytest.raises(WorkDropped):
+            await handed_in
+        assert "a: work is dropped: " in caplog.text
+
+
+async def test_the_key_of_an_agent_whose_id_nobody_chose_ends_with_it(
+    registry: RegistryServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = AgentRunner(role_id="billing", registry=registry.url, key=KEYS[Role.ENROLL])
+    async with runner:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await runner.registered()
+        own = runner._place._keys.current()
+        assert own != KEYS[Role.ENROLL]
+    async with RegistryClient(registry.url, key=own) as client:
+        with pytest.raises(NotAuthorized):
+            await client.agents.get(runner.agent_id)
+    assert "key_file" not in caplog.text
 
 
 @in_virtual_time

@@ -403,3 +403,20 @@ def test_a_stream_that_is_silent_for_three_signs_of_life_is_given_up() -> None:
     from agent_health.registry.stream_events import PING_SECONDS  # noqa: PLC0415
 
     assert registry_connection.IDLE_SECONDS >= 3 * PING_SECONDS
+
+
+async def test_one_text_is_no_list_of_texts_wherever_several_are_meant() -> None:
+    async with RegistryClient("http://127.0.0.1:1") as client:
+        many: Any = "abc"
+        for ask in (
+            lambda: client.agents.register("a", capabilities=many),
+            lambda: client.agents.list(capabilities=many),
+            lambda: client.agents.list(status=many),
+            lambda: client.agents.heartbeat("a", tasks_in_progress=many),
+            lambda: client.tasks.claim(capabilities=many),
+            lambda: client.tasks.list(status=many),
+            lambda: client.targets.list(result=many),
+            lambda: client.events.list(types=many),
+        ):
+            with pytest.raises(InvalidSetting, match="expected texts in a list or a tuple; got 'abc'"):
+                await ask()

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from agent_health.agent.drain import LEAVE_SECONDS, Leaving, leave
+from agent_health.agent.given_settings import check_kinds
 from agent_health.agent.handler import Handler
 from agent_health.agent.heartbeat_loop import HeartbeatLoop
 from agent_health.agent.own_key import AgentKeys, registry_url
@@ -74,6 +75,14 @@ class AgentLink:
         lock_dir: str | Path | None = None,
         allow_plain_http: bool = False,
     ) -> None:
+        check_kinds(
+            registry=registry,
+            key=key,
+            key_file=key_file,
+            on_drain=on_drain,
+            lock_dir=lock_dir,
+            allow_plain_http=allow_plain_http,
+        )
         self.app = app
         self.profile = AgentProfile(
             agent_id=agent_id,

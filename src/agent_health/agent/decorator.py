@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self, TypeVar
 
 from agent_health.agent.drain import Ending
+from agent_health.agent.given_settings import check_key_file, check_kinds
 from agent_health.agent.profile import AgentProfile
 from agent_health.agent.runner import AgentRunner
 from agent_health.agent_record import HeartbeatConfig
@@ -157,6 +158,15 @@ class Agent:
     ) -> None:
         if agent_id is not None and not isinstance(agent_id, str):
             raise InvalidAgent("@Agent", 'its agent_id first, as in @Agent("billing-01")')
+        check_kinds(
+            profile=profile,
+            tasks=tasks,
+            auto_heartbeat=auto_heartbeat,
+            registry=registry,
+            key=key,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
         self.profile = profile or AgentProfile(
             **({} if agent_id is None else {"agent_id": agent_id}),
             role_id=role_id,
@@ -170,6 +180,7 @@ class Agent:
             drain_timeout_seconds=drain_timeout_seconds,
             metadata=metadata,
         )
+        check_key_file(self.profile, key_file)
         self._settings = {
             "tasks": tasks,
             "auto_heartbeat": auto_heartbeat,
@@ -187,8 +198,9 @@ class Agent:
 
             @Agent.from_workflow("agents.yml", "billing-processor", agent_id="billing-01")
 
-        Without an `agent_id` each process is another agent of its role. `settings` are `tasks`,
-        `auto_heartbeat`, `registry`, `key`, `key_file` and `allow_plain_http`.
+        Without an `agent_id` each process is another agent of its role, whose key ends with it and is kept
+        in no `key_file`. `settings` are `tasks`, `auto_heartbeat`, `registry`, `key`, `key_file` and
+        `allow_plain_http`.
         """
         return cls(profile=AgentProfile.from_workflow(file, name, agent_id), **settings)
 

@@ -211,7 +211,7 @@ class HeartbeatLoop:
         if self.is_draining:
             self.has_left.set()
             return _now_s()
-        _log.warning("%s: work is dropped, and it registers again: %s", self._place.agent_id, error)
+        _log.warning("%s: registers again: %s", self._place.agent_id, error)
         self._told.life_lost(str(error))
         # Many that were given up together come back together.
         return next_try_at_s(_now_s(), self._rhythm.interval_seconds, 1, self._chance())

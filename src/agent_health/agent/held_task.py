@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent_health.client.registry import RegistryClient
+from agent_health.client.registry_connection import texts
 from agent_health.client.registry_tasks import GrantedTask, HeldRun
 from agent_health.progress_report import ProgressReport
 
@@ -108,10 +109,10 @@ def _report(
     """Return a report as it travels; what is wrong in it is told when it is sent."""
     said = {
         "summary": summary,
-        "beliefs": list(beliefs),
+        "beliefs": texts("beliefs", beliefs),
         "attempted": [dict(one) for one in attempted],
         "nextStep": next_step,
-        "blockers": list(blockers),
+        "blockers": texts("blockers", blockers),
     }
     return {name: value for name, value in said.items() if value is not None}
 

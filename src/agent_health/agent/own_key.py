@@ -26,15 +26,18 @@ class AgentKeys:
         *,
         key: str | None = None,
         key_file: str | Path | None = None,
+        comes_back: bool = True,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """Take a key, else that of AGENT_HEALTH_KEY; one that stands in the file goes before both.
 
         The file need not be there: the agent's own key is put into it when the registry tells it.
+        `comes_back`: whether a later process may live as this agent, and would need that key.
         InvalidSetting if there is no key at all, or one that cannot stand in a header.
         """
         self._file = None if key_file is None else Path(key_file).absolute()
         self._given = environment.get(KEY_VARIABLE) or None if key is None else key
+        self._comes_back = comes_back
         self._own: str | None = None
         check_key(self._given)
         if self.current() is None:
@@ -52,10 +55,11 @@ class AgentKeys:
         """Remember the agent's own key, which is told once; complain of a file that cannot be written."""
         self._own = own
         if self._file is None:
-            _log.warning(
-                "the registry gave this agent a key of its own, which is lost when the process ends: "
-                "give a key_file, or the next start within the silence window is refused"
-            )
+            if self._comes_back:
+                _log.warning(
+                    "the registry gave this agent a key of its own, which is lost when the process ends: "
+                    "give a key_file, or the next start within the silence window is refused"
+                )
             return
         try:
             _write_private(self._file, own)

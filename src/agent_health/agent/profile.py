@@ -12,16 +12,22 @@ from uuid import uuid4
 
 from agent_health.agent_record import DEFAULT_DRAIN_SECONDS, AgentRecord, HeartbeatConfig, Registration
 from agent_health.client.registry_agents import RegistryAgents
-from agent_health.client.registry_connection import made
+from agent_health.client.registry_connection import made, members_of, texts
 from agent_health.errors import InvalidSetting, InvalidWorkflow
 from agent_health.verdict import Monitoring
+
+
+class _MadeUpId(str):
+    """An id that nobody chose: each process has another one."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProfile:
     """What one agent declares; InvalidSetting, named as on the wire, for what a registry would refuse."""
 
-    agent_id: str = field(default_factory=lambda: f"agent_{uuid4().hex}")
+    agent_id: str = field(default_factory=lambda: _MadeUpId(f"agent_{uuid4().hex}"))
     """Chosen before it is registered: an answer that is lost must not leave a second agent behind."""
     role_id: str | None = None
     name: str | None = None
@@ -38,8 +44,7 @@ class AgentProfile:
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
-        if self.capacity is not None and self.capacity < 1:
-            raise InvalidSetting("capacity", self.capacity, "1 task at once or more, or None")
+        object.__setattr__(self, "capabilities", tuple(texts("capabilities", self.capabilities)))
         given: dict[str, Any] = {
             "agent_id": self.agent_id,
             "role_id": self.role_id,
@@ -49,14 +54,17 @@ class AgentProfile:
             "endpoint": self.endpoint,
             "card_url": self.card_url,
             "heartbeat_config": self.heartbeat,
-            "metadata": dict(self.metadata),
+            "metadata": members_of(self.metadata),
         }
         if self.monitoring is not None:
             given["monitoring"] = self.monitoring
         if self.drain_timeout_seconds is not None:
             given["drain_timeout_seconds"] = self.drain_timeout_seconds
         # Whatever it was given as, from here on it is what was read.
-        object.__setattr__(self, "heartbeat", made(Registration, **given).heartbeat_config)
+        read = made(Registration, **given)
+        object.__setattr__(self, "heartbeat", read.heartbeat_config)
+        if self.capacity is not None and self.capacity < 1:
+            raise InvalidSetting("capacity", self.capacity, "1 task at once or more, or None")
 
     @classmethod
     def from_workflow(cls, file: str | Path, name: str, agent_id: str | None = None) -> Self:
@@ -86,6 +94,11 @@ class AgentProfile:
             drain_timeout_seconds=declared.drain_timeout_seconds,
             metadata=declared.metadata or {},
         )
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether another process may live as this agent later: not where nobody chose its id."""
+        return not isinstance(self.agent_id, _MadeUpId)
 
     @property
     def rhythm(self) -> HeartbeatConfig:

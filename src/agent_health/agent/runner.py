@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from agent_health.agent.assignments import AssignmentSource, HandedIn
 from agent_health.agent.drain import Ending, Leaving, leave
+from agent_health.agent.given_settings import check_key_file, check_kinds
 from agent_health.agent.handler import Handler
 from agent_health.agent.heartbeat_loop import HeartbeatLoop
 from agent_health.agent.own_key import AgentKeys, registry_url
@@ -79,6 +80,17 @@ class AgentRunner:
         key_file: str | Path | None = None,
         allow_plain_http: bool = False,
     ) -> None:
+        check_kinds(
+            profile=profile,
+            on_assignment=on_assignment,
+            on_drain=on_drain,
+            tasks=tasks,
+            auto_heartbeat=auto_heartbeat,
+            registry=registry,
+            key=key,
+            key_file=key_file,
+            allow_plain_http=allow_plain_http,
+        )
         if profile is not None and agent_id is not None:
             raise InvalidSetting("profile", None, "either a profile or an agent_id")
         self.profile = profile or AgentProfile(
@@ -94,13 +106,15 @@ class AgentRunner:
             drain_timeout_seconds=drain_timeout_seconds,
             metadata=metadata,
         )
-        keys = AgentKeys(key=key, key_file=key_file)
+        check_key_file(self.profile, key_file)
+        keys = AgentKeys(key=key, key_file=key_file, comes_back=self.profile.comes_back)
         self._place = Place(
             self.profile,
             keys,
             registry_url(registry),
             allow_plain_http=allow_plain_http,
             works_tasks=tasks,
+            comes_back=self.profile.comes_back,
         )
         self._on_drain = on_drain
         self._handler = on_assignment
@@ -230,6 +244,8 @@ class AgentRunner:
 
     def life_lost(self, why: str) -> None:
         """Drop what is in progress: it may be somebody else's by now (RFC-0016 4.6)."""
+        if self._work.load().count:
+            _log.warning("%s: work is dropped: %s", self.agent_id, why)
         self._work.drop_all(f"the registry gave this agent up: {why}")
 
     def stood_aside(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypedDict, Unpack
+from typing import Annotated, Any, Final, Literal, TypedDict, Unpack
 
 from pydantic import BaseModel, Field
 
@@ -30,8 +30,10 @@ from agent_health.client.registry_connection import (
     body_of,
     life,
     made,
+    members_of,
     path_of,
     query_of,
+    texts,
 )
 from agent_health.client.registry_errors import Conflict, InvalidAnswer, NotAuthorized
 from agent_health.document import HealthStatus, Time
@@ -57,6 +59,10 @@ class AgentFilter(TypedDict, total=False):
     """Adds the pool's totals to a page."""
     min_available_capacity: int
     sort: Literal["registered", "least_loaded"]
+
+
+_MANY: Final = frozenset({"capabilities", "status", "health"})
+"""Members of a filter of which there may be several."""
 
 
 class AgentMembers(TypedDict, total=False):
@@ -121,7 +127,7 @@ class RegistryAgents:
             "agent_id": agent_id,
             "role_id": role_id,
             "name": name,
-            "capabilities": list(capabilities),
+            "capabilities": texts("capabilities", capabilities),
             "capacity": None
             if max_concurrent_tasks is None
             else made(Capacity, max_concurrent_tasks=max_concurrent_tasks),
@@ -130,7 +136,7 @@ class RegistryAgents:
             "heartbeat_config": heartbeat_config,
             "drain_timeout_seconds": drain_timeout_seconds,
             "monitoring": monitoring,
-            "metadata": dict(metadata),
+            "metadata": members_of(metadata),
             "supersede": supersede or None,
         }
         # What is left out is the registry's to choose.
@@ -160,7 +166,9 @@ class RegistryAgents:
             "status": status,
             "client_timestamp": client_timestamp or datetime.now(UTC),
             "current_load": current_load,
-            "tasks_in_progress": None if tasks_in_progress is None else list(tasks_in_progress),
+            "tasks_in_progress": None
+            if tasks_in_progress is None
+            else texts("tasks_in_progress", tasks_in_progress),
         }
         question = Question(
             method="POST",
@@ -185,7 +193,11 @@ class RegistryAgents:
         self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[AgentFilter]
     ) -> AgentList:
         """Return one page, at most 1000; `cursor` is that of the page before, with the same filter."""
-        query = query_of(**wanted, limit=limit, cursor=cursor)
+        given: dict[str, object] = dict(wanted)
+        for name in _MANY:
+            if given.get(name) is not None:
+                given[name] = texts(name, given[name])
+        query = query_of(**given, limit=limit, cursor=cursor)
         question = Question(method="GET", path=path_of("agents"), query=query, may_repeat=True)
         return await self._connection.ask_for(AgentList, question)
 

@@ -9,7 +9,7 @@ import ipaddress
 import math
 import random
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -39,7 +39,7 @@ from agent_health.client.registry_errors import (
     error_of,
 )
 from agent_health.errors import InvalidSetting
-from agent_health.expectation import invalid_setting
+from agent_health.expectation import MAX_SHOWN_CHARACTERS, invalid_setting
 from agent_health.finding import json_pointer
 
 TIMEOUT_SECONDS = 10.0
@@ -120,6 +120,25 @@ def made(model: type[M], **members: object) -> M:
 def body_of(model: type[BaseModel], **members: object) -> bytes:
     """Return what the caller gave, checked, as a body: nothing that was not given, no defaults of ours."""
     return made(model, **members).model_dump_json(exclude_unset=True).encode()
+
+
+def texts(name: str, given: object) -> list[str]:
+    """Return texts that the caller gave as a list; InvalidSetting, naming `name`, for a single text too.
+
+    A text is a sequence of texts to Python: taken for one it would fall into its letters.
+    """
+    if isinstance(given, Collection) and not isinstance(given, str | bytes | bytearray | Mapping):
+        many = list(given)
+        if all(isinstance(one, str) for one in many):
+            return many
+    shown = given[:MAX_SHOWN_CHARACTERS] if isinstance(given, str) else given
+    is_plain = isinstance(given, str | int | float)
+    raise InvalidSetting(name, shown if is_plain else None, "texts in a list or a tuple")
+
+
+def members_of(given: object) -> object:
+    """Return a mapping that the caller gave as JSON knows it, and anything else for `made` to refuse."""
+    return dict(given) if isinstance(given, Mapping) else given
 
 
 def life(incarnation: int | None) -> dict[str, str]:

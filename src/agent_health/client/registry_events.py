@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent_health.client.event_stream import EventStreamParser, Message
-from agent_health.client.registry_connection import Question, RegistryConnection, path_of, query_of
+from agent_health.client.registry_connection import Question, RegistryConnection, path_of, query_of, texts
 from agent_health.client.registry_errors import (
     InvalidAnswer,
     RateLimited,
@@ -178,8 +178,11 @@ class _Following:
 
 
 def _query(wanted: EventFilter) -> dict[str, str]:
+    types = wanted.get("types")
     return query_of(
-        type=wanted.get("types"), agent_id=wanted.get("agent_id"), intent_id=wanted.get("intent_id")
+        type=None if types is None else texts("types", types),
+        agent_id=wanted.get("agent_id"),
+        intent_id=wanted.get("intent_id"),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol, TypedDict, Unpack
 
-from agent_health.client.registry_connection import Question, RegistryConnection, path_of, query_of
+from agent_health.client.registry_connection import Question, RegistryConnection, path_of, query_of, texts
 from agent_health.client.registry_errors import InvalidAnswer
 from agent_health.observation import ResultClass
 from agent_health.target_record import RecheckRecord, TargetList, TargetRecord, TargetSummary
@@ -58,7 +58,7 @@ class RegistryTargets:
         """Return one page, at most 1000; `cursor` is that of the page before, with the same query."""
         flags = {name: "true" for name in ("never_measured", "include_gone") if wanted.get(name)}
         query = query_of(
-            result=tuple(wanted.get("result", ())),
+            result=texts("result", wanted.get("result", ())),
             directory=wanted.get("directory"),
             host=wanted.get("host"),
             limit=limit,

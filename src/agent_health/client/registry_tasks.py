@@ -21,6 +21,7 @@ from agent_health.client.registry_connection import (
     path_of,
     query_of,
     read_answer,
+    texts,
 )
 from agent_health.progress_report import ProgressReport
 from agent_health.task import TaskStatus
@@ -119,7 +120,7 @@ class RegistryTasks:
         given = {
             "task_id": task_id,
             "role_id": role_id,
-            "capabilities": None if capabilities is None else list(capabilities),
+            "capabilities": None if capabilities is None else texts("capabilities", capabilities),
             "wait_seconds": float(wait_seconds),
             "ttl_seconds": None if ttl_seconds is None else float(ttl_seconds),
         }
@@ -152,7 +153,7 @@ class RegistryTasks:
     ) -> TaskList:
         """Return one page, at most 1000, the newest first; `cursor` is that of the page before."""
         query = query_of(
-            status=tuple(status),
+            status=texts("status", status),
             agent_id=agent_id,
             role_id=role_id,
             parent_id=parent_id,
