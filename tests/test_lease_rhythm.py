@@ -3,11 +3,20 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_health.lease_rhythm import MAX_WAIT_S, MIN_WAIT_S, next_try_s, renewal_due_s, try_ends_s
+from agent_health.lease_rhythm import (
+    MAX_WAIT_S,
+    MIN_WAIT_S,
+    grace_left_s,
+    next_try_s,
+    notice_at_s,
+    renewal_due_s,
+    try_ends_s,
+)
 
 WINDOWS = st.floats(1, 86_400)
 CHANCES = st.floats(0, 1)
 TIMES = st.floats(0, 1_000_000)
+GRACES = st.floats(0, 1_000_000)
 
 
 @given(TIMES, WINDOWS, CHANCES)
@@ -44,3 +53,38 @@ def test_waits_grow_and_are_jittered_in_full() -> None:
 
 def test_a_registry_that_asks_for_patience_gets_it() -> None:
     assert next_try_s(0.0, 1_000.0, 1, 1.0, 20.0) == 20.5
+
+
+@given(TIMES, WINDOWS, GRACES)
+def test_work_is_asked_to_end_after_the_time_for_renewals_and_has_ended_by_the_deadline(
+    asked_at_s: float, window_s: float, grace_s: float
+) -> None:
+    deadline_s = asked_at_s + window_s
+    notice_s = notice_at_s(deadline_s, window_s, grace_s)
+    assert notice_s <= deadline_s
+    # Whoever renews as late as may be has a tenth of the window to try again, which is several tries.
+    assert notice_s - renewal_due_s(asked_at_s, window_s, 1.0) >= window_s * 0.1
+    assert notice_s + grace_left_s(notice_s, deadline_s, grace_s) <= deadline_s + 1e-6
+    # A grace that there is room for is had in full.
+    if grace_s <= window_s * 0.2:
+        assert abs(grace_left_s(notice_s, deadline_s, grace_s) - grace_s) < 1e-6
+
+
+@given(TIMES, TIMES, GRACES)
+def test_no_grace_outlasts_the_deadline(now_s: float, deadline_s: float, grace_s: float) -> None:
+    left_s = grace_left_s(now_s, deadline_s, grace_s)
+    assert 0.0 <= left_s <= grace_s
+    assert left_s == 0.0 or now_s + left_s <= deadline_s + 1e-6
+
+
+@given(WINDOWS, GRACES)
+def test_a_registry_that_hangs_is_asked_more_than_once_before_work_is_asked_to_end(
+    window_s: float, grace_s: float
+) -> None:
+    now_s, tries = renewal_due_s(0.0, window_s, 1.0), 0
+    notice_s = notice_at_s(window_s, window_s, grace_s)
+    while now_s < notice_s:
+        tries += 1
+        now_s = next_try_s(try_ends_s(now_s, notice_s), notice_s, tries, 0.0)
+    # Of a lease of a second there is time for one that hangs; from two on for more.
+    assert tries >= (2 if window_s >= 2.5 else 1)

@@ -1,4 +1,4 @@
-"""When is a lease renewed, and when again if nobody answers? (lease protocol, "Lease renewal"; protocol 6.5)
+"""When is a lease renewed, when again, and when is its work asked to end? (lease protocol; protocol 6.5)
 
 Holders that were granted something together must not come back together. Times are seconds on one clock
 that never goes back.
@@ -11,6 +11,8 @@ RENEW_RATIO: Final = 0.6
 """Of the window: what is left of it is for trying again."""
 SPREAD_RATIO: Final = 0.05
 """Of the window: by up to so much a renewal comes earlier or later."""
+NOTICE_RATIO: Final = 0.2
+"""Of the window, at the most: so long before the deadline is work asked to end, that has gone by it."""
 TRY_RATIO: Final = 0.5
 """Of the time that is left: so long may one try take, so that one that hangs leaves room for another."""
 MIN_TRY_S: Final = 0.25
@@ -25,6 +27,19 @@ MAX_DOUBLINGS: Final = 10
 def renewal_due_s(asked_at_s: float, window_s: float, chance: float) -> float:
     """Return when to renew what was asked for then and is good for so long; `chance` is from 0 to 1."""
     return asked_at_s + window_s * (RENEW_RATIO + SPREAD_RATIO * (2.0 * chance - 1.0))
+
+
+def notice_at_s(deadline_s: float, window_s: float, grace_s: float) -> float:
+    """Return when to ask work to end that nobody has renewed, and that has ended its grace by the deadline.
+
+    The next holder may begin at the deadline. It is asked never so early that there was no time to renew.
+    """
+    return deadline_s - min(max(grace_s, 0.0), max(window_s, 0.0) * NOTICE_RATIO)
+
+
+def grace_left_s(now_s: float, deadline_s: float, grace_s: float) -> float:
+    """Return how long work that is asked to end now may go on: its grace, and never past the deadline."""
+    return max(0.0, min(grace_s, deadline_s - now_s))
 
 
 def try_ends_s(now_s: float, deadline_s: float) -> float:

@@ -214,3 +214,24 @@ async def test_a_registry_that_is_away_ends_the_agent_at_the_leases_own_deadline
                     assert pid not in warden.processes()
                 finally:
                     await asyncio.to_thread(other.start)
+
+
+async def test_nothing_of_an_agent_that_hears_nothing_is_left_at_the_deadline_however_long_its_grace(
+    tmp_path: Path,
+) -> None:
+    with registry_server(tmp_path) as other:
+        async with world_of(other, tmp_path) as there:
+            short = await there.leased_for(3.0)
+            code = "trap 'echo asked > asked' TERM; echo $$ > pid; while :; do sleep 0.05; done"
+            async with short.adapting(*shell(code), grace_s=100_000.0) as adapter:
+                await adapter.until("started")
+                pid = await looked("the agent is ready", adapter.workspace() / "pid")
+                await asyncio.to_thread(other.stop)
+                try:
+                    told = await adapter.until("failed")
+                    assert told.exit_reason == "lease_expired"
+                    assert pid not in warden.processes()
+                    # It was asked before, while nobody else could have begun.
+                    assert (adapter.workspace() / "asked").exists()
+                finally:
+                    await asyncio.to_thread(other.start)

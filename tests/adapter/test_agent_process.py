@@ -16,6 +16,7 @@ from tests.support.servers import REPOSITORY, until
 
 from agent_health.adapter import warden
 from agent_health.adapter.agent_process import AgentProcess, Job
+from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.output import OutputCopy
 from agent_health.errors import CommandFailed
 
@@ -35,7 +36,10 @@ while not os.path.exists("daemon") or not open("daemon").read():
 
 @asynccontextmanager
 async def running(
-    directory: Path, *command: str, environment: Mapping[str, str] = MappingProxyType({})
+    directory: Path,
+    *command: str,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    timer_fd: int | None = None,
 ) -> AsyncIterator[AgentProcess]:
     fd, nowhere = os.open(directory, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)
     output = OutputCopy(fd, stdout_to=nowhere, stderr_to=nowhere)
@@ -44,7 +48,7 @@ async def running(
     process = None
     try:
         process = await AgentProcess.start(
-            Job(command=command, environment=whole, directory=directory), output
+            Job(command=command, environment=whole, directory=directory, timer_fd=timer_fd), output
         )
         async with asyncio.timeout(60):
             yield process
@@ -128,6 +132,42 @@ async def test_who_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> 
         assert await process.end(0.2, asyncio.Event())
         assert await process.wait() == -signal.SIGKILL
         assert not is_alive(pid)
+
+
+@pytest.mark.parametrize("stopped", ["warden", "keeper", "nobody"])
+async def test_whoever_of_its_watchers_goes_on_kills_all_of_it_when_its_timer_is_due(
+    tmp_path: Path, stopped: str
+) -> None:
+    timer = LeaseTimer(1_000.0)
+    code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{DAEMON}time.sleep(1000)"
+    try:
+        async with running(tmp_path, *python(code), timer_fd=timer.fd) as process:
+            daemon = pid_in(tmp_path / "daemon")
+            keeper, watching = keeper_of(process), warden.processes()[process.pid or 0][0]
+            if stopped != "nobody":
+                os.kill(watching if stopped == "warden" else keeper, signal.SIGSTOP)
+            timer.set(0.0)
+            assert await process.wait() == -signal.SIGKILL
+            until("all is gone", lambda: not is_alive(daemon))
+            os.kill(keeper, signal.SIGCONT)
+            await process.wait_gone()
+            assert process.fault == ""
+    finally:
+        timer.close()
+
+
+async def test_its_timer_is_no_descriptor_of_an_agent(tmp_path: Path) -> None:
+    timer = LeaseTimer(1_000.0)
+    try:
+        code = "import os; print(*(os.readlink(f'/proc/self/fd/{fd}') for fd in (0, 1, 2)), "
+        code += "len(os.listdir('/proc/self/fd')))"
+        async with running(tmp_path, *python(code), timer_fd=timer.fd) as process:
+            await process.wait_gone()
+    finally:
+        timer.close()
+    said = (tmp_path / "stdout.log").read_text()
+    assert "timerfd" not in said
+    assert said.endswith(" 4\n")
 
 
 async def test_hurry_ends_the_grace(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def keeper_of(
     chance: Callable[[], float] = lambda: 0.5,
     window_s: float = WINDOW_S,
     asked_at_s: float | None = None,
+    grace_s: float = 0.0,
+    renewed: Callable[[float], None] | None = None,
 ) -> LeaseKeeper:
     return LeaseKeeper(
         client.leases,
@@ -107,6 +109,8 @@ def keeper_of(
         deadline_s=(now_s() if asked_at_s is None else asked_at_s) + window_s,
         window_s=window_s,
         incarnation=3,
+        grace_s=grace_s,
+        renewed=renewed,
         chance=chance,
     )
 
@@ -192,6 +196,31 @@ async def test_nobody_answers_and_the_lease_is_lost_at_its_own_deadline_not_befo
             assert now_s() == pytest.approx(deadline_s, abs=0.01)
             assert loss.kind is LossKind.EXPIRED
             assert not keeper.is_held()
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("grace_s", "notice_s"), [(10.0, 10.0), (1_000.0, 60.0)])
+async def test_work_that_takes_its_time_to_end_is_told_before_the_deadline(
+    grace_s: float, notice_s: float
+) -> None:
+    async with renewing() as (registry, client):
+        registry.always = HANGS
+        async with kept(keeper_of(client, grace_s=grace_s)) as keeper:
+            deadline_s = keeper.deadline_s
+            assert (await keeper.wait_lost()).kind is LossKind.EXPIRED
+            assert now_s() == pytest.approx(deadline_s - notice_s, abs=0.01)
+            assert len(registry.asked) > 2
+
+
+@in_virtual_time
+async def test_a_grant_that_comes_late_is_renewed_though_its_work_would_have_been_told_to_end() -> None:
+    async with renewing() as (registry, client):
+        deadlines: list[float] = []
+        late = keeper_of(client, window_s=10, asked_at_s=now_s() - 9, grace_s=10, renewed=deadlines.append)
+        async with kept(late) as keeper:
+            await asyncio.sleep(20)
+            assert keeper.is_held()
+        assert deadlines == [pytest.approx(at_s + 10, abs=0.01) for at_s in registry.asked_s]
 
 
 @in_virtual_time

@@ -94,6 +94,8 @@ async def test_case_4_an_adapter_that_slept_through_its_deadline_ends_its_agent_
         until("the agent is ready", lambda: "ready\n" in adapter.errors)
         below = set(warden.descendants(adapter.process.pid))
         adapter.process.send_signal(signal.SIGSTOP)
+        # By who watches over it: the next holder begins while the adapter still sleeps.
+        until("nothing of the agent is left", lambda: not below & warden.processes().keys())
         await status_is(world, "queued")
         adapter.process.send_signal(signal.SIGCONT)
         assert adapter.end() == 4

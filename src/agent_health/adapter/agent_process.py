@@ -40,6 +40,8 @@ class Job:
     """In which it is started."""
     input_fd: int | None = None
     """What its standard input is; None for nothing."""
+    timer_fd: int | None = None
+    """Of a `LeaseTimer`: all of it is killed when that is due; None for never."""
 
 
 class Output(Protocol):
@@ -86,7 +88,7 @@ class AgentProcess:
         # By which warden and keeper are found should they be stopped, and the adapter be killed.
         mark = job.environment.get(RUN_ID_VARIABLE) or f"server_{secrets.token_hex(8)}"
         status, life = os.pipe(), os.pipe()
-        theirs = [status[1], life[1], *([] if job.input_fd is None else [job.input_fd])]
+        theirs = [status[1], life[1], *(fd for fd in (job.input_fd, job.timer_fd) if fd is not None)]
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -269,6 +271,7 @@ def _job_line(job: Job) -> bytes:
         "environment": {_said(name): _said(value) for name, value in job.environment.items()},
         "cwd": _said(str(job.directory)),
         "input": job.input_fd,
+        "timer": job.timer_fd,
     }
     return json.dumps(said).encode() + b"\n"
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from agent_health.adapter.agent_process import AgentProcess, Job
+from agent_health.adapter.agent_process import WARDEN_SECONDS, AgentProcess, Job
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.lease_environment import ToolPlace, environment_of
+from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.output import OutputCopy
 from agent_health.adapter.telling import Tell, Told, What
 from agent_health.adapter.workspaces import COMMENTS_FILE, INPUT_FILE, REPORT_FILE, Workspace, Workspaces
@@ -26,7 +27,7 @@ from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_errors import RegistryError, is_final
 from agent_health.client.registry_tasks import GrantedTask, HeldRun
 from agent_health.errors import AgentHealthError
-from agent_health.lease_rhythm import next_try_s
+from agent_health.lease_rhythm import grace_left_s, next_try_s
 from agent_health.mcp.request_human_help import NAME as HELP_TOOL
 from agent_health.run_end import RunEnd, Stop, Telling, judge_end
 from agent_health.task import ExitReason
@@ -127,7 +128,14 @@ class TaskRun:
         self._hurry = hurry or asyncio.Event()
         self._chance = chance
         self._run = HeldRun.of(granted, incarnation)
-        self._keeper = LeaseKeeper.of_task(client.leases, granted, incarnation=incarnation)
+        self._keeper = LeaseKeeper.of_task(
+            client.leases,
+            granted,
+            incarnation=incarnation,
+            grace_s=settings.grace_s,
+            renewed=self._set_timer,
+        )
+        self._timer: LeaseTimer | None = None
         self._stop: Stop | None = None
         self._why = ""
         self._is_asked = asyncio.Event()
@@ -226,6 +234,7 @@ class TaskRun:
                     hidden=settings.hidden,
                 ),
                 directory=settings.directory or workspace.path,
+                timer_fd=self._open_timer(stack).fd,
             )
             output = OutputCopy(workspace.fd, stdout_to=settings.stdout_to, stderr_to=settings.stderr_to)
             stack.push_async_callback(asyncio.to_thread, output.finish)
@@ -233,7 +242,7 @@ class TaskRun:
             stack.push_async_callback(process.kill)
             self._say(What.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace)
             await self._watch(process)
-            await process.end(settings.grace_s, self._hurry)
+            await process.end(self._grace_s(), self._hurry)
             self._why = self._why or process.fault
             return await process.wait()
 
@@ -250,6 +259,8 @@ class TaskRun:
                 # It has handed its task in, and says good-bye.
                 await asyncio.wait({exited}, timeout=self._settings.grace_s)
             if exited.done():
+                if exited.result() == -signal.SIGKILL and self._timer is not None and self._timer.is_due:
+                    self.stop(Stop.EXPIRED, "the lease's deadline passed, and it was killed")
                 return
             if self._written is not None:
                 self.stop(Stop.OVER, f"{self._why}, and goes on")
@@ -261,6 +272,27 @@ class TaskRun:
         finally:
             for waiting in (exited, lost, asked):
                 waiting.cancel()
+
+    def _open_timer(self, stack: AsyncExitStack) -> LeaseTimer:
+        """Return what kills the agent at the lease's deadline, whoever is stopped by then."""
+        timer = self._timer = LeaseTimer(self._keeper.deadline_s - asyncio.get_running_loop().time())
+        stack.callback(self._close_timer, timer)
+        return timer
+
+    def _close_timer(self, timer: LeaseTimer) -> None:
+        self._timer = None
+        timer.close()
+
+    def _set_timer(self, deadline_s: float) -> None:
+        if self._timer is not None:
+            self._timer.set(deadline_s - asyncio.get_running_loop().time())
+
+    def _grace_s(self) -> float:
+        """Return how long the agent may go on once it is asked to end: under no other holder's lease."""
+        loss, grace_s = self._keeper.loss, self._settings.grace_s
+        if loss is None or loss.kind is LossKind.LET_GO:
+            return grace_s
+        return grace_left_s(asyncio.get_running_loop().time(), self._keeper.deadline_s, grace_s)
 
     def _held_work(self) -> HeldWork:
         return HeldWork(
@@ -275,6 +307,9 @@ class TaskRun:
         self._written = Telling.HELP if tool == HELP_TOOL else Telling.COMPLETE
         self._why = f"it has called {tool}"
         self._keeper.let_go()
+        # To end by itself, and once it is asked to.
+        grace_s = 2.0 * self._settings.grace_s + WARDEN_SECONDS
+        self._set_timer(asyncio.get_running_loop().time() + grace_s)
 
     def _budget_gone(self) -> None:
         if self._settings.stops_on_budget:

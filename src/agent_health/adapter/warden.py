@@ -6,7 +6,8 @@ all when it is told to, and at once when the adapter is gone: then the pipe from
 tools has one of its own, for which it is what the agent is here.
 
 An agent may kill it. Above it is a keeper, which does nothing but kill what is left when a warden was killed;
-and when it is the keeper who was, the warden kills all. Each has a group of its own.
+and when it is the keeper who was, the warden kills all. Each has a group of its own. Both kill all when the
+run's timer is due, which the adapter sets to the lease's deadline as long as it goes on (`lease_timer`).
 
     adapter -> warden   one line of JSON (`Job`), then T: ask all to end, K: kill all
     warden -> adapter   `started PID` or `failed ERRNO`, `exited CODE`; then its end
@@ -88,6 +89,7 @@ class Warden:
 
     def __init__(self, job: dict[str, Any], status_fd: int, keeper: int) -> None:
         self._job = job
+        self._timer: int | None = job["timer"]
         self._status_fd = status_fd
         self._keeper = keeper
         self._pid = 0
@@ -102,6 +104,8 @@ class Warden:
         poll = select.poll()
         poll.register(_CONTROL_FD, select.POLLIN)
         poll.register(woken, select.POLLIN)
+        if self._timer is not None:
+            poll.register(self._timer, select.POLLIN)
         while self._reap():
             if os.getppid() != self._keeper:
                 self._is_killing = True
@@ -110,6 +114,9 @@ class Warden:
             ready = dict(poll.poll(KILL_AGAIN_MS if self._is_killing else None))
             if woken in ready:
                 os.read(woken, 4096)
+            if self._timer is not None and self._timer in ready:
+                self._is_killing = True
+                poll.unregister(self._timer)
             if _CONTROL_FD in ready and not self._obey():
                 poll.unregister(_CONTROL_FD)
 
@@ -165,23 +172,32 @@ class Warden:
                     os.kill(pid, number)
 
 
-def keep(warden: int, adapter: int) -> None:
-    """Return once nothing of a warden is left; kill what it leaves, and all once the adapter is gone."""
+def keep(warden: int, adapter: int, timer: int | None = None) -> None:
+    """Return once nothing of a warden is left; kill what it leaves.
+
+    And all once the adapter is gone, and all but the warden, who has to tell, when the timer is due.
+    """
     woken = _be_woken()
     poll = select.poll()
     poll.register(woken, select.POLLIN)
-    has_ended = False
+    if timer is not None:
+        poll.register(timer, select.POLLIN)
+    has_ended = is_due = False
     with suppress(ChildProcessError):
         while True:
             while pid := os.waitpid(-1, os.WNOHANG)[0]:
                 has_ended |= pid == warden
-            is_killing = has_ended or os.getppid() != adapter
-            if is_killing:
+            is_alone = has_ended or os.getppid() != adapter
+            if is_alone or is_due:
                 for pid in descendants(os.getpid()):
                     with suppress(OSError):
-                        os.kill(pid, signal.SIGKILL)
-            if poll.poll(KILL_AGAIN_MS if is_killing else None):
+                        os.kill(pid, signal.SIGKILL if is_alone or pid != warden else signal.SIGCONT)
+            ready = dict(poll.poll(KILL_AGAIN_MS if is_alone or is_due else None))
+            if woken in ready:
                 os.read(woken, 4096)
+            if timer is not None and timer in ready:
+                is_due = True
+                poll.unregister(timer)
 
 
 def _be_woken() -> int:
@@ -259,8 +275,9 @@ def _read_job() -> dict[str, Any] | None:
     if asked:
         return None
     job: dict[str, Any] = json.loads(written)
-    if job["input"] is not None:
-        os.set_inheritable(job["input"], False)  # noqa: FBT003 - has no name
+    for fd in (job["input"], job["timer"]):
+        if fd is not None:
+            os.set_inheritable(fd, False)  # noqa: FBT003 - has no name
     return job
 
 
@@ -285,7 +302,7 @@ def main() -> None:
     os.close(status_fd)
     _drop_output()
     _drop_input(job)
-    keep(warden, job["adapter"])
+    keep(warden, job["adapter"], job["timer"])
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from agent_health.client.registry_errors import (
 from agent_health.client.registry_leases import RegistryLeases
 from agent_health.client.registry_tasks import GrantedTask
 from agent_health.lease import TTL_SECONDS
-from agent_health.lease_rhythm import RENEW_RATIO, next_try_s, renewal_due_s, try_ends_s
+from agent_health.lease_rhythm import RENEW_RATIO, next_try_s, notice_at_s, renewal_due_s, try_ends_s
 
 _log = logging.getLogger("agent_health.lease")
 
@@ -64,7 +64,9 @@ class LeaseKeeper:
     again until the deadline, and a renewal that was carried out without our hearing of it is renewed once
     more. A refusal is a loss at once.
 
-    `deadline_s` is that of the grant, `window_s` how long the lease is good from each renewal.
+    `deadline_s` is that of the grant, `window_s` how long the lease is good from each renewal. Work that
+    takes `grace_s` to end is told so much before the deadline that the lease is lost, or a fifth of the
+    window before it. Each new deadline is told to `renewed`.
     """
 
     def __init__(
@@ -76,6 +78,8 @@ class LeaseKeeper:
         deadline_s: float,
         window_s: float = TTL_SECONDS,
         incarnation: int | None = None,
+        grace_s: float = 0.0,
+        renewed: Callable[[float], None] | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._leases = leases
@@ -83,6 +87,8 @@ class LeaseKeeper:
         self._fencing_token = fencing_token
         self._window_s = window_s
         self._incarnation = incarnation
+        self._grace_s = grace_s
+        self._renewed = renewed
         self._chance = chance
         self._deadline_s = deadline_s
         self._is_known = asyncio.Event()
@@ -96,6 +102,8 @@ class LeaseKeeper:
         granted: GrantedTask,
         *,
         incarnation: int | None = None,
+        grace_s: float = 0.0,
+        renewed: Callable[[float], None] | None = None,
         chance: Callable[[], float] = random.random,
     ) -> Self:
         """Return what keeps a task that was granted just now."""
@@ -107,6 +115,8 @@ class LeaseKeeper:
             deadline_s=granted.deadline_s,
             window_s=(lease.expires_at - lease.acquired_at).total_seconds(),
             incarnation=incarnation,
+            grace_s=grace_s,
+            renewed=renewed,
             chance=chance,
         )
 
@@ -150,17 +160,27 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Renew it until it is lost or let go; returns only then."""
-        # What was over before we began is lost only if the first renewal says so.
-        first_s = _now_s() + self._window_s * (1.0 - RENEW_RATIO)
-        give_up_s = self._deadline_s if self._deadline_s > _now_s() else first_s
+        give_up_s = self._first_give_up_s()
         try:
             while self._loss is None:
                 asked_at_s = self._deadline_s - self._window_s
                 await self._wait_until(renewal_due_s(asked_at_s, self._window_s, self._chance()))
                 await self._renew(give_up_s)
-                give_up_s = self._deadline_s
+                give_up_s = self._notice_at_s()
         finally:
             self._lose(LossKind.LET_GO, "nobody keeps it any more")
+
+    def _first_give_up_s(self) -> float:
+        now_s = _now_s()
+        if self._notice_at_s() > now_s:
+            return self._notice_at_s()
+        if self._deadline_s > now_s:
+            return self._deadline_s
+        # What was over before we began is lost only if the first renewal says so.
+        return now_s + self._window_s * (1.0 - RENEW_RATIO)
+
+    def _notice_at_s(self) -> float:
+        return notice_at_s(self._deadline_s, self._window_s, self._grace_s)
 
     async def _renew(self, give_up_s: float) -> None:
         """Renew it, or lose it."""
@@ -201,6 +221,8 @@ class LeaseKeeper:
             return error
         self._deadline_s = renewed.deadline_s
         self._is_known.set()
+        if self._renewed is not None and self._loss is None:
+            self._renewed(self._deadline_s)
         return None
 
     async def _wait_until(self, due_s: float) -> None:
