@@ -118,13 +118,16 @@ async def test_what_goes_on_of_a_run_whose_adapter_was_killed_is_ended_by_the_ne
     with adapter_process(registry, world.directory, *command) as first:
         workspace = Path((await asyncio.to_thread(first.until, "started"))["text"].partition(" works in ")[2])
         pids = [await looked("it has begun", workspace / name) for name in ("left", "below")]
-        watching = warden.processes()[await looked("it has begun", workspace / "pid")][0]
+        agent = await looked("it has begun", workspace / "pid")
+        watching = warden.processes()[agent][0]
         keeping = warden.processes()[watching][0]
         # Stopped, none of the three sees the others' end.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in (watching, keeping, first.process.pid):
                 os.kill(pid, number)
         await asyncio.to_thread(first.process.wait)
+        killed = {agent, watching, keeping}
+        await asyncio.to_thread(until, "these are gone", lambda: not killed & warden.processes().keys())
     assert set(pids) <= warden.processes().keys()
     nothing = Wanted(role_id="nobody", is_once=True, wait_s=0.0)
     async with world.adapting("true", wanted=nothing) as adapter:
