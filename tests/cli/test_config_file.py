@@ -9,6 +9,7 @@ from tests.support.servers import REPOSITORY
 
 from agent_health.cli import application, main
 from agent_health.cli.config_file import settings_of
+from agent_health.cli.secret_file import complain
 
 COMMANDS: Any = typer.main.get_command(application._application)
 TABLES = {"server": "serve", "prober": "crawl"}
@@ -99,7 +100,7 @@ def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: p
         ("[server]\nconfig = 'a'\n", "line 2: /server/config: no such setting"),
         ("[server]\nport = \n", "agent-health.toml: line 2: Invalid value"),
         ("[server]\nport = 1\nport = 2\n", "agent-health.toml: line 3: Cannot overwrite a value"),
-        ("[server]\nhost = '\udcff'\n", "agent-health.toml: line 2: text in UTF-8"),
+        ("[server]\nhost = '\udcff'\n", "agent-health.toml: line 2: expected text in UTF-8"),
         ("#" * 70_000, "a file of at most 65536 bytes"),
     ],
 )
@@ -236,3 +237,35 @@ def test_what_is_no_network_is_told_in_our_words(network: str, capsys: pytest.Ca
     assert "expected networks such as 10.1.0.0/16" in told
     assert "Value error" not in told
     assert "rules allow" not in told
+
+
+def test_what_opens_the_servers_database_finds_it_in_the_servers_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write('[server]\ndatabase = "sqlite:///ours.db"\nport = 9000\n')
+    assert main(["migrate", "--config", file]) == 0
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_CONFIG", file)
+    assert main(["keys", "create", "--role", "admin", "--name", "me"]) == 0
+    for arguments in (["keys", "list"], ["events", "verify"], ["backup", "kept.gz"]):
+        assert main(arguments) == 0, capsys.readouterr().err
+    assert not Path("agent-health.db").exists()
+    assert "me" in capsys.readouterr().out
+    # As everywhere, an option is stronger.
+    assert main(["keys", "list", "--database", "sqlite:///others.db"]) == 3
+    assert "others.db" in capsys.readouterr().err
+
+
+def test_a_password_in_a_file_that_others_may_read_is_complained_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    complain.cache_clear()
+    file = write('[server]\ndatabase = "postgresql://ah:secret-word@db/ah"\n')
+    Path(file).chmod(0o644)
+    assert main(["serve", "--config", file, "--show-config"]) == 0
+    complaint = capsys.readouterr().err
+    assert f"the password in {file} is open to others (mode 0644)" in complaint
+    assert "secret-word" not in complaint
+    Path(file).chmod(0o600)
+    complain.cache_clear()
+    assert main(["serve", "--config", file, "--show-config"]) == 0
+    assert "open to others" not in capsys.readouterr().err

@@ -2,12 +2,16 @@
 
 import inspect
 import typing
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from typer.models import OptionInfo
 
+from agent_health.cli import main
 from agent_health.cli.serve import PREFIX, serve
-from agent_health.registry.run_server import Listening
+from agent_health.registry import run_server
+from agent_health.registry.run_server import Listening, Prepared
 from agent_health.registry.settings import RegistrySettings
 
 BESIDES = {"return", "context", "_config", "show_config"}
@@ -36,3 +40,32 @@ def test_defaults_are_the_settings_own() -> None:
     own = RegistrySettings()
     for name in RegistrySettings.model_fields:
         assert parameters[name].default in {None, "", getattr(own, name)}
+
+
+@pytest.mark.parametrize(("given", "variable", "needed"), [
+    ([], None, ""),
+    ([], "sqlite:///its own.db", ""),
+    (["--database", "sqlite:///its own.db"], None, " --database 'sqlite:///its own.db'"),
+    (["--database", "postgresql://ah:secret-word@db/ah"], None, " --database postgresql://ah:...@db/ah"),
+    (["--config", "ours.toml"], None, " --config ours.toml"),
+])  # fmt: skip
+def test_who_has_no_admin_key_is_told_how_to_make_one_in_this_database(  # noqa: PLR0917
+    given: list[str],
+    variable: str | None,
+    needed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def served(_settings: object, _listening: object, **said: Callable[[Prepared], None]) -> int:
+        said["say_prepared"](Prepared(database="the database", admin_key=None, needs_admin_key=True))
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    Path("ours.toml").write_text('[server]\ndatabase = "sqlite:///ours.db"\n')
+    if variable is not None:
+        monkeypatch.setenv("AGENT_HEALTH_SERVER_DATABASE", variable)
+    monkeypatch.setattr(run_server, "run_server", served)
+    assert main(["serve", *given]) == 0
+    hint = f"no admin key yet: agent-health keys create --role admin --name NAME{needed}"
+    assert capsys.readouterr().out.splitlines()[-1] == hint

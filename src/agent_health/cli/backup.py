@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, run_deed, sqlite_file
+from agent_health.cli.server_database import (
+    ACTOR,
+    DEFAULT_DATABASE,
+    DatabaseUrl,
+    ServerConfig,
+    run_deed,
+    sqlite_file,
+)
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import MAX_LISTED, printable
 from agent_health.counted import counted
@@ -26,6 +33,7 @@ def backup(
         typer.Argument(metavar="FILE", help="Where to; an older backup is replaced, anything else is not."),
     ],
     *,
+    _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
@@ -62,6 +70,7 @@ def backup(
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="As `agent-health backup` wrote it.")],
     *,
+    _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     is_forced: Annotated[bool, typer.Option("--force", help="Replace all that the database holds.")] = False,
     as_json: AsJson = False,

@@ -18,7 +18,9 @@ from typing import Any, Final
 import typer
 from typer.exceptions import TyperException
 
+from agent_health.cli.secret_file import complain
 from agent_health.cli.terminal import printable
+from agent_health.client.secret_file import complain_if_open
 from agent_health.errors import FileFault, InvalidConfig, InvalidSetting
 from agent_health.target_address import without_passwords
 
@@ -95,6 +97,7 @@ def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
 
     try:
         with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
             raw = opened.read(MAX_BYTES + 1)
     except OSError as error:
         raise InvalidSetting("--config", str(file), f"a readable file ({error.strerror})") from None
@@ -104,7 +107,7 @@ def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
         text = raw.decode()
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise InvalidConfig([FileFault(line, "", "text in UTF-8")], str(file)) from None
+        raise InvalidConfig([FileFault(line, "", "expected text in UTF-8")], str(file)) from None
     try:
         read = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -120,6 +123,8 @@ def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
     ]
     if faults:
         raise InvalidConfig(faults, str(file))
+    if without_passwords(text) != text:
+        complain_if_open(file, mode, "password", complain)
     return {name: (value, lines.get((table, name), 1)) for name, value in read.get(table, {}).items()}
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent_health.cli.registry_access import KeyFile
-from agent_health.cli.serve import ServerConfig, listed
-from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
+from agent_health.cli.serve import listed
+from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import Colour, Line, has_colours, write_page
 from agent_health.client.variables import URL_VARIABLE

@@ -23,7 +23,7 @@ from agent_health.cli.registry_access import (
     RegistryUrl,
     ask,
 )
-from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, run_deed
+from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, printable, write_page
 from agent_health.counted import counted
@@ -185,6 +185,7 @@ def _line(event: "LoggedEvent", names: Mapping[str, str]) -> str:
 @events.command("verify")
 def verify_events(
     *,
+    _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:

@@ -9,7 +9,7 @@ import typer
 
 from agent_health.cli.duration import read_duration
 from agent_health.cli.secret_file import WriteKey, new_key_file
-from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, run_deed
+from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import printable
 from agent_health.errors import InvalidSetting
@@ -49,6 +49,7 @@ def create(
         typer.Option(parser=read_duration, metavar="DURATION", help="Such as 12h or 30d; else it stays."),
     ] = None,
     write_key: WriteKey = None,
+    _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
@@ -78,6 +79,7 @@ def create(
 def list_keys(
     *,
     role: Annotated[str | None, typer.Option(metavar="ROLE", help="Only keys of this role.")] = None,
+    _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
@@ -133,6 +135,7 @@ def rotate(
         ),
     ] = None,
     write_key: WriteKey = None,
+    _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
@@ -156,7 +159,13 @@ def rotate(
 
 
 @keys.command(context_settings=_CONTEXT)
-def revoke(key_id: KeyId, *, database: DatabaseUrl = DEFAULT_DATABASE, as_json: AsJson = False) -> int:
+def revoke(
+    key_id: KeyId,
+    *,
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
     """Refuse a key from now on, the last admin key too: here is the way to a new one.
 
     \b

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, run_deed, sqlite_file
+from agent_health.cli.server_database import (
+    DEFAULT_DATABASE,
+    DatabaseUrl,
+    ServerConfig,
+    run_deed,
+    sqlite_file,
+)
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import printable
 
@@ -16,6 +22,7 @@ if TYPE_CHECKING:
 
 def migrate(
     *,
+    _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> int:

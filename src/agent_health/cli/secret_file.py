@@ -22,7 +22,7 @@ WriteKey = Annotated[
 
 def read_secret(file: Path, option: str, what: str) -> str:
     """Return what a file holds, as `secret_file` reads it; complaints go to standard error."""
-    return secret_file.read_secret(file, option, what, _warn)
+    return secret_file.read_secret(file, option, what, complain)
 
 
 @contextmanager
@@ -55,6 +55,6 @@ def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
 
 
 @cache
-def _warn(complaint: str) -> None:
+def complain(complaint: str) -> None:
     """Say it once, however often the file is read."""
     sys.stderr.write(f"agent-health: {printable(f'warning: {complaint}')}\n")

@@ -2,16 +2,19 @@
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_health.cli.config_file import blaming_the_source, take_server_config
+from agent_health.cli.config_file import SOURCES, blaming_the_source
 from agent_health.cli.config_file import show_config as print_config
 from agent_health.cli.log_output import LogFormat
-from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl
+from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig
 from agent_health.cli.terminal import printable
+from agent_health.target_address import without_passwords
 
 if TYPE_CHECKING:
     from agent_health.dashboard.dashboard import Dashboard
@@ -25,17 +28,6 @@ PREFIX = "AGENT_HEALTH_SERVER_"
 _log = logging.getLogger("agent_health.registry")
 
 
-ServerConfig = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        envvar=f"{PREFIX}CONFIG",
-        metavar="FILE.toml",
-        is_eager=True,
-        callback=take_server_config,
-        help="Settings; what is given here or in the environment is stronger.",
-    ),
-]
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
 ]
@@ -233,12 +225,13 @@ def serve(  # noqa: PLR0913 - each setting is an option
         known = {name: field.default for name, field in type(settings).model_fields.items()}
         return print_config(context, "server", known)
     is_for_programs = log_format is LogFormat.JSON
+    say_prepared = partial(_say_prepared, same=_same_database(context))
     return run_server(
         settings,
         listening,
         face=_dashboard,
         may_show_key=sys.stdout.isatty(),
-        say_prepared=_log_prepared if is_for_programs else _say_prepared,
+        say_prepared=_log_prepared if is_for_programs else say_prepared,
         say_ready=_log_ready if is_for_programs else _say_ready,
     )
 
@@ -262,13 +255,25 @@ def listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _say_prepared(prepared: "Prepared") -> None:
+def _same_database(context: typer.Context) -> str:
+    """Return the option by which other commands come to this server's database, too.
+
+    Empty if it needs none: they know the same variables.
+    """
+    for name, option in (("database", "--database"), ("_config", "--config")):
+        source = context.get_parameter_source(name)
+        if source is not None and SOURCES.get(source.name) == "option":
+            return f" {option} {quote(without_passwords(str(context.params[name])))}"
+    return ""
+
+
+def _say_prepared(prepared: "Prepared", same: str = "") -> None:
     """Show the first admin key: whatever happens next, it is shown this once."""
     lines = [f"database {prepared.database}"]
     if prepared.admin_key is not None:
         lines += ["admin key, shown this once:", f"  {prepared.admin_key}"]
     elif prepared.needs_admin_key:
-        lines.append("no admin key yet: agent-health keys create --role admin --name NAME")
+        lines.append(f"no admin key yet: agent-health keys create --role admin --name NAME{same}")
     _say(*lines)
 
 

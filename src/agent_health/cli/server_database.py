@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from agent_health.actor import OwnActor
+from agent_health.cli.config_file import take_server_config
 from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
@@ -28,6 +29,19 @@ DatabaseUrl = Annotated[
         "arguments are seen by every user of the machine.",
     ),
 ]
+
+ServerConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        envvar="AGENT_HEALTH_SERVER_CONFIG",
+        metavar="FILE.toml",
+        is_eager=True,
+        callback=take_server_config,
+        help="Settings; what is given here or in the environment is stronger.",
+    ),
+]
+"""Of `serve`, and of whatever opens the same database."""
 
 T = TypeVar("T")
 

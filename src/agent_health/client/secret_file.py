@@ -44,11 +44,16 @@ def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str 
         raise _unreadable(file, setting, error.strerror) from None
     if len(content) > MAX_SECRET_BYTES:
         raise InvalidSetting(setting, str(file), f"a file of at most {MAX_SECRET_BYTES} bytes")
-    # A pipe is nobody else's: whoever can open it has it already.
-    if stat.S_ISREG(found.st_mode) and found.st_mode & NOT_THE_OWNERS:
-        mode = stat.S_IMODE(found.st_mode)
-        complain(f"the {what} in {file} is open to others (mode {mode:04o}): chmod 600 {quote(str(file))}")
+    complain_if_open(file, found.st_mode, what, complain)
     return content.decode("ascii", "replace").strip()
+
+
+def complain_if_open(file: Path, mode: int, what: str, complain: Complain) -> None:
+    """Say so if others may read a file of this mode, in which there is a secret."""
+    # A pipe is nobody else's: whoever can open it has it already.
+    if stat.S_ISREG(mode) and mode & NOT_THE_OWNERS:
+        shown = f"mode {stat.S_IMODE(mode):04o}"
+        complain(f"the {what} in {file} is open to others ({shown}): chmod 600 {quote(str(file))}")
 
 
 def _unreadable(file: Path, setting: str, why: str | None) -> InvalidSetting:
