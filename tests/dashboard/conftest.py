@@ -1,6 +1,7 @@
 """Which registry do the pages show?"""
 
 import asyncio
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,13 @@ class Sample:
         if role is not None:
             visitor.cookies = dict(self.sessions[role])
         return visitor
+
+    def let_somebody_probe(self) -> None:
+        """Let a prober be at work from now on."""
+        sent = {"x-api-key": KEYS[Role.PROBER], "content-type": "application/json"}
+        claim = json.dumps({"worker": "prober-1", "ttl_seconds": 60}).encode()
+        claimed = self.visitor()._ask("POST", "/api/v1/shards/claim", claim, sent)
+        assert claimed.status == 200, claimed.body
 
 
 @dataclass(frozen=True)

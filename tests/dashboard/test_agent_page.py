@@ -120,8 +120,8 @@ def test_a_form_without_its_token_changes_nothing(sample: Sample, deed: str) -> 
 def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     answer = visitor.do(AGENT, f"{AGENT}/recheck")
-    assert (answer.status, answer.headers["location"]) == (303, f"{AGENT}?done=recheck")
-    assert "asked to look now" in visitor.get(answer.headers["location"]).text
+    assert (answer.status, answer.headers["location"]) == (303, AGENT)
+    assert "Nobody probes for this registry now; as soon as one does, it looks" in visitor.get(AGENT).text
     again = visitor.do(AGENT, f"{AGENT}/recheck")
     assert again.status == 429
     assert int(again.headers["retry-after"]) > 0
@@ -143,11 +143,42 @@ def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
     assert b'"actor":"key:key_coordinator_"' in record.body
 
 
+def test_a_result_is_promised_within_seconds_where_a_prober_is_at_work(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    acted.let_somebody_probe()
+    assert visitor.do(AGENT, f"{AGENT}/recheck").status == 303
+    page = visitor.get(AGENT).text
+    assert "asked to look now: the result comes within seconds" in page
+    assert "Nobody probes" not in page
+
+
+def test_what_was_done_is_told_once_and_on_its_own_page_alone(acted: Sample) -> None:
+    visitor, reader = acted.visitor(Role.COORDINATOR), acted.visitor(Role.READER)
+    visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk")
+    told = "In maintenance: nothing takes it down"
+    reader.cookies["agent_health_done"] = visitor.cookies["agent_health_done"]
+    assert told not in visitor.get("/agents/planner").text
+    assert told not in reader.get(AGENT).text, "it was told to somebody else"
+    assert told in visitor.get(AGENT).text
+    assert told not in visitor.get(AGENT).text
+    for done in ("maintenance", "drain", "recheck"):
+        page = visitor.get(f"{AGENT}?done={done}")
+        assert (page.status, 'class="notice"' in page.html) == (200, False)
+
+
+@pytest.mark.parametrize("said", ["drain", "drain.", f"drain.{'0' * 64}", f"x.{'0' * 200}", "drain.ä"])
+def test_a_cookie_of_somebody_else_tells_nothing(sample: Sample, said: str) -> None:
+    visitor = sample.visitor(Role.READER)
+    visitor.cookies["agent_health_done"] = said.encode().decode("latin-1")
+    page = visitor.get(AGENT)
+    assert (page.status, 'class="notice"' in page.html) == (200, False)
+
+
 def test_a_verdict_is_declared_and_taken_back(acted: Sample) -> None:
     visitor = acted.visitor(Role.ADMIN)
     form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
     answer = visitor.do(AGENT, f"{AGENT}/override", **form)
-    assert (answer.status, answer.headers["location"]) == (303, f"{AGENT}?done=declared")
+    assert (answer.status, answer.headers["location"]) == (303, AGENT)
     page = visitor.get(answer.headers["location"])
     assert "holds in place of the registry's" in page.text
     assert re.search(r"unhealthy since [0-9: -]+UTC \(declared by an operator until", page.text)
@@ -174,17 +205,35 @@ def test_an_agent_that_beats_is_told_to_drain(acted: Sample) -> None:
     assert "Is told to drain at its next heartbeat: a new version" in visitor.get(there).text
 
 
-@pytest.mark.parametrize("minutes", ["", "soon", "-1", "1e9", "9999999"])
+@pytest.mark.parametrize("minutes", ["", "soon", "-1", "1e9", "9999999", "0", "43201", "99999"])
 def test_minutes_are_a_number(sample: Sample, minutes: str) -> None:
     visitor = sample.visitor(Role.COORDINATOR)
     answer = visitor.do(AGENT, f"{AGENT}/maintenance", minutes=minutes, reason="why")
     assert answer.status == 422
+    assert "Minutes: expected a whole number from 1 to 43,200, which is 30 days" in answer.text
+    assert f'<a href="{AGENT}">Back to translator</a>' in answer.html
+    assert "/seconds" not in answer.text
+
+
+def test_who_acts_on_an_agent_that_died_meanwhile_is_told_so_in_words_for_people(sample: Sample) -> None:
+    visitor, dead = sample.visitor(Role.COORDINATOR), "/agents/billing-7"
+    answer = visitor.do(AGENT, f"{dead}/maintenance", minutes="5", reason="why")
+    assert answer.status == 410
+    assert "billing-7 is dead by now: nothing can be done until it registers again." in answer.text
+    assert f'<a href="{dead}">Back to' in answer.html
+
+
+def test_who_meant_an_earlier_state_is_told_to_look_again(sample: Sample) -> None:
+    answer = sample.visitor(Role.COORDINATOR).do(AGENT, f"{AGENT}/drain", etag='"99"', sure="yes")
+    assert answer.status == 412
+    assert "It has changed since its page was loaded: look at it again, and then decide." in answer.text
+    assert f'<a href="{AGENT}">Back to translator</a>' in answer.html
 
 
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("/agents?status=zzz", "/status: expected one of 'registering', 'active'"),
+        ("/agents?status=zzz", "Status: expected one of 'registering', 'active'"),
         ("/events?before=x", "expected"),
     ],
 )
@@ -193,10 +242,11 @@ def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: s
     assert page.status == 422
     assert told in page.text
     assert "Input should be" not in page.text
+    assert f'<a href="{path.partition("?")[0]}">Back to the page without a query</a>' in page.html
 
 
 def test_what_is_wrong_with_a_reason_is_told_in_our_words(sample: Sample) -> None:
     form = {"minutes": "5", "reason": "two\nlines"}
     page = sample.visitor(Role.ADMIN).do(AGENT, f"{AGENT}/maintenance", **form)
     assert page.status == 422
-    assert "/reason: expected text without control characters" in page.text
+    assert "Reason: expected text without control characters" in page.text

@@ -31,13 +31,15 @@ def test_nobody_is_in_a_pool_that_is_misspelt(sample: Sample) -> None:
 def test_the_maintenance_of_a_pool_begins_and_ends(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     answer = visitor.do(POOL, DEED, minutes="5", reason="new disk")
-    assert (answer.status, answer.headers["location"]) == (303, f"{POOL}&done=maintenance")
+    assert (answer.status, answer.headers["location"]) == (303, POOL)
     assert (
         "nothing takes the living members of this pool down" in visitor.get(answer.headers["location"]).text
     )
     assert "In maintenance until" in visitor.get("/agents/billing-1").text
     assert "In maintenance until" not in visitor.get("/agents/support-1").text
-    assert visitor.do(POOL, f"{DEED}/end").headers["location"] == f"{POOL}&done=maintained"
+    assert visitor.do(POOL, f"{DEED}/end").headers["location"] == POOL
+    assert "The maintenance of this pool is over." in visitor.get(POOL).text
+    assert "The maintenance of this pool is over." not in visitor.get(POOL).text
     assert "In maintenance until" not in visitor.get("/agents/billing-1").text
     log = visitor.get("/api/v1/events?type=agent.maintenance_changed", x_api_key=KEYS[Role.READER])
     assert log.body.count(b'"actor":"key:key_coordinator_') == 14
@@ -60,4 +62,6 @@ def test_a_form_without_its_token_changes_nothing(sample: Sample, deed: str) -> 
 @pytest.mark.parametrize("wrong", [{"minutes": "soon"}, {"minutes": "0"}, {"reason": ""}])
 def test_an_end_and_a_reason_are_needed(sample: Sample, wrong: dict[str, str]) -> None:
     form = {"minutes": "5", "reason": "why", **wrong}
-    assert sample.visitor(Role.COORDINATOR).do(POOL, DEED, **form).status == 422
+    answer = sample.visitor(Role.COORDINATOR).do(POOL, DEED, **form)
+    assert answer.status == 422
+    assert f'<a href="{POOL}">Back to pool billing</a>' in answer.html

@@ -36,6 +36,7 @@ def test_a_target_that_is_no_agent_has_a_page(sample: Sample) -> None:
     assert "down since" in page.text
     assert "No agent has shown itself here yet" in page.text
     assert visitor.do(where, f"{where}/recheck").status == 303
+    assert "Nobody probes for this registry now; as soon as one does, it looks" in visitor.get(where).text
     assert 'href="/targets" aria-current="page"' in page.html
 
 
@@ -51,10 +52,11 @@ def test_who_asked_to_be_left_alone_is_not_said_to_be_looked_at_now(acted: Sampl
     )
     with urllib.request.urlopen(report) as answer:  # noqa: S310 - see above
         assert answer.status == 200
+    acted.let_somebody_probe()
     visitor = acted.visitor(Role.COORDINATOR)
     where = f"/targets/{target_id(url)}"
     done = visitor.do(where, f"{where}/recheck")
-    assert done.headers["location"] == f"{where}?done=recheck_later"
+    assert done.headers["location"] == where
     page = visitor.get(done.headers["location"]).text
     assert "It asked to be left alone for a while" in page
     assert "within seconds" not in page

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from agent_health.awaited_look import NO_CRAWL, NO_PROBER, nobody_looks
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.directories import LocalDatabase
 from agent_health.cli.known_as import ListsTargets, done_for
@@ -120,8 +121,7 @@ def _why_not(seen: Looked, where: str, wait_seconds: float) -> str:
         return "it was looked at, and nothing could be measured: it opted out, or the prober is at fault"
     if not seen.has_prober:
         is_local = where.startswith("--database")
-        work = "no crawl works on this database" if is_local else "nobody probes for this registry"
-        return f"{work} now; as soon as one does, it looks: agent-health crawl PROBE.yml {where}"
+        return nobody_looks(NO_CRAWL if is_local else NO_PROBER, where)
     if seen.asked.not_before is not None:
         until = time_text(seen.asked.not_before)
         return f"it asked us to wait until {until} (Retry-After): it is looked at then"

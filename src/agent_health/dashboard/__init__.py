@@ -5,6 +5,8 @@
     visitors.py          who is looking, and whether a form is ours
     log_in.py            how somebody logs in and out
     return_path.py       where who has logged in goes on
+    notices.py           to which page a form leads back, and how it is told once what was done
+    refusals.py          in which words people are refused
     pages.py             how a page looks as a response; templates/ holds them
     assets.py            how style, script and pictures are served; static/ holds them
     words.py             in which words pages tell what the registry knows

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from starlette.requests import Request
 
@@ -12,7 +11,14 @@ from agent_health.dashboard.desk import Look, check_sure, seconds_in
 from agent_health.dashboard.event_lines import lines_of
 from agent_health.dashboard.public_status import is_public
 from agent_health.dashboard.target_pages import asked_for_look
-from agent_health.dashboard.words import layers_seen, sight_of, sight_of_seen, standing_of, why_unread
+from agent_health.dashboard.words import (
+    LOOKS_ASKED_FOR,
+    layers_seen,
+    sight_of,
+    sight_of_seen,
+    standing_of,
+    why_unread,
+)
 from agent_health.errors import TargetNotFound
 from agent_health.event import EventType
 from agent_health.lifecycle import ALIVE, Status
@@ -82,6 +88,7 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
             "declare": agent.status in {Status.ACTIVE, Status.UNHEALTHY}
             and look.visitor.may(Action.OVERRIDE, agent_id),
         },
+        "looks": LOOKS_ASKED_FOR,
         "position": event_log.last_sequence(transaction),
         "now_s": now_s,
     }
@@ -95,8 +102,7 @@ def _reason_of(look: Look, agent_id: str, kind: EventType) -> str | None:
 
 def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
     """Have it probed now."""
-    agent_id = request.path_params["agent_id"]
-    return _back(agent_id, asked_for_look(look, agent_id))
+    return asked_for_look(look, request.path_params["agent_id"])
 
 
 def drain(look: Look, request: Request, form: Mapping[str, str]) -> str:
@@ -105,7 +111,7 @@ def drain(look: Look, request: Request, form: Mapping[str, str]) -> str:
     check_sure(form)
     headers = {"if-match": form.get("etag", "")}
     look.ask("PATCH", f"{_AGENT}/status", agent_id=agent_id, body={"status": "draining"}, headers=headers)
-    return _back(agent_id, "drain")
+    return "drain"
 
 
 def command(look: Look, request: Request, form: Mapping[str, str]) -> str:
@@ -113,7 +119,7 @@ def command(look: Look, request: Request, form: Mapping[str, str]) -> str:
     agent_id = request.path_params["agent_id"]
     body = {"command": "drain"} | ({"reason": form["reason"]} if "reason" in form else {})
     look.ask("POST", f"{_AGENT}/commands", agent_id=agent_id, body=body)
-    return _back(agent_id, "command")
+    return "command"
 
 
 def begin_maintenance(look: Look, request: Request, form: Mapping[str, str]) -> str:
@@ -121,14 +127,14 @@ def begin_maintenance(look: Look, request: Request, form: Mapping[str, str]) -> 
     agent_id = request.path_params["agent_id"]
     body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
     look.ask("PUT", f"{_AGENT}/maintenance", agent_id=agent_id, body=body)
-    return _back(agent_id, "maintenance")
+    return "maintenance"
 
 
 def end_maintenance(look: Look, request: Request, _form: Mapping[str, str]) -> str:
     """Judge it by the usual rules again."""
     agent_id = request.path_params["agent_id"]
     look.ask("DELETE", f"{_AGENT}/maintenance", agent_id=agent_id)
-    return _back(agent_id, "maintained")
+    return "maintained"
 
 
 def declare(look: Look, request: Request, form: Mapping[str, str]) -> str:
@@ -140,14 +146,14 @@ def declare(look: Look, request: Request, form: Mapping[str, str]) -> str:
         "reason": form.get("reason", ""),
     }
     look.ask("PUT", f"{_AGENT}/override", agent_id=agent_id, body=body)
-    return _back(agent_id, "declared")
+    return "declared"
 
 
 def take_back(look: Look, request: Request, _form: Mapping[str, str]) -> str:
     """Judge it by what is known of it again."""
     agent_id = request.path_params["agent_id"]
     look.ask("DELETE", f"{_AGENT}/override", agent_id=agent_id)
-    return _back(agent_id, "undeclared")
+    return "undeclared"
 
 
 def _target(look: Look, agent_id: str) -> TargetRecord | None:
@@ -156,7 +162,3 @@ def _target(look: Look, agent_id: str) -> TargetRecord | None:
     except TargetNotFound:
         return None
     return found
-
-
-def _back(agent_id: str, done: str) -> str:
-    return f"/agents/{quote(agent_id, safe='')}?done={done}"

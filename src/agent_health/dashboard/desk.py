@@ -17,8 +17,10 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
-from agent_health.dashboard import visitors
+from agent_health.dashboard import notices, visitors
+from agent_health.dashboard.notices import Way, way_back
 from agent_health.dashboard.pages import HEADERS, page
+from agent_health.dashboard.refusals import words_of
 from agent_health.dashboard.return_path import login_path
 from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, Visitor, token_in
 from agent_health.errors import (
@@ -37,6 +39,7 @@ from agent_health.rate_limit import RateLimit, RateLimiter, caller_at
 from agent_health.registry.app import OPERATIONS, Registry
 from agent_health.registry.body_time import MAX_BODY_SECONDS
 from agent_health.registry.call import check_permission, checked, query_of
+from agent_health.registry.decree import MAX_DECREE_SECONDS
 from agent_health.registry.error_responses import OURS, REFUSAL_MEMBER, STATUS_AND_CODE, headers_of
 from agent_health.registry.operations import NO_HEADERS, Call, Operation
 from agent_health.storage.database import Transaction
@@ -44,6 +47,7 @@ from agent_health.storage.database import Transaction
 MAX_FORM_BYTES: Final = 16_384
 MAX_FIELDS: Final = 32
 MINUTE_SECONDS: Final = 60
+MAX_MINUTES: Final = MAX_DECREE_SECONDS // MINUTE_SECONDS
 MAX_MINUTES_DIGITS: Final = 6
 PAGES_PER_VISITOR: Final = RateLimit(20, 200)
 """Per address, as `caller_at` counts them."""
@@ -135,8 +139,12 @@ class Desk:
 
     def page(self, request: Request, template: str, visitor: Visitor, **shown: object) -> Response:
         """Return a page for a visitor."""
-        common = {"visitor": visitor, "path": request.url.path, "is_open": self.is_open}
-        return page(template, {**common, "done": request.query_params.get("done", ""), **shown})
+        done = notices.done_just_now(request, token_in(request, SESSION_COOKIE))
+        common = {"visitor": visitor, "path": request.url.path, "is_open": self.is_open, "done": done}
+        answer = page(template, {**common, **shown})
+        if done:
+            self.set_cookie(answer, request, notices.COOKIE, "", 0)
+        return answer
 
     async def look(self, request: Request, deed: Callable[[Look], T]) -> tuple[Visitor, T]:
         """Read for whoever asks; NotLoggedIn if nobody is logged in who has to be."""
@@ -155,7 +163,10 @@ class Desk:
         )
 
     def done(self, deed: Callable[[Look, Request, Mapping[str, str]], str]) -> Answer:
-        """Return what answers to a form: `deed` does what it says, and tells where to go on."""
+        """Return what answers to a form: `deed` does what it says, and returns the word for what was done.
+
+        Its page has words for that; where the word is empty, it says nothing.
+        """
 
         async def answer(request: Request) -> Response:
             async def act() -> Response:
@@ -168,12 +179,22 @@ class Desk:
                     visitor = visitors.visitor_of(transaction, token, is_open=False)
                     return deed(Look(transaction, visitor), request, form)
 
-                where = await self.database.write(write)
-                return RedirectResponse(where, 303, HEADERS)
+                done, where = await self.database.write(write), notices.page_of(request).where
+                answer = RedirectResponse(where, 303, HEADERS)
+                if done:
+                    told = notices.sealed(done, where, token)
+                    self.set_cookie(answer, request, notices.COOKIE, told, notices.COOKIE_SECONDS)
+                return answer
 
             return await self.guarded(request, act)
 
         return answer
+
+    def set_cookie(self, answer: Response, request: Request, name: str, value: str, seconds: int) -> None:
+        """Give a browser a cookie, as `visitors.set_cookie` does."""
+        # A proxy before us that has TLS may ask by plain http.
+        is_https = self.is_https or request.url.scheme == "https"
+        visitors.set_cookie(answer, name, value, seconds, is_https=is_https)
 
     async def form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form, of those that stand there twice the last; empty ones are left out."""
@@ -260,12 +281,12 @@ class Desk:
             _log.error("an error that no visitor can cause: %s", error, exc_info=error)
             return self._told(request, 500, OURS)
         note_refusal(request, error)
-        answer = self._told(request, known[0], str(error))
+        answer = self._told(request, known[0], words_of(error), way_back(request))
         answer.headers.update(headers_of(error))
         return answer
 
-    def _told(self, request: Request, status: int, why: str) -> Response:
-        shown = {"path": request.url.path, "why": why, "status": status, "visitor": None}
+    def _told(self, request: Request, status: int, why: str, back: Way | None = None) -> Response:
+        shown = {"path": request.url.path, "why": why, "status": status, "visitor": None, "back": back}
         return page("refusal.html", shown, status)
 
 
@@ -285,15 +306,17 @@ def query_in(request: Request, model: type[Query]) -> Query:
 def seconds_in(form: Mapping[str, str]) -> float:
     """Return how long something is to hold that a form asks for; InvalidRequest unless it says minutes."""
     said = form.get("minutes", "")
-    if not (said.isascii() and said.isdecimal() and len(said) <= MAX_MINUTES_DIGITS):
-        raise InvalidRequest([Finding("invalid_minutes", "/minutes", "expected a whole number of minutes")])
+    is_number = said.isascii() and said.isdecimal() and len(said) <= MAX_MINUTES_DIGITS
+    if not (is_number and 1 <= int(said) <= MAX_MINUTES):
+        expected = f"expected a whole number from 1 to {MAX_MINUTES:,}, which is {MAX_MINUTES // 1_440} days"
+        raise InvalidRequest([Finding("invalid_minutes", "/minutes", expected)])
     return float(said) * MINUTE_SECONDS
 
 
 def check_sure(form: Mapping[str, str]) -> None:
     """Raise InvalidRequest unless whoever sends a form says that it is meant: it cannot be taken back."""
     if form.get("sure") != "yes":
-        raise InvalidRequest([Finding("not_sure", "/sure", "expected the box to be ticked")])
+        raise InvalidRequest([Finding("not_sure", "", 'tick "I am sure" first')])
 
 
 def login_token(request: Request) -> str:

@@ -57,8 +57,8 @@ class LogIn:
                 why = f"A key with the role {refused.role} may not read the whole fleet: take another one."
                 return self._form(request, 403, why, where)
             answer = RedirectResponse(where, 303, HEADERS)
-            self._set_cookie(answer, request, SESSION_COOKIE, token, SESSION_SECONDS)
-            self._set_cookie(answer, request, FORM_COOKIE, "", 0)
+            self._desk.set_cookie(answer, request, SESSION_COOKIE, token, SESSION_SECONDS)
+            self._desk.set_cookie(answer, request, FORM_COOKIE, "", 0)
             return answer
 
         return await self._desk.guarded(request, begin)
@@ -72,15 +72,10 @@ class LogIn:
             self._desk.check_form(request, form, token)
             await self._desk.database.write(lambda transaction: visitors.log_out(transaction, token))
             answer = RedirectResponse(LOGIN_PATH, 303, HEADERS)
-            self._set_cookie(answer, request, SESSION_COOKIE, "", 0)
+            self._desk.set_cookie(answer, request, SESSION_COOKIE, "", 0)
             return answer
 
         return await self._desk.guarded(request, end)
-
-    def _set_cookie(self, answer: Response, request: Request, name: str, token: str, seconds: int) -> None:
-        # A proxy before us that has TLS may ask by plain http.
-        is_https = self._desk.is_https or request.url.scheme == "https"
-        visitors.set_cookie(answer, name, token, seconds, is_https=is_https)
 
     def _form(self, request: Request, status: int, why: str | None, where: str) -> Response:
         token = login_token(request)
@@ -93,5 +88,5 @@ class LogIn:
             "is_open": self._desk.is_open,
         }
         answer = page("login.html", shown, status)
-        self._set_cookie(answer, request, FORM_COOKIE, token, FORM_SECONDS)
+        self._desk.set_cookie(answer, request, FORM_COOKIE, token, FORM_SECONDS)
         return answer

@@ -76,7 +76,7 @@ def _read(look: Look) -> Mapping[str, Any]:
 def release_hold(look: Look, _request: Request, _form: Mapping[str, str]) -> str:
     """Believe silence again."""
     look.ask("POST", "/api/v1/monitor/release")
-    return "/"
+    return ""
 
 
 def monitor_words(monitor: MonitorRecord) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 
@@ -36,15 +35,11 @@ def begin(look: Look, request: Request, form: Mapping[str, str]) -> str:
     role_id = request.path_params["role_id"]
     body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
     look.ask("PUT", _MAINTENANCE, role_id=role_id, body=body)
-    return _back(role_id, "maintenance")
+    return "maintenance"
 
 
 def end(look: Look, request: Request, _form: Mapping[str, str]) -> str:
     """Judge its members by the usual rules again."""
     role_id = request.path_params["role_id"]
     look.ask("DELETE", _MAINTENANCE, role_id=role_id)
-    return _back(role_id, "maintained")
-
-
-def _back(role_id: str, done: str) -> str:
-    return "/agents?" + urlencode({"pool": role_id, "done": done})
+    return "maintained"

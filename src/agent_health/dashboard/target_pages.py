@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 from starlette.requests import Request
@@ -11,14 +11,14 @@ from agent_health.access import Action
 from agent_health.dashboard import history
 from agent_health.dashboard.desk import Look, query_in
 from agent_health.dashboard.fleet_facts import SHOWN_SIGHTS
-from agent_health.dashboard.words import sight_of
+from agent_health.dashboard.words import LOOKS_ASKED_FOR, sight_of
 from agent_health.directory_record import DIRECTORY_PATTERN
 from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
 from agent_health.observation import ResultClass
 from agent_health.registry.cursors import Cursor
 from agent_health.registry.list_targets import Host
-from agent_health.storage import event_log
+from agent_health.storage import event_log, probers
 
 if TYPE_CHECKING:
     from agent_health.target_record import RecheckRecord, TargetList, TargetRecord
@@ -80,19 +80,21 @@ def show_target(look: Look, request: Request) -> Mapping[str, Any]:
         "layers": [(name, layer) for name, layer in layers if layer is not None],
         "strip": history.sight_strip(target, now_s),
         "may_recheck": target.gone_at is None and look.visitor.may(Action.RECHECK, target_id),
+        "looks": LOOKS_ASKED_FOR,
         "position": event_log.last_sequence(look.transaction),
     }
 
 
 def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:
     """Have it probed now."""
-    target_id = request.path_params["target_id"]
-    return f"/targets/{quote(target_id, safe='')}?done={asked_for_look(look, target_id)}"
+    return asked_for_look(look, request.path_params["target_id"])
 
 
 def asked_for_look(look: Look, target_id: str) -> str:
-    """Have a target probed now, and return the word for what comes of it."""
+    """Have a target probed now, and return the word of `LOOKS_ASKED_FOR` for what comes of it."""
     asked: RecheckRecord = look.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
+    if not probers.listing(look.transaction, 1):
+        return "recheck_unheard"
     return "recheck" if asked.not_before is None else "recheck_later"
 
 

@@ -95,7 +95,7 @@ def review(look: Look, request: Request, form: Mapping[str, str]) -> str:
         check_sure(form)
     body = {"verdict": form.get("verdict", ""), **_comment(form, "comment")}
     look.ask("POST", f"{_DEED}/review", task_id=task_id, body=body)
-    return f"/tasks/{task_id}?done=review"
+    return "review"
 
 
 def resolve(look: Look, request: Request, form: Mapping[str, str]) -> str:
@@ -103,7 +103,7 @@ def resolve(look: Look, request: Request, form: Mapping[str, str]) -> str:
     task_id = request.path_params["task_id"]
     body = {"resolution": form.get("resolution", ""), **_comment(form, "comment")}
     look.ask("POST", f"{_DEED}/resolve", task_id=task_id, body=body)
-    return f"/tasks/{task_id}?done=resolve"
+    return "resolve"
 
 
 def cancel(look: Look, request: Request, form: Mapping[str, str]) -> str:
@@ -111,7 +111,7 @@ def cancel(look: Look, request: Request, form: Mapping[str, str]) -> str:
     task_id = request.path_params["task_id"]
     check_sure(form)
     look.ask("POST", f"{_DEED}/cancel", task_id=task_id, body=_comment(form, "reason"))
-    return f"/tasks/{task_id}?done=cancel"
+    return "cancel"
 
 
 def _comment(form: Mapping[str, str], name: str) -> dict[str, object]:

@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from agent_health.agent_record import AgentRecord, LayerSeen, Seen
+from agent_health.awaited_look import NO_PROBER, nobody_looks
 from agent_health.harmless_text import harmless
 from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from agent_health.result_sums import Layer
@@ -21,6 +22,7 @@ from agent_health.verdict import Monitoring
 MAX_SHOWN_CHARACTERS: Final = 300
 """Of a text from elsewhere that stands in a line."""
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+_UNHEARD: Final = nobody_looks(NO_PROBER, "--registry URL")
 
 MEANINGS: Final[Mapping[str, str]] = MappingProxyType({
     "active": "alive, and accepting work",
@@ -39,6 +41,14 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType({
     "never measured": "nobody has looked yet, which is not the same as down",
 })  # fmt: skip
 """What stands behind a word, for whoever hovers or listens."""
+
+LOOKS_ASKED_FOR: Final[Mapping[str, str]] = MappingProxyType({
+    "recheck": "Its prober was asked to look now: the result comes within seconds.",
+    "recheck_later": "It asked to be left alone for a while (Retry-After): its prober looks when that is "
+    "over.",
+    "recheck_unheard": _UNHEARD[0].upper() + _UNHEARD[1:],
+})  # fmt: skip
+"""What is said to who asked for a probe."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,11 @@
+"""What is whoever asks for a probe told where nobody is there who could look?"""
+
+from typing import Final
+
+NO_PROBER: Final = "nobody probes for this registry"
+NO_CRAWL: Final = "no crawl works on this database"
+
+
+def nobody_looks(why: str, where: str) -> str:
+    """Return why no look comes, and what is to be done; `where` is the option that names who was asked."""
+    return f"{why} now; as soon as one does, it looks: agent-health crawl PROBE.yml {where}"

@@ -1,0 +1,69 @@
+"""To which page does a form belong, and how is it told there, once, what the form did?
+
+Who sent a form is led back to its page, with a cookie that says what was done; the page shows it and takes
+it away. Whoever loads the page again, kept its address, or follows somebody else's link reads nothing of a
+deed that was not done just now.
+"""
+
+import hmac
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+from urllib.parse import quote, unquote, urlencode
+
+from starlette.requests import Request
+
+COOKIE: Final = "agent_health_done"
+COOKIE_SECONDS: Final = 60
+"""How long a browser may take to load the page."""
+MAX_COOKIE_CHARACTERS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A link back, where something was refused."""
+
+    where: str
+    name: str
+
+
+def page_of(request: Request) -> Way:
+    """Return the page on which a form stands, by the form's own address."""
+    match request.path_params:
+        case {"agent_id": agent_id}:
+            return Way(f"/agents/{quote(agent_id, safe='')}", str(agent_id))
+        case {"target_id": target_id}:
+            return Way(f"/targets/{quote(target_id, safe='')}", "the target")
+        case {"task_id": task_id}:
+            return Way(f"/tasks/{quote(task_id, safe='')}", "the task")
+        case {"role_id": role_id}:
+            return Way("/agents?" + urlencode({"pool": role_id}), f"pool {role_id}")
+    return Way("/", "the overview")
+
+
+def way_back(request: Request) -> Way | None:
+    """Return where whoever was refused goes on; None: there is no better place than the overview."""
+    if request.method == "POST":
+        way = page_of(request)
+        return None if way.where == "/" else way
+    return Way(quote(request.url.path), "the page without a query") if request.url.query else None
+
+
+def sealed(done: str, where: str, token: str) -> str:
+    """Return the cookie that tells the holder of a session, on one page alone, what was done."""
+    return f"{done}.{_seal(done, where, token)}"
+
+
+def done_just_now(request: Request, token: str) -> str:
+    """Return what the page that is asked for has to tell the holder of a session; empty: nothing."""
+    said = request.cookies.get(COOKIE, "")
+    done, _, seal = said.partition(".")
+    if not (token and done and len(said) <= MAX_COOKIE_CHARACTERS):
+        return ""
+    query = request.scope["query_string"].decode("latin-1")
+    where = request.scope["path"] + (f"?{query}" if query else "")
+    return done if hmac.compare_digest(seal.encode(), _seal(done, where, token).encode()) else ""
+
+
+def _seal(done: str, where: str, token: str) -> str:
+    return hmac.new(token.encode(), f"done {done} {unquote(where)}".encode(), sha256).hexdigest()
