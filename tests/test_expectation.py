@@ -3,6 +3,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent_health.agent_record import CommandRequest, HeartbeatConfig, Registration
 from agent_health.expectation import invalid_setting
+from agent_health.task_record import RunWrite
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,11 @@ from agent_health.expectation import invalid_setting
         (Registration, {"monitoring": "probe"}, "it: expected a card_url, which monitoring by probes needs"),
         (Registration, {"metadata": {"a": "x" * 20_000}}, "metadata: expected at most 16384 bytes"),
         (Registration, {"colour": "red"}, "colour: expected no member of this name; got 'red'"),
+        (
+            RunWrite,
+            {"run_id": f"run_{26 * '0'}", "fencing_token": 10**16},
+            "fencing_token: expected at most 9007199254740991; got 10000000000000000",
+        ),
         (CommandRequest, {}, "command: expected a value"),
         (CommandRequest, {"command": "stop"}, "command: expected one of 'drain'; got 'stop'"),
         (

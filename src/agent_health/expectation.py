@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 
 from agent_health.agent_record import AGENT_ID_PATTERN, CAPABILITY_PATTERN, NAME_PATTERN, URL_PATTERN
 from agent_health.counted import plural
+from agent_health.document import MAX_NUMBER
 from agent_health.errors import InvalidSetting
 
 MAX_SHOWN_CHARACTERS = 80
@@ -31,9 +32,9 @@ _WORDS = {
     "string_too_long": "at most {max_length} {characters}",
     "too_short": "at least {min_length} {items}",
     "too_long": "at most {max_length} {items}",
-    "greater_than_equal": "at least {ge:.15g}",
-    "less_than_equal": "at most {le:.15g}",
-    "greater_than": "more than {gt:.15g}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "greater_than": "more than {gt}",
 }
 
 
@@ -66,6 +67,11 @@ def expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str:
     return f"what the rules allow ({details['msg']})" if words is None else words
 
 
+def _number(bound: float) -> str:
+    """Write a bound: a whole number with all its digits."""
+    return f"{int(bound)}" if abs(bound) <= MAX_NUMBER and bound % 1 == 0 else f"{bound:.15g}"
+
+
 def known_expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str | None:
     """Return what was expected, or None where pydantic's message is a rule's own sentence."""
     context: dict[str, Any] = details.get("ctx", {})
@@ -74,7 +80,10 @@ def known_expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -
     if details["type"] in _WORDS:
         bound = context.get("min_length", context.get("max_length", 0))
         nouns = {"characters": plural(bound, "character"), "items": plural(bound, "item")}
-        return _WORDS[details["type"]].format_map({**context, **nouns})
+        bounds: dict[str, Any] = {
+            name: _number(context[name]) for name in ("ge", "le", "gt") if name in context
+        }
+        return _WORDS[details["type"]].format_map({**context, **bounds, **nouns})
     message = details["msg"]
     for beginning in ("expected ", "Input should be "):
         if message.startswith(beginning):

@@ -3,10 +3,12 @@
 The bodies that the registry takes and the records that it gives.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from agent_health.agent_record import NAME_PATTERN, AgentId, Body, Capability, Name, RoleId
 from agent_health.budget import AmountRecord, BudgetRecord, Spend
@@ -37,7 +39,15 @@ MAX_DETAIL_CHARACTERS = 500
 
 TASK_ID_PATTERN = r"^task_[0-9a-hjkmnp-tv-z]{26}$"
 RUN_ID_PATTERN = r"^run_[0-9a-hjkmnp-tv-z]{26}$"
+_BLANK = r"[ \u00a0\u1680\u2000-\u200f\u202a-\u202f\u205f-\u2069\u3000\ufeff]"
+"""What nobody sees; control characters stand in no text of a line anyway."""
 CALL_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+
+
+def _take_no_blank(value: str) -> str:
+    if re.fullmatch(f"{_BLANK}*", value):
+        raise PydanticCustomError("blank", "expected text that can be read, not space alone")
+    return value
 
 
 def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
@@ -57,6 +67,11 @@ Detail = Annotated[
     StringConstraints(min_length=1, max_length=MAX_DETAIL_CHARACTERS),
     AfterValidator(detail_of),
 ]
+Title = Annotated[
+    Name,
+    Field(json_schema_extra={"not": {"pattern": f"^{_BLANK}*$"}}),
+    AfterValidator(_take_no_blank),
+]
 TaskId = Annotated[str, StringConstraints(pattern=TASK_ID_PATTERN)]
 RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
@@ -70,7 +85,7 @@ BackoffSeconds = Annotated[float, Field(ge=0, le=MAX_BACKOFF_SECONDS, allow_inf_
 class TaskRequest(Body):
     """What is to be done, and by whom. An agent has to fit all it says."""
 
-    title: Name
+    title: Title
     input: JsonObject = Field(default_factory=dict)
     """What the work needs; handed to each holder as it is."""
     agent_id: AgentId | None = None

@@ -62,6 +62,10 @@ def test_agents_are_chosen(registry: RegistryServer, capsys: Captured) -> None:
     def listed(*options: str) -> list[str]:
         return [agent["agent_id"] for agent in json_of(capsys, "list", *options)["agents"]]
 
+    # What who is gone said last of its work is over.
+    assert "0/?" not in shown_by(capsys, "list", "--status", "deregistered")
+    assert "load" not in shown_by(capsys, "show", "a-0")
+    assert "load" in shown_by(capsys, "show", "a-1")
     assert listed() == ["a-1", "a-2"]
     assert listed("--status", "all") == ["a-0", "a-1", "a-2"]
     assert listed("--status", "dead", "--status", "deregistered") == ["a-0"]

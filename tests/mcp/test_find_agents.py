@@ -35,6 +35,9 @@ async def model(registry: RegistryServer) -> Model:
         for agent_id, more in AGENTS.items():
             await known.agents.register(agent_id, role_id=agent_id[:4], supersede=True, **more)
         await known.agents.heartbeat("bill-1", current_load=2)
+        await known.agents.register("gone", role_id="gone", supersede=True, max_concurrent_tasks=1)
+        await known.agents.heartbeat("gone", current_load=1)
+        await known.agents.deregister("gone")
     return Model(registry.url, KEYS[Role.READER])
 
 
@@ -148,3 +151,8 @@ async def test_an_agent_that_a_prober_found_is_told_with_what_was_listed_and_whe
         (line,) = [line for line in told.splitlines() if line.startswith(target_id(listed))]
         assert line.endswith(f", listed as {listed}, card at {card}")
         await known.agents.deregister(target_id(listed))
+
+
+async def test_nothing_is_said_of_what_who_is_gone_was_doing(model: Model) -> None:
+    told = text_of(await model.call("find_agents", status=["deregistered"]))
+    assert told.splitlines()[1] == "gone: deregistered, health unknown"

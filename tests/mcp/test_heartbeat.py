@@ -114,6 +114,7 @@ async def test_nobody_beats_with_the_key_of_another(registry: RegistryServer, kn
     assert refused["error"].startswith("Failed to update heartbeat: HTTP 403: ")
     refused = await beat(Model(registry.url, KEYS[Role.READER]), "victim")
     assert refused["error"].startswith("Failed to update heartbeat: HTTP 403: ")
+    assert refused["error"].endswith("whoever runs this server must give it the agent's own key")
     assert KEYS[Role.READER] not in refused["error"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.registry.test_verify_events import report as log_report
 from tests.support.registry_api import RegistryApi
-from tests.support.task_api import TASKS, steps, told
+from tests.support.task_api import TASKS, steps, task, told
 
 from agent_health.access import Role
 
@@ -73,3 +73,17 @@ async def test_a_child_takes_no_key_of_its_own(api: RegistryApi) -> None:
         "verdict": "reject", "fix": {"title": "t", "idempotency_key": "k"},
     }, key=Role.COORDINATOR)  # fmt: skip
     assert answer.json()["error"]["details"]["faults"][0]["pointer"] == "/fix/idempotency_key"
+
+
+@pytest.mark.parametrize("title", ["   ", "\u00a0\u3000", "\u200b", "\u202e"])
+async def test_a_title_that_nobody_can_read_is_refused(api: RegistryApi, title: str) -> None:
+    answer = await api.ask("POST", TASKS, {**WANTED, "title": title}, key=Role.COORDINATOR)
+    assert told(answer) == (422, "invalid_request")
+    assert "text that can be read" in str(answer.json())
+
+
+async def test_who_creates_a_task_is_told_what_the_key_is_called_as_who_reads_it(api: RegistryApi) -> None:
+    wanted = {**WANTED, "idempotency_key": "named"}
+    made, again = [(await api.ask("POST", TASKS, wanted, key=Role.COORDINATOR)).json() for _ in range(2)]
+    assert list(made["names"]) == [made["created_by"]]
+    assert again["names"] == made["names"] == (await task(api, made["task_id"]))["names"]

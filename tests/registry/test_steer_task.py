@@ -114,6 +114,8 @@ async def test_what_people_answer_reaches_the_next_holder_with_what_was_asked(ap
     resolved = await steer(api, made["task_id"], "resolve", resolution="requeue", comment="use logo-2026")
     after = await other.granted()
     assert after["comments"] == resolved.json()["comments"]
+    # Who decides is told at once, as who reads it later.
+    assert resolved.json()["names"] == (await task(api, made["task_id"]))["names"]
     answer, question = after["comments"]
     assert (answer["signal"], answer["comment"]) == ("requeued", "use logo-2026")
     assert answer["said_by"].startswith("key:")

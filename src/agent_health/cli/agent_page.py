@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent_health.actor import spoken_in
 from agent_health.cli.terminal import Colour, Line, listed
+from agent_health.lifecycle import ALIVE
 from agent_health.utc_time import utc_text
 
 if TYPE_CHECKING:
@@ -100,7 +101,12 @@ def _command(command: "PendingCommand") -> str:
 
 
 def load_text(agent: "AgentSummary") -> str:
-    """Tell how much an agent does of how much it can; ? is what it does not say."""
+    """Tell how much an agent does of how much it can; ? is what it does not say.
+
+    Empty for who is not alive: what it said last of its work is over.
+    """
+    if agent.status not in ALIVE:
+        return ""
     most = agent.capacity.max_concurrent_tasks
     return f"{agent.capacity.current_load}/{'?' if most is None else most}"
 

@@ -22,6 +22,7 @@ from agent_health.counted import counted
 from agent_health.dashboard import words
 from agent_health.dashboard.assets import asset_path
 from agent_health.harmless_text import harmless
+from agent_health.lifecycle import ALIVE
 from agent_health.utc_time import utc_text
 
 POLICY: Final = (
@@ -80,6 +81,7 @@ def _environment() -> Environment:
     }
     environment.filters.update(filters)
     environment.globals["asset"] = asset_path
+    environment.globals["alive"] = ALIVE
     return environment
 
 

@@ -4,12 +4,12 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from agent_health.agent_record import AgentId, Name, RoleId
+from agent_health.agent_record import AgentId, RoleId
 from agent_health.budget import Spend
 from agent_health.client.registry_errors import RegistryError
 from agent_health.mcp.in_run import TaskArguments, Written, key_of, refusal, run_of, tasks_of, told
 from agent_health.mcp.tool import Reach, Told, Tool
-from agent_health.task_record import Attempts, JsonObject, Needs
+from agent_health.task_record import Attempts, JsonObject, Needs, Title
 
 NAME: Final = "delegate_subtask"
 
@@ -17,7 +17,7 @@ NAME: Final = "delegate_subtask"
 class Subtask(TaskArguments):
     """What another agent has to do."""
 
-    title: Annotated[Name, Field(description="What is to be done, in a line")]
+    title: Annotated[Title, Field(description="What is to be done, in a line")]
     input: Annotated[
         JsonObject | None, Field(description="What the work needs, a JSON object of at most 64 KiB")
     ] = None

@@ -13,7 +13,7 @@ from agent_health.agent_record import (
 )
 from agent_health.counted import counted
 from agent_health.document import HealthStatus
-from agent_health.lifecycle import Status
+from agent_health.lifecycle import ALIVE, Status
 from agent_health.mcp.tool import MAX_ANSWER_BYTES, Arguments, Reach, Told, Tool, registry_of
 
 if TYPE_CHECKING:
@@ -96,12 +96,18 @@ def _text(found: AgentList) -> str:
 
 def _line(agent: AgentSummary) -> str:
     most = agent.capacity.max_concurrent_tasks
-    load = f"{agent.capacity.current_load} of {'? tasks' if most is None else counted(most, 'task')}"
+    # What who is gone said last of its work is over.
+    is_alive = agent.status in ALIVE
+    load = (
+        f", {agent.capacity.current_load} of {'? tasks' if most is None else counted(most, 'task')}"
+        if is_alive
+        else ""
+    )
     name = f" ({agent.name})" if agent.name else ""
     where = f", at {agent.endpoint}" if agent.endpoint else ""
     where += f", listed as {agent.target_url}" if agent.target_url else ""
     where += f", card at {agent.card_url}" if agent.card_url else ""
-    return f"{agent.agent_id}{name}: {agent.status}, health {agent.health}, {load}{where}"
+    return f"{agent.agent_id}{name}: {agent.status}, health {agent.health}{load}{where}"
 
 
 FIND_AGENTS: Final = Tool(

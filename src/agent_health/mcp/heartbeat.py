@@ -14,7 +14,14 @@ from pydantic.alias_generators import to_camel
 
 from agent_health.agent_record import AgentId, AgentRecord
 from agent_health.client.registry_agents import RegistryAgents
-from agent_health.client.registry_errors import Gone, NotFound, RegistryError, Stale
+from agent_health.client.registry_errors import (
+    Gone,
+    NotAuthorized,
+    NotFound,
+    NotPermitted,
+    RegistryError,
+    Stale,
+)
 from agent_health.document import Time
 from agent_health.errors import InvalidSetting
 from agent_health.lifecycle import Status
@@ -76,6 +83,9 @@ async def heartbeat(asked: HeartbeatInput, reach: Reach) -> Told:
     except (NotFound, ValidationError):
         # What is no id, nobody has.
         return _failed(_not_found(asked.agent_id))
+    except (NotAuthorized, NotPermitted) as error:
+        what = "whoever runs this server must give it the agent's own key"
+        return _failed(f"Failed to update heartbeat: {error}: {what}")
     except (RegistryError, InvalidSetting) as error:
         return _failed(f"Failed to update heartbeat: {error}")
 

@@ -8,13 +8,13 @@ from hashlib import sha256
 from pydantic_core import to_json
 from ulid import ULID
 
-from agent_health.access import Action
+from agent_health.access import Action, Principal
 from agent_health.budget import NOTHING, Amount, Budget
 from agent_health.errors import KeyReused
 from agent_health.event import EventDraft
 from agent_health.registry import task_events
 from agent_health.registry.operations import Call, Operation, Reply
-from agent_health.registry.task_records import record
+from agent_health.registry.task_records import record_for
 from agent_health.storage import event_log, leases, task_budgets, task_creations, tasks
 from agent_health.storage.database import Transaction
 from agent_health.storage.task_budgets import StoredBudget
@@ -48,23 +48,25 @@ def create_task(transaction: Transaction, call: Call) -> Reply:
         )
         known = task_creations.take(transaction, creation)
         if known is not None:
-            return _created_before(transaction, known, creation)
+            return _created_before(transaction, known, creation, call.caller)
     task, drafts = add_task(transaction, wanted, wanted.budget.amount(), Origin(actor=call.actor))
     if creation is not None:
         task_creations.fill(transaction, creation, task.number)
     event_log.append(transaction, drafts)
-    return _created(transaction, task)
+    return _created(transaction, task, call.caller)
 
 
-def _created_before(transaction: Transaction, known: StoredCreation, wanted: StoredCreation) -> Reply:
+def _created_before(
+    transaction: Transaction, known: StoredCreation, wanted: StoredCreation, caller: Principal
+) -> Reply:
     if known.digest != wanted.digest or known.task is None:
         raise KeyReused(wanted.idempotency_key)
-    return _created(transaction, tasks.find(transaction, known.task))
+    return _created(transaction, tasks.find(transaction, known.task), caller)
 
 
-def _created(transaction: Transaction, task: StoredTask) -> Reply:
+def _created(transaction: Transaction, task: StoredTask, caller: Principal) -> Reply:
     headers = {"Location": f"{PATH}/{task.task_id}"}
-    return Reply(content=record(transaction, task), status=201, headers=headers)
+    return Reply(content=record_for(transaction, task, caller), status=201, headers=headers)
 
 
 def _digest(wanted: TaskCreation) -> str:

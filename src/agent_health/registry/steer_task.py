@@ -25,7 +25,7 @@ from agent_health.registry.create_task import MAX_TASK_BYTES, PATH, Origin, add_
 from agent_health.registry.enter_run import Locked, end_lease, judge_run, lock_task, rejected
 from agent_health.registry.move_task import MAX_COMMENTS, Move, move
 from agent_health.registry.operations import Call, Operation, Reply
-from agent_health.registry.task_records import record, summary
+from agent_health.registry.task_records import record_for, summary
 from agent_health.storage import event_log, leases, task_budgets, task_comments, task_runs, tasks
 from agent_health.storage.database import Transaction
 from agent_health.storage.tasks import StoredTask
@@ -55,7 +55,7 @@ def cancel_task(transaction: Transaction, call: Call) -> Reply:
         drafts += end_lease(locked, EndReason.REVOKED, call.actor)
     task, more = move(transaction, cancelled, call.actor)
     event_log.append(transaction, [*drafts, *more])
-    return Reply(content=record(transaction, task))
+    return Reply(content=record_for(transaction, task, call.caller))
 
 
 def resolve_handoff(transaction: Transaction, call: Call) -> Reply:
@@ -72,7 +72,7 @@ def resolve_handoff(transaction: Transaction, call: Call) -> Reply:
     signal = TaskSignal.RESOLVED if is_done else TaskSignal.REQUEUED
     task, drafts = move(transaction, Move(task=task, signal=signal, explanation=said.comment), call.actor)
     event_log.append(transaction, drafts)
-    return Reply(content=record(transaction, task))
+    return Reply(content=record_for(transaction, task, call.caller))
 
 
 def review_task(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
@@ -115,7 +115,7 @@ def top_up(transaction: Transaction, call: Call) -> Reply:
     budget = stored.budget.top_up(call.body_as(BudgetTopUp).add.amount())
     task_budgets.store(transaction, replace(stored, budget=budget))
     event_log.append(transaction, [task_events.budget_changed(task, budget, call.actor)])
-    return Reply(content=record(transaction, task))
+    return Reply(content=record_for(transaction, task, call.caller))
 
 
 def _parent_refusal(locked: Locked, call: Call) -> AgentHealthError | None:
@@ -171,7 +171,8 @@ def _carved(transaction: Transaction, parent: StoredTask, envelope: Amount, *, i
 
 def _same_again(task: StoredTask) -> TaskRequest:
     """Return a task like the one whose result was rejected; why, its comments tell."""
-    return TaskRequest(
+    # What is stored was read when it came, maybe by rules that were wider then.
+    return TaskRequest.model_construct(
         title=task.title,
         input=from_json(task.input),
         agent_id=task.agent_id,

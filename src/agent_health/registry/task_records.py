@@ -49,6 +49,11 @@ def record(transaction: Transaction, task: StoredTask) -> TaskRecord:
     )
 
 
+def record_for(transaction: Transaction, task: StoredTask, caller: Principal) -> TaskRecord:
+    """Return the same as a caller is told it: with what the keys are called that act, if they may know."""
+    return with_names(transaction, record(transaction, task), caller)
+
+
 def with_names(transaction: Transaction, shown: TaskRecord, caller: Principal) -> TaskRecord:
     """Add the names of the keys that created a task and decided about it, if the caller may know them."""
     actors = [shown.created_by, *(said.said_by for said in shown.comments)]
