@@ -48,7 +48,15 @@ def test_what_json_has_no_word_for_is_refused_wherever_it_stands(number: float, 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(1.5, True), ({"a": [1, "NaN", None]}, True), ({"a": [{"b": float("nan")}]}, False), ([1e400], False)],
+    [
+        (1.5, True),
+        ({"a": [1, "NaN", None]}, True),
+        ({"a": [{"b": float("nan")}]}, False),
+        ([1e400], False),
+        ({"a": 10**400}, False),
+        ([-(10**400)], False),
+        ([10**300, True], True),
+    ],
 )
 def test_whether_all_numbers_are_finite(value: object, *, expected: bool) -> None:
     assert is_finite(value) is expected

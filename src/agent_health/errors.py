@@ -327,10 +327,11 @@ class LeaseNotFound(AgentHealthError):
 class LeaseOver(AgentHealthError):
     """The lease expired or was ended, and is not brought back; perhaps somebody else has the resource."""
 
-    def __init__(self, lease_id: str, resource: str) -> None:
+    def __init__(self, lease_id: str, resource: str, end_reason: str) -> None:
         super().__init__(f"the lease {lease_id} of {resource} is over: acquire a new one")
         self.lease_id = lease_id
         self.resource = resource
+        self.end_reason = end_reason
 
 
 class StaleToken(AgentHealthError):

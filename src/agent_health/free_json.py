@@ -4,9 +4,12 @@ For pydantic's validators: what is refused is a PydanticCustomError, which shows
 """
 
 from math import isfinite
-from typing import Any
+from sys import float_info
+from typing import Any, Final
 
 from pydantic_core import PydanticCustomError, to_json
+
+MAX_NUMBER: Final = float_info.max
 
 
 def take_shallow(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
@@ -38,11 +41,14 @@ def _inside(value: dict[str, Any] | list[Any]) -> list[Any]:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether all its numbers are such as JSON has, however deep they stand."""
+    """Whether all its numbers are such as JSON's readers have, however deep they stand.
+
+    To most of them, an integer that is beyond the doubles is an infinity, or an error.
+    """
     left = [value]
     while left:
         one = left.pop()
-        if isinstance(one, float) and not isfinite(one):
+        if isinstance(one, float | int) and not -MAX_NUMBER <= one <= MAX_NUMBER:
             return False
         if isinstance(one, dict | list):
             left += _inside(one)

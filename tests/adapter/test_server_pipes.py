@@ -11,6 +11,7 @@ from mcp_types import JSONRPCNotification, JSONRPCResponse
 from tests.support.servers import REPOSITORY, until
 
 from agent_health.adapter import server_pipes as module
+from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.server_pipes import ServerEnd, ServerProgram, server_pipes
 from agent_health.errors import CommandFailed
 
@@ -24,9 +25,14 @@ LEAVES_TWO = (
 STUBBORN = 'trap "" TERM; (trap "" TERM; exec sleep 1000) & echo $! > child; echo $$ > own; wait; wait'
 
 
-def program(script: str, directory: Path) -> ServerProgram:
+def program(script: str, directory: Path, timer_fd: int | None = None) -> ServerProgram:
     return ServerProgram(
-        name="acme", command=["sh", "-c", script], environment={}, directory=directory, max_line_bytes=64
+        name="acme",
+        command=["sh", "-c", script],
+        environment={},
+        directory=directory,
+        max_line_bytes=64,
+        timer_fd=timer_fd,
     )
 
 
@@ -131,3 +137,16 @@ async def test_a_program_that_cannot_be_started_leaves_nothing_open(tmp_path: Pa
         async with server_pipes(absent, ServerEnd()):
             pytest.fail("it is not there")
     await asyncio.to_thread(until, "all is closed", lambda: open_files() <= before)
+
+
+async def test_it_ends_with_the_lease_of_the_run_that_it_serves(tmp_path: Path) -> None:
+    timer, end = LeaseTimer(1_000.0), ServerEnd()
+    try:
+        script = "trap '' TERM; sleep 1000 & echo $! > pid; while :; do sleep 0.05; done"
+        async with server_pipes(program(script, tmp_path, timer.fd), end):
+            pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
+            timer.set(0.0)
+            await asyncio.wait_for(end.is_there.wait(), 30)
+            until("nothing of it is left", lambda: is_gone(pid))
+    finally:
+        timer.close()

@@ -170,7 +170,8 @@ async def test_a_task_that_is_cancelled_ends_its_agent(world: World) -> None:
         await world.client.tasks.cancel(world.task.task_id)
         outcome = await adapter.outcome()
         assert (outcome.end.exit_reason, outcome.exit_code) == ("lease_expired", -15)
-        assert "412" in (await adapter.until("stopping")).text
+        assert (await adapter.until("stopping")).text == "the agent is asked to end: the task was cancelled"
+        assert outcome.text == "the task was cancelled"
         assert pid not in warden.processes()
         assert adapter.workspace().is_dir()
 

@@ -237,6 +237,26 @@ async def test_a_refusal_is_a_loss_at_once() -> None:
 
 
 @in_virtual_time
+@pytest.mark.parametrize(
+    ("code", "details", "why"),
+    [
+        ("lease_ended", {"end_reason": "expired"}, "its lease has expired at the registry"),
+        ("lease_ended", {"end_reason": ["odd"]}, "HTTP 412: over"),
+        ("lease_ended", {}, "HTTP 412: over"),
+        ("stale_token", {}, "somebody else has got it meanwhile"),
+    ],
+)
+async def test_why_it_was_refused_is_told_to_whom_has_not_asked(
+    code: str, details: dict[str, Any], why: str
+) -> None:
+    async with renewing() as (registry, client):
+        error = {"error": {"code": code, "message": "over", "details": details}}
+        registry.answers.append(web.json_response(error, status=412))
+        async with kept(keeper_of(client)) as keeper:
+            assert (await keeper.wait_lost()).why == why
+
+
+@in_virtual_time
 async def test_what_is_not_the_registrys_own_no_is_asked_again() -> None:
     async with renewing() as (registry, client):
         html = web.Response(status=403, text="<html>maintenance", content_type="text/html")
@@ -312,4 +332,4 @@ async def test_a_real_task_is_kept_beyond_its_window_until_it_is_cancelled(
             await client.tasks.cancel(made.task_id)
             async with asyncio.timeout(10):
                 loss = await keeper.wait_lost()
-            assert loss.kind is LossKind.REFUSED
+            assert (loss.kind, loss.why) == (LossKind.REFUSED, "the task was cancelled")

@@ -19,3 +19,5 @@ class HeldWork:
     """Told `mark_complete` or `request_human_help` once that tool has ended the run."""
     budget_gone: Callable[[], None]
     """Told when a metered call was refused for the budget."""
+    timer_fd: int | None = None
+    """Of a `LeaseTimer`, for the programs that serve tools: they end with the lease, too; None for none."""

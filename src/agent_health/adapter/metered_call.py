@@ -8,7 +8,6 @@ have been carried out, and an agent could have it for nothing by ending.
 
 import asyncio
 import logging
-import math
 import secrets
 from collections.abc import Awaitable, Callable
 from decimal import ROUND_CEILING, Decimal
@@ -191,9 +190,8 @@ def cost_told(price: Price, result: CallToolResult) -> Spend | None:
     tokens, usd = told.get("tokens", 0), told.get("usd", 0)
     if isinstance(tokens, bool) or isinstance(usd, bool) or not isinstance(tokens, int):
         return None
-    if not isinstance(usd, int | float) or not math.isfinite(usd):
-        return None
-    if not (0 <= tokens <= MAX_TOKENS and 0 <= usd <= MAX_USD):
+    # Also of what is no number, or more than a double holds.
+    if not isinstance(usd, int | float) or not (0 <= tokens <= MAX_TOKENS and 0 <= usd <= MAX_USD):
         return None
     return Spend(tokens=tokens, usd=float(Decimal(repr(usd)).quantize(_SIX_DECIMALS, ROUND_CEILING)))
 

@@ -43,7 +43,7 @@ class ProxyServer:
 
     def __init__(self, held: HeldWork, upstreams: Upstreams, token: str) -> None:
         limits = upstreams.limits
-        self._servers = _servers_of(upstreams)
+        self._servers = _servers_of(upstreams, held.timer_fd)
         self._calls = ProxiedCalls(held, upstreams, self._servers)
         about = Implementation(
             name="agent-health-tools", version=metadata.version("agent-health"), title="The tools of a task"
@@ -66,13 +66,16 @@ class ProxyServer:
         self._uvicorn.should_exit = True
 
 
-def _servers_of(upstreams: Upstreams) -> dict[str, "UpstreamServer"]:
+def _servers_of(upstreams: Upstreams, timer_fd: int | None) -> dict[str, "UpstreamServer"]:
     if not upstreams.upstreams:
         return {}
     from agent_health.adapter.upstream_server import UpstreamServer  # noqa: PLC0415 - it brings the SDK
 
     limits = upstreams.limits
-    return {name: UpstreamServer(name, upstream, limits) for name, upstream in upstreams.upstreams.items()}
+    return {
+        name: UpstreamServer(name, upstream, limits, timer_fd=timer_fd)
+        for name, upstream in upstreams.upstreams.items()
+    }
 
 
 class _Server(uvicorn.Server):

@@ -48,6 +48,8 @@ class ServerProgram:
     """Beside what is everybody's; never shown."""
     directory: Path | None
     max_line_bytes: int
+    timer_fd: int | None = None
+    """Of a `LeaseTimer`: it is killed when that is due."""
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[
         environment=get_default_environment() | dict(program.environment),
         directory=program.directory or Path.cwd(),
         input_fd=ends.input_fd,
+        timer_fd=program.timer_fd,
     )
     try:
         process = await AgentProcess.start(job, ends)

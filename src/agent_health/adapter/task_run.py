@@ -221,9 +221,9 @@ class TaskRun:
         """Return the exit code of the agent's process, once nothing of it is left."""
         settings = self._settings
         async with AsyncExitStack() as stack:
-            tools = None
+            tools, timer = None, self._open_timer(stack)
             if self._open_tools is not None:
-                tools = await stack.enter_async_context(self._open_tools(self._held_work()))
+                tools = await stack.enter_async_context(self._open_tools(self._held_work(timer)))
             job = Job(
                 command=settings.command,
                 environment=environment_of(
@@ -234,7 +234,7 @@ class TaskRun:
                     hidden=settings.hidden,
                 ),
                 directory=settings.directory or workspace.path,
-                timer_fd=self._open_timer(stack).fd,
+                timer_fd=timer.fd,
             )
             output = OutputCopy(workspace.fd, stdout_to=settings.stdout_to, stderr_to=settings.stderr_to)
             stack.push_async_callback(asyncio.to_thread, output.finish)
@@ -294,13 +294,14 @@ class TaskRun:
             return grace_s
         return grace_left_s(asyncio.get_running_loop().time(), self._keeper.deadline_s, grace_s)
 
-    def _held_work(self) -> HeldWork:
+    def _held_work(self, timer: LeaseTimer) -> HeldWork:
         return HeldWork(
             registry=self._client,
             run=self._run,
             is_held=self._keeper.is_held,
             ended=self._ended_by_tool,
             budget_gone=self._budget_gone,
+            timer_fd=timer.fd,
         )
 
     def _ended_by_tool(self, tool: str) -> None:

@@ -64,6 +64,7 @@ class UpstreamServer:
         *,
         environment: Mapping[str, str] = os.environ,
         chance: Callable[[], float] = random.random,
+        timer_fd: int | None = None,
     ) -> None:
         self.name = name
         self.tools: Mapping[str, Tool] = MappingProxyType({})
@@ -72,6 +73,7 @@ class UpstreamServer:
         self._limits = limits
         self._environment = environment
         self._chance = chance
+        self._timer_fd = timer_fd
         self._client: Client | None = None
         self._end = ServerEnd()
         self._why_away = "it has not started yet"
@@ -255,6 +257,7 @@ class UpstreamServer:
                 environment=variables,
                 directory=said.directory,
                 max_line_bytes=self._max_bytes(),
+                timer_fd=self._timer_fd,
             )
             yield Client(server_pipes(program, self._end), cache=None)
             return

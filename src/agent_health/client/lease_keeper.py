@@ -7,11 +7,12 @@ was sent that granted or renewed it, so that the registry never thinks it over b
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from types import MappingProxyType
+from typing import Final, Self
 
 from agent_health.client.registry_errors import (
     NotAuthorized,
@@ -21,8 +22,18 @@ from agent_health.client.registry_errors import (
 )
 from agent_health.client.registry_leases import RegistryLeases
 from agent_health.client.registry_tasks import GrantedTask
-from agent_health.lease import TTL_SECONDS
+from agent_health.lease import TTL_SECONDS, EndReason
 from agent_health.lease_rhythm import RENEW_RATIO, next_try_s, notice_at_s, renewal_due_s, try_ends_s
+
+_ENDED: Final[Mapping[str, str]] = MappingProxyType({
+    EndReason.RELEASED:           "it was given back",
+    EndReason.REVOKED:            "the task was cancelled",
+    EndReason.EXPIRED:            "its lease has expired at the registry",
+    EndReason.AGENT_DEAD:         "the registry has given this agent up for dead",
+    EndReason.AGENT_DEREGISTERED: "this agent was taken off the registry's list",
+    EndReason.EPOCH_RAISED:       "the registry was restored, and what was granted before is void",
+})  # fmt: skip
+"""What a registry says of a lease that it will not renew, of which the holder is told."""
 
 _log = logging.getLogger("agent_health.lease")
 
@@ -197,7 +208,7 @@ class LeaseKeeper:
                 return
             if is_final(error):
                 is_of_key = isinstance(error, NotAuthorized | NotPermitted)
-                self._lose(LossKind.UNAUTHORIZED if is_of_key else LossKind.REFUSED, str(error))
+                self._lose(LossKind.UNAUTHORIZED if is_of_key else LossKind.REFUSED, _refused(error))
                 return
             failures += 1
             if failures == 1:
@@ -236,6 +247,13 @@ class LeaseKeeper:
             self._loss = Loss(kind, why)
             self._has_ended.set()
             self._is_known.set()
+
+
+def _refused(error: RegistryError) -> str:
+    """Say why a lease is not renewed, to those who did not ask for it themselves."""
+    if error.code == "stale_token":
+        return "somebody else has got it meanwhile"
+    return _ENDED.get(str(error.details.get("end_reason")), str(error))
 
 
 def _now_s() -> float:

@@ -112,7 +112,7 @@ def refused(
         case RefusalCode.AGENT_GONE if agent is not None:
             error = AgentGone(agent.agent_id, agent.status, agent.incarnation)
         case RefusalCode.LEASE_ENDED:
-            error = LeaseOver(named, claim.resource)
+            error = LeaseOver(named, claim.resource, claim.end_reason or EndReason.EXPIRED)
         case RefusalCode.STALE_TOKEN:
             error = StaleToken(claim.resource, token, claim.token)
         case RefusalCode.TOKEN_NOT_ISSUED:
