@@ -281,9 +281,9 @@ def _values(observation: Observation) -> Iterable[tuple[Measure, float]]:
 
 def _with(known: Gathered | None, value: float) -> Gathered:
     if known is None:
-        return Gathered(low=value, high=value, total=value, values=1)
+        return Gathered(value, value, value, 1)
     low, high, total, values = known
-    return Gathered(low=min(low, value), high=max(high, value), total=total + value, values=values + 1)
+    return Gathered(min(low, value), max(high, value), total + value, values + 1)
 
 
 def _split(text: str) -> dict[int, str]:

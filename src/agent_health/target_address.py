@@ -132,7 +132,8 @@ NO_PORT: Final = "expected a port from 1 to 65535"
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+")
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?:[/?#].*)?")
 _AUTHORITY: Final = re.compile(r"(?P<host>\[[^\[\]]*\]|[^:\[\]]*)(?::(?P<port>[0-9]*))?")
-_LABEL: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+_LABEL: Final = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 # No top-level domain is a number, so a host that ends in one is meant as an IPv4 address.
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 # Up to the last @ before a path; or, if a colon without a port stands there, up to the last one of all: then
@@ -278,11 +279,10 @@ def _judge_host(host: str, allowed: Sequence[Network]) -> Address | str | Refuse
     """Return the literal address or the name that a host is, in lower case; or why it is refused."""
     # The final dot says that a name is complete; resolvers and certificates know it without.
     host = host.removesuffix(".")
-    labels = host.split(".")
-    if host.startswith("[") or _NUMBER.fullmatch(labels[-1]):
+    if host.startswith("[") or _NUMBER.fullmatch(host, host.rfind(".") + 1):
         literal = _literal(host)
         return literal if isinstance(literal, Refused) else judge_address(literal, allowed) or literal
-    if len(host) > MAX_HOST_CHARACTERS or not all(_LABEL.fullmatch(label) for label in labels):
+    if len(host) > MAX_HOST_CHARACTERS or not _NAME.fullmatch(host):
         return _invalid("expected a host name; other alphabets are written as xn--…")
     is_loopback = host in _LOOPBACK_NAMES or host.endswith(".localhost")
     if is_loopback and all(judge_address(loopback, allowed) for loopback in _LOOPBACKS):
