@@ -4,15 +4,19 @@ import asyncio
 import csv
 import io
 import json
+import os
 import re
+import signal
 import sqlite3
+import sys
+from asyncio.subprocess import PIPE
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 from tests.support.agent_check import card
-from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json, serving
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json, serving, silence
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import RegistryServer
 
@@ -20,6 +24,7 @@ from agent_health.cli import main
 from agent_health.client.variables import KEY_VARIABLE
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "census.schema.json").read_text())
+COMMAND = Path(sys.executable).with_name("agent-health")
 ALLOW = ("--allow-network", "127.0.0.0/8")
 
 
@@ -44,9 +49,10 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
             "# Census: agents\n\n3 of 6 measured targets are alive (50.0 %), 1 of them behind a gate.\n"
         )
         assert "6 of 6 probed" in shown.err
+        assert "not begun to answer after 10 s, or not ended after 20 s in all." in shown.out
         for path in list(servers["bare"].replies):
             servers["bare"].replies[path] = answer(500)
-        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        assert await census("agents.txt", *ALLOW, "--format", "json", "--timeout", "7") == 0
     shown = capsys.readouterr()
     counted = json.loads(shown.out)
     assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
@@ -65,9 +71,15 @@ async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
     assert (counted["since"], counted["until"]) == tuple(
         counted["runs"][1][at] for at in ("began_at", "ended_at")
     )
-    # Nobody is asked for what is known already.
+    assert counted["deadlines"] == {
+        "connect_seconds": 5,
+        "first_byte_seconds": 10,
+        "total_seconds": 7,
+    }
+    # Nobody is asked for what is known already; how long it had for its answer is not.
     assert await census("agents.db", "--format", "csv") == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))
+    assert "deadlines" not in {row[0] for row in rows}
     assert ["targets", "", "alive", "2"] in rows
     assert await census("agents.txt", "--no-crawl", "--output", "report") == 0
     told = capsys.readouterr().out.splitlines()
@@ -292,6 +304,9 @@ async def test_two_lists_of_one_host_are_two_and_each_may_have_its_database(
         ([], "LIST|PROBE.yml|DATABASE"),
         (["none.txt"], "none.txt"),
         (["list.txt", "--format", "xml"], "--format"),
+        (["list.txt", "--timeout", "0"], "--timeout"),
+        (["probe.yml", "--timeout", "5"], "--timeout"),
+        (["sqlite:///a.db", "--timeout", "5"], "--timeout"),
         (["list.txt", "--contact", "me"], "contact"),
         (["list.txt", "--allow-network", "all"], "network"),
         (["list.txt", "--output", "list.txt"], "--output"),
@@ -333,6 +348,24 @@ def test_a_list_that_cannot_be_read_has_no_census_and_leaves_nothing(
     assert shown.out == ""
     assert "list.txt: not read" in shown.err
     assert [file.name for file in tmp_path.iterdir()] == ["list.txt"]
+
+
+async def test_whoever_ends_it_before_its_list_was_read_is_told_no_more_than_that(tmp_path: Path) -> None:
+    async with serving({"/list.txt": silence}) as server:
+        process = await asyncio.create_subprocess_exec(
+            *(COMMAND, "census", f"{server.url}/list.txt", *ALLOW),
+            stdout=PIPE,
+            stderr=PIPE,
+            cwd=tmp_path,
+        )
+        assert process.stderr is not None
+        await process.stderr.readuntil(b": reading ")
+        process.send_signal(signal.SIGINT)
+        out, told = await process.communicate()
+    assert process.returncode == 2, told
+    assert out == b""
+    assert told.splitlines()[-1].startswith(b"not all were probed: the same command goes on")
+    assert not await asyncio.to_thread(os.listdir, tmp_path)
 
 
 def test_a_database_that_was_there_stays_though_its_list_cannot_be_read(tmp_path: Path) -> None:

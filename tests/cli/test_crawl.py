@@ -14,12 +14,14 @@ from tests.support.registry_server import KEYS, RegistryServer
 
 from agent_health.access import Role
 from agent_health.cli import crawl_run, main
+from agent_health.cli.census_report import Report
 from agent_health.cli.crawl import ended
 from agent_health.cli.crawl_home import open_local_home
 from agent_health.cli.crawl_run import Crawl, Crawled, stopped_by_signals
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.client.variables import KEY_VARIABLE
 from agent_health.observation import ResultClass
+from agent_health.prober.definition import Timeouts
 from agent_health.prober.definition_file import read_definition, read_definition_file
 from agent_health.storage import agents
 from agent_health.storage.database import open_database
@@ -148,15 +150,21 @@ async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: 
 
 
 async def test_what_a_crawl_without_an_end_does_now_and_then_can_be_done(tmp_path: Path) -> None:
-    async with open_local_home("sqlite:///mixed.db", tmp_path / "report") as home:
-        (tmp_path / "report").mkdir()
+    directory = tmp_path / "report"
+    report = Report(directory=directory, name="mixed", timeouts=Timeouts(total_seconds=7))
+    async with open_local_home("sqlite:///mixed.db", report) as home:
+        directory.mkdir()
         jobs = home.jobs()
         assert set(jobs) == {"imports", "pruning", "report"}
         for _, deed in jobs.values():
             done = deed()
             assert inspect.isawaitable(done)
             await done
-    assert "census.html" in files(tmp_path / "report")
+    assert "census.html" in files(directory)
+    # No pass has told its name.
+    written = (directory / "census.md").read_text()
+    assert written.startswith("# Census: mixed\n")
+    assert "Timeout is what has not ended after 7 s in all." in written
 
 
 async def test_a_directory_that_has_shrunk_is_held_and_the_way_out_is_told(

@@ -232,6 +232,15 @@ def test_a_look_may_take_a_message_and_a_time() -> None:
     assert definition.timeouts.total_seconds == 3
 
 
+def test_who_is_alive_for_a_look_is_alive_in_a_census() -> None:
+    for seconds in (None, 7, 60):
+        looked = ProbeDefinition.for_urls(["agent.example"], total_seconds=seconds).timeouts
+        counted = ProbeDefinition.for_directory("urls.txt", total_seconds=seconds).timeouts
+        assert counted == looked
+        # Who may take a minute in all may take it to begin.
+        assert looked.first_byte_seconds == max(10, seconds or 0)
+
+
 @pytest.mark.parametrize(
     ("urls", "settings", "name"),
     [

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from agent_health.cli.crawl import EXIT_FAILED, Moved, Workers, ended, place_of, run_crawl
+from agent_health.cli.crawl import EXIT_FAILED, EXIT_UNFINISHED, Moved, Workers, ended, place_of, run_crawl
 from agent_health.cli.option_names import options
+from agent_health.cli.probe import Timeout, check_timeout
 from agent_health.cli.registry_access import KeyFile, PlainHttp, read_key
 from agent_health.cli.server_database import run_deed, sqlite_file
 from agent_health.cli.terminal import printable
@@ -66,6 +67,7 @@ def census(
             help="For a list: a private network that may be contacted; may be repeated.",
         ),
     ] = None,
+    timeout_seconds: Timeout = None,
     workers: Workers = 1,
     database: Annotated[
         str | None,
@@ -84,12 +86,15 @@ def census(
     By result, layer, platform, protocol generation and over time: a list that is counted again is compared
     with the times before. A list that is named here is applied as it is, however much of it has gone; the
     report marks where it was not the same list. Who could not be asked, and who was never asked, is told
-    apart from who is down. Progress goes to standard error, the report to standard output.
+    apart from who is down. Each request has the deadline of `agent-health probe`, and the report names it:
+    20 s, of which an answer may take 10 to begin. Progress goes to standard error, the report to standard
+    output.
 
     \b
     Examples:
       agent-health census urls.txt
       agent-health census https://directory.example/agents.json --output report
+      agent-health census urls.txt --timeout 5
       agent-health census probes/census.yml --workers 2 --format html > census.html
       agent-health census census.db --format json | jq .alive_ratio
       AGENT_HEALTH_KEY=ahk_... agent-health census --registry https://registry.example
@@ -103,6 +108,7 @@ def census(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if form not in FORMATS:
         raise InvalidSetting("--format", form, f"one of {', '.join(FORMATS)}")
+    check_timeout(timeout_seconds)
     if output is not None:
         from agent_health.cli.census_report import check_directory  # noqa: PLC0415 - pydantic takes 60 ms
 
@@ -111,20 +117,27 @@ def census(
     if known is not None and registry is not None:
         raise InvalidSetting("--registry", registry, "none: a database is named")
     if source is None or known is not None:
+        if timeout_seconds is not None:
+            raise InvalidSetting("--timeout", timeout_seconds, "none: nobody is probed")
         place = known or _registry(registry, key_file, allow_plain_http=allow_plain_http)
         _write(_taken(place, None), place, form, output)
         return 0
+    from agent_health.cli.census_report import measured_with  # noqa: PLC0415 - see above
+
     code = 0
-    definition = _definition(source, contact, allow_network or [])
+    definition = _definition(source, contact, allow_network or [], timeout_seconds)
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
     if not no_crawl:
         crawled = run_crawl(definition, place, is_once=True, processes=workers, has_moved=moved)
         code = ended(crawled, is_once=True)
-        if code == EXIT_FAILED:
+        if code == EXIT_FAILED or (code == EXIT_UNFINISHED and not _is_there(place)):
             return code
     elif isinstance(place, str) and not moved:
         _refuse_other_lists(definition, place)
-    _write(_taken(place, definition.name), place, form, output)
+    taken = _taken(place, definition.name)
+    if isinstance(place, str) and not no_crawl:
+        taken = measured_with(definition.timeouts, taken)
+    _write(taken, place, form, output)
     return code
 
 
@@ -149,21 +162,32 @@ def _database(source: str) -> str | None:
     return f"sqlite:///{source}" if is_database else None
 
 
-def _definition(source: str, contact: str | None, networks: list[str]) -> "ProbeDefinition":
+def _is_there(place: "str | RegistryPlace") -> bool:
+    """Whether there is something to count: a crawl that ended before its list was read leaves no file."""
+    file = sqlite_file(place) if isinstance(place, str) else None
+    return file is None or file.exists()
+
+
+def _definition(
+    source: str, contact: str | None, networks: list[str], timeout_seconds: float | None
+) -> "ProbeDefinition":
     """Return what is to be probed: as a file says, or all of a list."""
     from agent_health.prober.definition import ProbeDefinition  # noqa: PLC0415 - takes 200 ms
     from agent_health.prober.definition_file import read_definition_file  # noqa: PLC0415
 
     if source.endswith((".yml", ".yaml")):
-        if contact is not None or networks:
-            option = "--contact" if contact is not None else "--allow-network"
-            raise InvalidSetting(option, "given", "nothing: the definition says it")
+        given = {"--contact": contact, "--allow-network": networks, "--timeout": timeout_seconds}
+        for option, value in given.items():
+            if value not in (None, []):
+                raise InvalidSetting(option, "given", "nothing: the definition says it")
         return read_definition_file(Path(source))
     if "://" not in source and not Path(source).exists():
         shown = without_password(source)
         raise InvalidSetting("LIST", shown, "a file that is there, a URL, or a database")
     with options(contact="--contact", network="--allow-network"):
-        return ProbeDefinition.for_directory(source, contact=contact, networks=networks)
+        return ProbeDefinition.for_directory(
+            source, contact=contact, networks=networks, total_seconds=timeout_seconds
+        )
 
 
 def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
@@ -184,18 +208,18 @@ def _taken(place: "str | RegistryPlace", name: str | None) -> "Census":
     from functools import partial  # noqa: PLC0415
 
     from agent_health.cli.census_facts import census_at, census_of  # noqa: PLC0415 - takes 400 ms
+    from agent_health.cli.census_report import titled  # noqa: PLC0415
 
     if not isinstance(place, str):
         taken = asyncio.run(_asked(place, partial(census_at, name=name)))
-        return taken if taken.name else taken.model_copy(update={"name": place.url})
+        return titled(taken, place.url)
     from agent_health.storage import schema  # noqa: PLC0415 - SQLAlchemy takes 150 ms
 
     # An older one says how it becomes a newer one, in place of an error about its tables.
     run_deed(place, schema.check, is_write=False)
     taken = run_deed(place, partial(census_of, name=name), is_write=False)
     file = sqlite_file(place)
-    title = taken.name or (place.rpartition("/")[2] if file is None else file.stem)
-    return taken.model_copy(update={"name": title})
+    return titled(taken, place.rpartition("/")[2] if file is None else file.stem)
 
 
 async def _asked(place: "RegistryPlace", question: "Callable[[RegistryClient], Awaitable[T]]") -> T:

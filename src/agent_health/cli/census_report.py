@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TextIO
@@ -12,9 +13,10 @@ from agent_health.cli.target_order import pages_in_order
 from agent_health.cli.targets_csv import write_targets
 from agent_health.client.registry_targets import PagedTargets
 from agent_health.errors import InvalidSetting
-from agent_health.prober.census_form import Census
+from agent_health.prober.census_form import Census, Deadlines
 from agent_health.prober.census_page import as_html
 from agent_health.prober.census_text import as_csv, as_json, as_markdown
+from agent_health.prober.definition import Timeouts
 
 FORMS: Final[Mapping[str, Callable[[Census], str]]] = MappingProxyType(
     {"md": as_markdown, "json": as_json, "csv": as_csv, "html": as_html}
@@ -22,6 +24,17 @@ FORMS: Final[Mapping[str, Callable[[Census], str]]] = MappingProxyType(
 """By the suffix of their files."""
 FILE_NAME: Final = "census"
 TARGETS_NAME: Final = "targets.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Where a crawl writes its census, and what that says of the crawl."""
+
+    directory: Path
+    name: str
+    """Of the probe definition."""
+    timeouts: Timeouts
+    """That it asks with."""
 
 
 def check_directory(directory: Path, option: str) -> None:
@@ -32,6 +45,21 @@ def check_directory(directory: Path, option: str) -> None:
         raise InvalidSetting(option, str(directory), f"a directory ({error.strerror})") from None
     if not os.access(directory, os.W_OK):
         raise InvalidSetting(option, str(directory), "a directory that may be written")
+
+
+def measured_with(timeouts: Timeouts, taken: Census) -> Census:
+    """Return the census of what was just asked with these deadlines, which it names."""
+    deadlines = Deadlines(
+        connect_seconds=timeouts.connect_seconds,
+        first_byte_seconds=timeouts.first_byte_seconds,
+        total_seconds=timeouts.total_seconds,
+    )
+    return taken.model_copy(update={"deadlines": deadlines})
+
+
+def titled(taken: Census, title: str) -> Census:
+    """Return a census with a name: no pass has told one if nobody has asked all targets once."""
+    return taken if taken.name else taken.model_copy(update={"name": title})
 
 
 async def write_report(taken: Census, targets: PagedTargets, directory: Path) -> list[Path]:

@@ -240,12 +240,18 @@ def run_crawl(
     from agent_health.cli.directory_import import refuse_other_lists  # noqa: PLC0415
     from agent_health.cli.progress import progress_on  # noqa: PLC0415
 
+    wanted = None
+    if report is not None:
+        from agent_health.cli.census_report import Report  # noqa: PLC0415
+
+        wanted = Report(directory=report, name=definition.name, timeouts=definition.timeouts)
+
     async def ran(progress: "Progress") -> "Crawled":
         stop = asyncio.Event()
         opened = (
-            open_local_home(place, report, is_once=is_once)
+            open_local_home(place, wanted, is_once=is_once)
             if isinstance(place, str)
-            else open_registry_home(place, report)
+            else open_registry_home(place, wanted)
         )
         with stopped_by_signals(stop, progress.say):
             async with opened as home:

@@ -20,7 +20,7 @@ from uuid import uuid4
 from agent_health.access import Role
 from agent_health.census_record import CensusRun
 from agent_health.cli.census_facts import census_at, census_of
-from agent_health.cli.census_report import write_report
+from agent_health.cli.census_report import Report, measured_with, titled, write_report
 from agent_health.cli.crawl_process import registry_client
 from agent_health.cli.crawl_share import RegistryPlace, Share, worker_name
 from agent_health.cli.directory_import import TakesLists
@@ -112,7 +112,7 @@ class Home(Protocol):
 class LocalHome:
     """A database of the crawl's own."""
 
-    def __init__(self, url: str, database: Database, report: Path | None, *, is_alone: bool) -> None:
+    def __init__(self, url: str, database: Database, report: Report | None, *, is_alone: bool) -> None:
         self.told = f"database {url}"
         self.option = f"--database {url}"
         self.is_shared = False
@@ -186,11 +186,12 @@ class LocalHome:
 
     async def write_report(self) -> None:
         """Write the census of what is known now, if somebody wants it. StoreUnavailable."""
-        directory = self._report
-        if directory is not None:
+        report = self._report
+        if report is not None:
             taken = await self.database.read(partial(census_of, name=None))
+            taken = measured_with(report.timeouts, titled(taken, report.name))
             targets = LocalTargets(LocalRegistry(self.database, Role.READER))
-            await write_report(taken, targets, directory)
+            await write_report(taken, targets, report.directory)
 
     async def clear(self) -> None:
         """Give back what a crawl that was killed holds, so that nobody waits for its leases to run out."""
@@ -209,7 +210,7 @@ class RegistryHome:
     option = ""
     is_shared = True
 
-    def __init__(self, place: RegistryPlace, client: RegistryClient, report: Path | None) -> None:
+    def __init__(self, place: RegistryPlace, client: RegistryClient, report: Report | None) -> None:
         self.told = f"registry {place.url}"
         self.lists: TakesLists = client.directories
         self._place = place
@@ -266,10 +267,10 @@ class RegistryHome:
 
     async def write_report(self) -> None:
         """Write the census of what the registry knows now, if somebody wants it. RegistryError."""
-        directory = self._report
-        if directory is not None:
-            taken = await census_at(self._client, None)
-            await write_report(taken, self._client.targets, directory)
+        report = self._report
+        if report is not None:
+            taken = titled(await census_at(self._client, None), self._place.url)
+            await write_report(taken, self._client.targets, report.directory)
 
 
 def _run(run: CensusRun, *, is_resumed: bool, is_set_back: bool) -> Run:
@@ -280,10 +281,12 @@ def _run(run: CensusRun, *, is_resumed: bool, is_set_back: bool) -> Run:
 
 
 @asynccontextmanager
-async def open_registry_home(place: RegistryPlace, report: Path | None = None) -> AsyncIterator[RegistryHome]:
+async def open_registry_home(
+    place: RegistryPlace, report: Report | None = None
+) -> AsyncIterator[RegistryHome]:
     """Open a registry that takes what is found. RegistryError if it cannot be asked, or says no.
 
-    `report` is a directory into which a census is written now and then, and at the end.
+    `report` says where a census is written now and then, and at the end.
     """
     async with registry_client(place) as client:
         # Whoever may not probe for it learns so before anything is read; nobody of this name is there.
@@ -295,11 +298,11 @@ async def open_registry_home(place: RegistryPlace, report: Path | None = None) -
 
 @asynccontextmanager
 async def open_local_home(
-    url: str, report: Path | None = None, *, is_once: bool = False
+    url: str, report: Report | None = None, *, is_once: bool = False
 ) -> AsyncIterator[LocalHome]:
     """Open a database, set up if it is empty; it is closed at the end of the block.
 
-    `report` is a directory into which a census is written now and then, and at the end. `is_once`: an SQLite
+    `report` says where a census is written now and then, and at the end. `is_once`: an SQLite
     file that was made here goes again if no list came to stand in it; one that was there before never does.
 
     InvalidSetting if somebody else crawls with it. SchemaOutdated, ForeignDatabase, StoreUnavailable.

@@ -25,6 +25,15 @@ MAX_TIMEOUT_SECONDS = 300.0
 EXIT_CODES = {"alive": 0, "not_alive": 1, "unknown": 2}
 """By the group of a probe's result; of several targets, the first of 1, 2 and 0 that occurs."""
 
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="For each request; else 20, of which an answer may take 10 to begin.",
+    ),
+]
+
 
 def probe(
     urls: Annotated[
@@ -32,9 +41,7 @@ def probe(
     ],
     *,
     as_json: AsJson = False,
-    timeout_seconds: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="For each request; else 20.")
-    ] = None,
+    timeout_seconds: Timeout = None,
     message: Annotated[
         str | None,
         typer.Option(
@@ -85,8 +92,7 @@ def probe(
 
     if len(urls) > MAX_URLS:
         raise InvalidSetting("URL...", len(urls), f"{MAX_URLS} at most; agent-health census FILE takes more")
-    if timeout_seconds is not None and not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS:
-        raise InvalidSetting("--timeout", timeout_seconds, f"above 0, up to {MAX_TIMEOUT_SECONDS:g}")
+    check_timeout(timeout_seconds)
     asked = _definition(urls, definition, timeout_seconds, message, allow_network or ())
     reports = asyncio.run(_look(asked))
     if as_json:
@@ -102,6 +108,12 @@ def probe(
             seen = report.observation
             write_seen(sys.stdout, seen.target_url or "", seen.result, seen, now=datetime.now(UTC))
     return exit_code([GROUPS[report.observation.result] for report in reports])
+
+
+def check_timeout(seconds: float | None) -> None:
+    """Refuse a deadline that no request can have. InvalidSetting."""
+    if seconds is not None and not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise InvalidSetting("--timeout", seconds, f"above 0, up to {MAX_TIMEOUT_SECONDS:g}")
 
 
 def exit_code(groups: "Sequence[str]") -> int:
@@ -131,7 +143,7 @@ def _definition(
     read = read_definition_file(file)
     changed: dict[str, Any] = {"targets": given.targets, "directories": ()}
     if timeout_seconds is not None:
-        changed["timeouts"] = read.timeouts.model_copy(update={"total_seconds": timeout_seconds})
+        changed["timeouts"] = read.timeouts.model_copy(update=read.timeouts.within(timeout_seconds))
     if message is not None:
         changed["ask"] = read.ask.model_copy(update={"message": given.ask.message})
     if networks:

@@ -142,6 +142,17 @@ class Run(_Shown):
     """How many targets the pass before had, if over a tenth more or fewer: not the same list; else null."""
 
 
+class Deadlines(_Shown):
+    """How long one request may take before it counts as a timeout."""
+
+    connect_seconds: Quantity
+    """Until the connection stands."""
+    first_byte_seconds: Quantity
+    """From the request's last byte to the answer's first."""
+    total_seconds: Quantity
+    """For all of it, redirects included."""
+
+
 class Census(_Shown):
     """What is known of all targets at one moment."""
 
@@ -155,6 +166,8 @@ class Census(_Shown):
     """The beginning of the period that layers and latencies are counted over; null: there was no probe."""
     until: Time | None
     """Its end."""
+    deadlines: Deadlines | None = None
+    """Of the requests; null: it was counted from results that may have been asked for with any."""
     listed: Count
     """How many targets there are."""
     groups: Groups

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from agent_health.harmless_text import harmless
-from agent_health.prober.census_form import Census, Groups
+from agent_health.prober.census_form import Census, Deadlines, Groups
 from agent_health.prober.census_tables import Table, headline, of_groups, tables
 from agent_health.utc_time import utc_text
 
@@ -56,12 +56,23 @@ LIMITS: Final = (
 
 
 def period(census: Census) -> str:
-    """Say when the census was taken, and over which time probes are counted."""
+    """Say when the census was taken, over which time probes are counted, and who came too late."""
     told = f"Taken {census.made_at:%Y-%m-%d %H:%M:%S} UTC, each target by its last probe."
+    if census.deadlines is not None:
+        told = f"{told} {_too_late(census.deadlines)}"
     if census.since is None or census.until is None:
         return told
     period = f"{census.since:%Y-%m-%d %H:%M:%S} to {census.until:%Y-%m-%d %H:%M:%S} UTC"
     return f"{told} Layers and latencies are of the probes from {period}."
+
+
+def _too_late(deadlines: Deadlines) -> str:
+    """Say who counts as a timeout."""
+    total = f"after {deadlines.total_seconds:g} s in all"
+    if deadlines.first_byte_seconds >= deadlines.total_seconds:
+        return f"Timeout is what has not ended {total}."
+    begun = f"after {deadlines.first_byte_seconds:g} s"
+    return f"Timeout is what has not begun to answer {begun}, or not ended {total}."
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -95,8 +106,7 @@ _Fact = tuple[str, str, str, int | float | str | None]
 
 
 def _facts(census: Census) -> Iterator[_Fact]:
-    for what, at in (("made_at", census.made_at), ("since", census.since), ("until", census.until)):
-        yield "period", "", what, None if at is None else utc_text(at)
+    yield from _of_period(census)
     yield from _of_groups("targets", "", census.groups, census.alive_ratio)
     yield from _of_results(census)
     for part, groups in (("platforms", census.platforms), ("directories", census.directories)):
@@ -119,6 +129,14 @@ def _facts(census: Census) -> Iterator[_Fact]:
         yield from _of_groups("runs", utc_text(run.began_at), run.groups, run.alive_ratio)
         if run.other_list_of is not None:
             yield "runs", utc_text(run.began_at), "other_list_of", run.other_list_of
+
+
+def _of_period(census: Census) -> Iterator[_Fact]:
+    for what, at in (("made_at", census.made_at), ("since", census.since), ("until", census.until)):
+        yield "period", "", what, None if at is None else utc_text(at)
+    if census.deadlines is not None:
+        for what, seconds in census.deadlines.model_dump().items():
+            yield "deadlines", "", what, seconds
 
 
 def _of_results(census: Census) -> Iterator[_Fact]:

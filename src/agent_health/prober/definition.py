@@ -223,6 +223,14 @@ class Timeouts(_Settings):
     total_seconds: PhaseSeconds = 20
     """For all of it, redirects included; a whole probe takes three times as long at most."""
 
+    @classmethod
+    def within(cls, total_seconds: float | None) -> dict[str, float]:
+        """Return what a deadline of so long changes: an answer may begin as late. None changes nothing."""
+        if total_seconds is None:
+            return {}
+        begun = {"first_byte_seconds": total_seconds} if total_seconds > cls().first_byte_seconds else {}
+        return {"total_seconds": total_seconds, **begun}
+
 
 class Limits(_Settings):
     """How much is done at once, and how much is read."""
@@ -386,14 +394,13 @@ class ProbeDefinition(_Settings):
                 raise InvalidSetting("URL", without_password(url), f"an agent's URL ({target.reason})")
             targets.append(target)
         read_networks(networks, "network")
-        timeouts = {} if total_seconds is None else {"total_seconds": total_seconds}
         try:
             return cls.model_validate({
                 "name": "probe",
                 "contact": contact,
                 "targets": targets,
                 "ask": {"message": None if message is None else {"text": message}},
-                "timeouts": timeouts,
+                "timeouts": Timeouts.within(total_seconds),
                 "networks": {"allow": networks},
             })  # fmt: skip
         except ValidationError as error:
@@ -401,12 +408,17 @@ class ProbeDefinition(_Settings):
 
     @classmethod
     def for_directory(
-        cls, source: str, *, contact: str | None = None, networks: Sequence[str] = ()
+        cls,
+        source: str,
+        *,
+        contact: str | None = None,
+        networks: Sequence[str] = (),
+        total_seconds: float | None = None,
     ) -> "ProbeDefinition":
         """Return the definition of a census of one list, at a URL or in a file, that no file describes.
 
-        It has the settings of `probes/census.yml`. InvalidSetting, naming the argument, for what a
-        definition may not say.
+        Who is alive for `for_urls` is alive here: the deadlines are the same. InvalidSetting, naming the
+        argument, for what a definition may not say.
         """
         is_url = "://" in source
         if is_url and isinstance(target := read_target(source), Refused):
@@ -423,7 +435,7 @@ class ProbeDefinition(_Settings):
                 "name": directory.label if is_url else name_from(Path(source).stem),
                 "contact": contact or DEFAULT_CONTACT,
                 "directories": [directory],
-                "timeouts": {"connect_seconds": 5, "first_byte_seconds": 5, "total_seconds": 10},
+                "timeouts": Timeouts.within(total_seconds),
                 "limits": {"concurrency": 1000},
                 "networks": {"allow": networks},
             })  # fmt: skip
