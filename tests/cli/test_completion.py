@@ -10,6 +10,7 @@ import pytest
 import typer
 from tests.support.servers import SCRIPTS
 
+from agent_health.access import Role
 from agent_health.cli import application, main
 from agent_health.cli.completion import VARIABLE
 
@@ -31,6 +32,10 @@ def test_commands_and_options_are_offered() -> None:
     assert asked("agent-health keys ro", 2) == ["rotate"]
     assert {"--port", "--public-url"} <= set(asked("agent-health serve --p", 2))
     assert asked("agent-health serve --log-format j", 3) == ["json"]
+    assert asked("agent-health keys create --role ", 4) == [*Role]
+    assert {"active", "all"} <= set(asked("agent-health agents list --status a", 4))
+    assert asked("agent-health tasks list --status qu", 4) == ["queued"]
+    assert asked("agent-health keys list --role a", 4) == ["agent", "admin"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

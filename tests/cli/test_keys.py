@@ -21,11 +21,14 @@ class Shell:
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
+        self.told = ""
+        """What the last command said on standard error."""
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Run a command and return its output; of one that fails, what it complained."""
         ended = main(["keys", *arguments])
         captured = self._capsys.readouterr()
+        self.told = captured.err
         assert ended == code, captured.err
         return captured.out if code == 0 else captured.err
 
@@ -56,6 +59,7 @@ def test_a_key_can_go_into_a_file_of_its_owners_alone_which_is_never_overwritten
     file = tmp_path / "admin.key"
     options = ["--role", "admin", "--name", "alice", "--write-key", str(file), *["--json"] * as_json]
     assert "ahk_" not in shell.run("create", *options)
+    assert as_json or f"(admin, alice): is in {file}\n" in shell.told
     assert KEY.fullmatch(file.read_text().strip())
     assert file.stat().st_mode & 0o777 == 0o600
     kept = file.read_text()

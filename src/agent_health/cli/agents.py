@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_health.cli.agent_page import load_text, page, time_text
+from agent_health.cli.completion import offering
 from agent_health.cli.held_decisions import are_held, say_held
 from agent_health.cli.known_as import check_id, done_for, is_url
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
@@ -46,7 +47,11 @@ def list_agents(
     *,
     status: Annotated[
         list[str] | None,
-        typer.Option("--status", help=f"{', '.join(STATUSES)} or all; may be repeated. Without it: active."),
+        typer.Option(
+            "--status",
+            autocompletion=offering(*STATUSES, "all"),
+            help=f"{', '.join(STATUSES)} or all; may be repeated. Without it: active.",
+        ),
     ] = None,
     capability: Annotated[
         list[str] | None, typer.Option("--capability", help="Agents with any of these; may be repeated.")

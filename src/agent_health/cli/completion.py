@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -40,6 +41,15 @@ def completion(
     script = get_completion_script(prog_name="agent-health", complete_var=VARIABLE, shell=shell.value)
     sys.stdout.write(script + "\n")
     return 0
+
+
+def offering(*values: str) -> Callable[[str], list[str]]:
+    """Return what lets a shell offer these as the values of an option."""
+
+    def offered(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return offered
 
 
 def is_asked() -> bool:

@@ -3,10 +3,12 @@
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent_health.cli.completion import offering
 from agent_health.cli.duration import read_duration
 from agent_health.cli.secret_file import WriteKey, new_key_file
 from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUrl, ServerConfig, run_deed
@@ -34,11 +36,23 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `keys list` shows it; not the key.")]
 
 
+def _roles(incomplete: str) -> list[str]:
+    """Return the roles that a shell may offer."""
+    from agent_health.access import Role  # noqa: PLC0415 - asked by a shell alone
+
+    return offering(*Role)(incomplete)
+
+
 @keys.command(context_settings=_CONTEXT)
 def create(
     *,
     role: Annotated[
-        str, typer.Option(metavar="ROLE", help="enroll, agent, reader, prober, coordinator or admin.")
+        str,
+        typer.Option(
+            metavar="ROLE",
+            autocompletion=_roles,
+            help="enroll, agent, reader, prober, coordinator or admin.",
+        ),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="For people: who has it, and what for.")],
     agent_id: Annotated[
@@ -71,14 +85,16 @@ def create(
     new = _checked(NewKey, role=role, name=name, agent_id=agent_id, expires_in_seconds=expires_in)
     with new_key_file(write_key) as keep:
         stored, key = run_deed(database, partial(_create, new=new), must_exist=False)
-        _show_new(stored, key, keep, as_json=as_json)
+        _show_new(stored, key, write_key, keep, as_json=as_json)
     return 0
 
 
 @keys.command("list", context_settings=_CONTEXT)
 def list_keys(
     *,
-    role: Annotated[str | None, typer.Option(metavar="ROLE", help="Only keys of this role.")] = None,
+    role: Annotated[
+        str | None, typer.Option(metavar="ROLE", autocompletion=_roles, help="Only keys of this role.")
+    ] = None,
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
@@ -154,7 +170,7 @@ def rotate(
     rotation = _checked(KeyRotation, overlap_seconds=overlap, expires_in_seconds=expires_in)
     with new_key_file(write_key) as keep:
         stored, key = run_deed(database, partial(_rotate, key_id=key_id, rotation=rotation))
-        _show_new(stored, key, keep, as_json=as_json)
+        _show_new(stored, key, write_key, keep, as_json=as_json)
     return 0
 
 
@@ -226,7 +242,9 @@ def _all(database: str, role: "Role | None") -> Iterator[dict[str, Any]]:
         after = found[-1]["key_id"]
 
 
-def _show_new(stored: "StoredKey", key: str, keep: Callable[[str], None] | None, *, as_json: bool) -> None:
+def _show_new(
+    stored: "StoredKey", key: str, file: Path | None, keep: Callable[[str], None] | None, *, as_json: bool
+) -> None:
     """Keep a key in its file, or print it, alone on standard output."""
     if keep is not None:
         keep(key)
@@ -236,7 +254,7 @@ def _show_new(stored: "StoredKey", key: str, keep: Callable[[str], None] | None,
         record = key_record(stored, stored.created_at_s).model_dump(mode="json")
         write_json(sys.stdout, record if keep else {"key": key, **record})
         return
-    end = "is in its file" if keep else "keep it now, it is not shown again"
+    end = f"is in {file}" if keep else "keep it now, it is not shown again"
     sys.stderr.write(printable(f"{stored.key_id} ({stored.role}, {stored.name}): {end}") + "\n")
     if keep is None:
         sys.stdout.write(key + "\n")

@@ -101,10 +101,19 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = None,
     requests_per_second: Annotated[
         float | None,
-        typer.Option(envvar=f"{PREFIX}REQUESTS_PER_SECOND", metavar="N", help="Per key, on average."),
+        typer.Option(
+            envvar=f"{PREFIX}REQUESTS_PER_SECOND",
+            metavar="N",
+            help="Per key, on average; each process counts for itself.",
+        ),
     ] = None,
     request_burst: Annotated[
-        int | None, typer.Option(envvar=f"{PREFIX}REQUEST_BURST", metavar="N", help="Per key, at once.")
+        int | None,
+        typer.Option(
+            envvar=f"{PREFIX}REQUEST_BURST",
+            metavar="N",
+            help="Per key, at once; each process counts for itself.",
+        ),
     ] = None,
     command_seconds: Annotated[
         float | None,

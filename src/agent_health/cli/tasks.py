@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_health.cli.agent_page import time_text
+from agent_health.cli.completion import offering
 from agent_health.cli.duration import read_duration
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.table import write_json, write_table
@@ -55,7 +56,11 @@ def list_tasks(
     *,
     status: Annotated[
         list[str] | None,
-        typer.Option("--status", help=f"{', '.join(STATUSES)}; may be repeated. Without it: any."),
+        typer.Option(
+            "--status",
+            autocompletion=offering(*STATUSES),
+            help=f"{', '.join(STATUSES)}; may be repeated. Without it: any.",
+        ),
     ] = None,
     role: Annotated[str | None, typer.Option("--role", help="For one pool.")] = None,
     holder: Annotated[

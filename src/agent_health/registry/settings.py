@@ -48,9 +48,9 @@ class RegistrySettings(BaseModel):
     answer_seconds: Annotated[float, Field(ge=0.5, le=60)] = 5
     """How long a caller waits for the database before it is told to come again."""
     requests_per_second: Annotated[float, Field(gt=0, le=1_000_000)] = 1_000
-    """Per key, on average. One key may stand before a whole fleet."""
+    """Per key and server process, on average. One key may stand before a whole fleet."""
     request_burst: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
-    """Per key, at once."""
+    """Per key and server process, at once."""
     command_seconds: Annotated[float, Field(ge=1, le=604_800)] = 3_600
     """How long a command waits for its agent, unless it says otherwise."""
     event_retention_days: Annotated[float, Field(ge=1, le=36_500)] | None = None
