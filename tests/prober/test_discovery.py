@@ -41,6 +41,16 @@ async def test_a_card_is_found_at_the_well_known_path_and_nothing_else_is_asked(
     assert paths == [CARD_PATH]
 
 
+async def test_a_card_that_breaks_its_rules_is_one_and_what_it_breaks_is_told() -> None:
+    observation, _ = await found({CARD_PATH: as_json(card() | {"name": 5, "skills": "x"})})
+    seen = layer(observation.discovery)
+    assert seen.result is OK
+    assert seen.reason.startswith("read leniently: /name: ")
+    assert seen.reason.endswith(", and 1 more")
+    observation, _ = await found({CARD_PATH: as_json(card())})
+    assert layer(observation.discovery).reason == ""
+
+
 async def test_the_card_of_older_agents_is_found() -> None:
     observation, paths = await found({OLD_CARD_PATH: as_json(card())})
     assert layer(observation.discovery).result is OK

@@ -90,7 +90,15 @@ def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerR
     _remember_reading(visit, url, fetched, digest)
     visit.learned |= _whom_to_ask(served.card)
     visit.learned["health_url"] = _first_health_url(visit)
-    return visit.layer(fetched, evidence=visit.keep(fetched.body))
+    return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))
+
+
+def _oddities(card: AgentCard) -> str:
+    """Tell which rules a card breaks that reads as one all the same; empty if none."""
+    if not card.findings:
+        return ""
+    more = f", and {len(card.findings) - 1} more" if len(card.findings) > 1 else ""
+    return f"read leniently: {card.findings[0]}{more}"
 
 
 def _is_as_it_was(visit: Visit, url: URL, fetched: Fetched, digest: str) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_health.prober.directories.bounded_json import MAX_JSON_BYTES, read_json
+from agent_health.prober.directories.bounded_json import MAX_JSON_BYTES, MAX_PARSED_BYTES, read_json
 
 
 @given(st.dictionaries(st.text(), st.integers()) | st.lists(st.none() | st.booleans() | st.text()))
@@ -56,7 +56,10 @@ def test_what_cannot_be_parsed_is_told(body: bytes, fault: str) -> None:
 )
 def test_what_would_fill_the_memory_is_not_parsed(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(json, "loads")
-    assert read_json(body) == (None, f"more JSON than is read: {len(body)} bytes")
+    value, told = read_json(body)
+    assert value is None
+    assert told.startswith(f"more JSON than is read: {len(body)} bytes")
+    assert told.endswith(f", {MAX_JSON_BYTES if len(body) > MAX_JSON_BYTES else MAX_PARSED_BYTES} at most")
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,11 @@ def read_json(body: bytes) -> tuple[Any, str]:
     """
     if body[:_LEADING_BYTES].lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in {b"{", b"["}:
         return None, "neither a JSON object nor a JSON list"
-    if len(body) > MAX_JSON_BYTES or _parsed_bytes(body) > MAX_PARSED_BYTES:
-        return None, f"more JSON than is read: {len(body)} bytes"
+    if len(body) > MAX_JSON_BYTES:
+        return None, f"more JSON than is read: {len(body)} bytes, {MAX_JSON_BYTES} at most"
+    if (parsed_bytes := _parsed_bytes(body)) > MAX_PARSED_BYTES:
+        takes = f"about {parsed_bytes} bytes of memory, {MAX_PARSED_BYTES} at most"
+        return None, f"more JSON than is read: {len(body)} bytes that take {takes}"
     try:
         return json.loads(body.decode("utf-8-sig")), ""
     except UnicodeDecodeError as error:

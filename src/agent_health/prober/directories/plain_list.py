@@ -80,6 +80,7 @@ _WAYS: Final[dict[str, Way]] = {
     "application/x-ndjson": "jsonl",
     "application/ndjson": "jsonl",
 }
+_GZIP_MARK: Final = b"\x1f\x8b"
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -140,6 +141,8 @@ def told_of_junk(document: Document) -> str:
 
 def told_of_encoding(document: Document) -> str:
     """Say how a text is encoded, where that is why it is not read; it completes "this is …"."""
+    if document.body.startswith(_GZIP_MARK):
+        return "compressed with gzip: unpack it (gunzip)"
     if not document.body.startswith(_UTF16_MARKS):
         is_text = b"\0" not in document.body[:SAMPLE_BYTES]
         return "" if is_text else "no UTF-8, but perhaps UTF-16 without its mark, or UTF-32: save it as UTF-8"
