@@ -42,13 +42,13 @@ def write(text: str, name: str = "agent-health.toml") -> str:
 def test_an_option_is_stronger_than_its_variable_and_that_than_the_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write('[server]\nport = 1\nworkers = 2\nhost = "a"\nsweep_seconds = 7\nopen_metrics = true\n')
+    file = write('[server]\nport = 1\nworkers = 2\nhost = "::1"\nsweep_seconds = 7\nopen_metrics = true\n')
     monkeypatch.setenv("AGENT_HEALTH_SERVER_PORT", "11")
     monkeypatch.setenv("AGENT_HEALTH_SERVER_WORKERS", "12")
     found = shown(capsys, "serve", "--config", file, "--port", "111")
     assert found["port"] == (111, "option")
     assert found["workers"] == (12, "environment")
-    assert found["host"] == ("a", "file")
+    assert found["host"] == ("::1", "file")
     assert found["sweep_seconds"] == (7, "file")
     assert found["open_metrics"] == (True, "file")
     assert found["answer_seconds"] == (5, "default")
@@ -95,8 +95,8 @@ def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: p
         ("[server]\n\nprot = 3\n", "agent-health.toml: line 3: /server/prot: no such setting"),
         ("\n[servre]\nport = 3\n", "agent-health.toml: line 2: /servre: no such table: [server] or [prober]"),
         ("port = 3\n", "agent-health.toml: line 1: /port: no such table"),
-        ("[server]\nport = {a = 1}\n", "agent-health.toml: line 2: /server/port: a text, a number"),
-        ('[server]\ntrusted_proxies = ["a,b"]\n', "line 2: /server/trusted_proxies: a text"),
+        ("[server]\nport = {a = 1}\n", "agent-health.toml: line 2: /server/port: expected a text, a number"),
+        ('[server]\ntrusted_proxies = ["a,b"]\n', "line 2: /server/trusted_proxies: expected a text"),
         ("[server]\nconfig = 'a'\n", "line 2: /server/config: no such setting"),
         ("[server]\nport = \n", "agent-health.toml: line 2: Invalid value"),
         ("[server]\nport = 1\nport = 2\n", "agent-health.toml: line 3: Cannot overwrite a value"),
@@ -134,6 +134,14 @@ def test_every_setting_is_documented(table: str, command: str) -> None:
     assert len([row for row in rows if row[1].startswith(prefix)]) == len(settings)
 
 
+@pytest.mark.parametrize("name", ["requests_per_second", "request_burst"])
+def test_a_limit_that_each_process_counts_for_itself_says_so(name: str) -> None:
+    (row,) = re.findall(rf"^\| `{name}` \|.*", TEXT, re.MULTILINE)
+    (setting,) = (each for told, each in settings_of(COMMANDS.commands["serve"], "server") if told == name)
+    assert "each process counts for itself" in row
+    assert "each process counts for itself" in setting.help
+
+
 def test_every_variable_is_documented() -> None:
     sources = (REPOSITORY / "src").rglob("*.py")
     named = {
@@ -150,7 +158,21 @@ def test_every_variable_is_documented() -> None:
         ("port = 99999", "/server/port: expected a value less than or equal to 65535; got 99999"),
         ("event_retention_days = -1", "/server/event_retention_days: expected at least 1; got -1.0"),
         ('dialect = "foo"', "/server/dialect: expected one of 'openintent'; got 'foo'"),
-        ("database = 5", "/server/database: a text in quotes, not 5"),
+        ("database = 5", "/server/database: expected a text in quotes; got 5"),
+        ("host = true", "/server/host: expected a text in quotes; got true"),
+        ("sweep_seconds = true", "/server/sweep_seconds: expected a number; got true"),
+        ('sweep_seconds = "1"', '/server/sweep_seconds: expected a number, without quotes; got "1"'),
+        ('port = "8440"', '/server/port: expected a whole number, without quotes; got "8440"'),
+        ("port = 1.5", "/server/port: expected a whole number; got 1.5"),
+        ('port = ["1"]', "/server/port: expected a whole number; got a list"),
+        (
+            'open_dashboard = "yes"',
+            '/server/open_dashboard: expected true or false, without quotes; got "yes"',
+        ),
+        ("open_dashboard = 1", "/server/open_dashboard: expected true or false; got 1"),
+        ('tls_key = ["a"]', "/server/tls_key: expected a text in quotes; got a list"),
+        ('host = ""', "/server/host: expected an address or a name; got ''"),
+        ('host = "a..b"', "/server/host: expected an address or a name; got 'a..b'"),
         ('tls_key = "none.pem"', None),
         (
             'public_url = "https://x.example/path?x=1"',
@@ -169,6 +191,25 @@ def test_a_value_that_cannot_be_is_told_by_its_line(
         assert "--tls-certificate: expected a file" in said
         return
     assert said.startswith(f"agent-health: agent-health.toml: line 3: {told}")
+
+
+@pytest.mark.parametrize("show", [[], ["--show-config"]])
+def test_a_host_that_has_no_address_is_told_before_there_is_a_server(
+    show: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--host", "none.invalid", "--port", "0", *show]) == 1
+    said = capsys.readouterr()
+    assert "cannot listen on none.invalid, port 0: " in said.err
+    assert said.out == ""
+
+
+def test_texts_of_the_environment_are_read_as_what_a_setting_takes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_PORT", "8441")
+    monkeypatch.setenv("AGENT_HEALTH_SERVER_OPEN_DASHBOARD", "yes")
+    found = shown(capsys, "serve")
+    assert (found["port"], found["open_dashboard"]) == ((8441, "environment"), (True, "environment"))
 
 
 def test_a_variable_that_cannot_be_is_told_by_itself_and_an_option_by_its_name(

@@ -3,8 +3,11 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from tests.support.registry_server import KEYS, registry_server
 from agent_health.access import Role, key_of
 from agent_health.cli import examination, main
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
+from agent_health.errors import StoreUnavailable
+from agent_health.registry.error_responses import error_response
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +34,30 @@ def _bare_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def port() -> str:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         return str(taken.getsockname()[1])
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """Run a server that gives one answer to everybody."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 class Examined:
@@ -214,7 +243,38 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
 def test_clocks_that_are_apart_are_told(apart_s: float, verdict: str) -> None:
     found = examination._of_the_clock("clock", "the registry's", apart_s)
     assert found.verdict == verdict
-    assert ("ahead" in found.told) is (apart_s > 0)
+    assert ("in step" in found.told) is (verdict == "ok")
+    assert ("ahead" in found.told) is (apart_s > 2)
+    assert ("behind" in found.told) is (apart_s < -2)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, b"<h1>Not Found</h1>"),
+        (200, b"ok\n"),
+        (200, b'{"error": "none"}'),
+        (502, b"[]"),
+        (503, b'{"error": {}}'),
+    ],
+)
+def test_what_is_no_registry_is_told_so(
+    status: int, body: bytes, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(status, body) as url:
+        found = examine(capsys, "--port", port, "--registry", url)
+    assert found.code == 1
+    (told,) = found.of("registry", "fault")
+    assert f"{url} answers {status}, and not as a registry does" in told
+    assert "database" not in told
+    assert not found.of("registry", "ok")
+
+
+def test_a_registry_that_cannot_serve_is_told_so(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    unavailable = error_response(StoreUnavailable("it is away"))
+    with answering(unavailable.status_code, bytes(unavailable.body)) as url:
+        found = examine(capsys, "--port", port, "--registry", url)
+    assert "its database is away" in found.of("registry", "fault")[0]
 
 
 def test_people_get_a_page(port: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import typer
@@ -37,6 +38,16 @@ SOURCES: Final = {
     "DEFAULT": "default",
 }
 
+_KINDS: Final[Mapping[object, tuple[str, frozenset[type]]]] = MappingProxyType(
+    {
+        bool: ("true or false", frozenset({bool})),
+        int: ("a whole number", frozenset({int})),
+        float: ("a number", frozenset({int, float})),
+        str: ("a text in quotes", frozenset({str, list})),
+        Path: ("a text in quotes", frozenset({str})),
+    }
+)
+"""What a file may say for a parameter: it has types, other than the environment, where all is text."""
 _PLACES: Final = "agent_health.config_places"
 """Under which name a command's context keeps where the settings of its file stand."""
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
@@ -142,7 +153,7 @@ def _defaults(
         if name not in everywhere:
             faults.append(FileFault(line, place, "no such setting: docs/configuration.md has them all"))
         elif (read := _as_given(value)) is None:
-            faults.append(FileFault(line, place, "a text, a number, true, false or a list of texts"))
+            faults.append(FileFault(line, place, "expected a text, a number, true, false or a list of texts"))
         elif parameter is not None:
             if (misfit := _misfit(context, parameter, value, read)) is not None:
                 faults.append(FileFault(line, place, misfit))
@@ -169,13 +180,21 @@ def _as_given(value: object) -> str | bool | None:
 def _misfit(context: typer.Context, parameter: Any, value: object, read: object) -> str | None:
     """Return what is wrong with a value of a file for this parameter; None if it fits."""
     annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
-    if annotation in {str, Path} and isinstance(value, int | float):
-        return f"a text in quotes, not {str(value).lower()}"
+    if annotation in _KINDS:
+        expected, kinds = _KINDS[annotation]
+        if type(value) not in kinds:
+            is_quoted = isinstance(value, str) and annotation is not Path
+            return f"expected {expected}{', without quotes' * is_quoted}; got {_as_written(value)}"
     try:
         parameter.process_value(context, read)
     except TyperException as error:
         return f"{_in_words(error)}; got {value!r}"
     return None
+
+
+def _as_written(value: object) -> str:
+    """Return a value as a file has it; of a list, that it is one."""
+    return "a list" if isinstance(value, list) else _written(value)
 
 
 def _in_words(error: TyperException) -> str:

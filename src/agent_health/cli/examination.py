@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 from sqlalchemy import make_url
 
 from agent_health.access import Role, looks_like_key
@@ -43,6 +44,7 @@ ASK_SECONDS: Final = 5.0
 """For one question to a registry."""
 MAX_ANSWER_BYTES: Final = 65_536
 CLOCK_WARNING_SECONDS: Final = 2.0
+"""Below, clocks are in step: a registry tells its time in whole seconds."""
 CLOCK_FAULT_SECONDS: Final = 60.0
 """Beyond, times of heartbeats and documents are of no use."""
 ROOM_WARNING_BYTES: Final = 1_000_000_000
@@ -253,14 +255,23 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[Finding]:
         yield Finding(
             "key", "fault", "this is no key of ours: ahk_ and 43 characters", "keys create prints one"
         )
-    if url is None:
-        return
+    if url is not None:
+        yield from _of_what_answers(url, key)
+
+
+def _of_what_answers(url: str, key: str) -> Iterator[Finding]:
     answer = _answers(f"{url.rstrip('/')}/healthz")
     if answer is None:
         advice = "is it running, is the address right, and does a proxy or firewall let you through?"
         yield Finding("registry", "fault", f"{url} does not answer", advice)
         return
-    status, date, _ = answer
+    status, date, body = answer
+    if not _is_a_registrys(url, status, body):
+        advice = "give the URL of agent-health serve; of a proxy before it, look whether it finds the server"
+        yield Finding(
+            "registry", "fault", f"{url} answers {status}, and not as a registry does: it is none", advice
+        )
+        return
     if status == 200:
         yield Finding("registry", "ok", f"{url} can serve")
     else:
@@ -271,6 +282,27 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[Finding]:
         yield _of_the_clock("clock", "the registry's", date - time.time())
     if looks_like_key(key):
         yield from _of_the_key(url, key)
+
+
+def _is_a_registrys(url: str, status: int, body: bytes) -> bool:
+    """Whether this is what a registry answers when it is asked whether it can serve.
+
+    Of others many say "ok" too: only the API refuses who has no key in a registry's own words.
+    """
+    if status != 200:
+        return _has_code(body)
+    refusal = _answers(f"{url.rstrip('/')}/api/v1/monitor")
+    return refusal is not None and _has_code(refusal[2])
+
+
+def _has_code(body: bytes) -> bool:
+    """Whether an error is told as a registry tells it."""
+    try:
+        told = from_json(body)
+    except ValueError:
+        return False
+    error = told.get("error") if isinstance(told, dict) else None
+    return isinstance(error, dict) and isinstance(error.get("code"), str)
 
 
 def _of_its_decisions(answer: bytes) -> Iterator[Finding]:
@@ -351,12 +383,12 @@ def _looked_up(hosts: Iterable[str]) -> set[str]:
 
 
 def _of_the_clock(about: str, whose: str, apart_s: float) -> Finding:
+    if abs(apart_s) < CLOCK_WARNING_SECONDS:
+        return Finding(about, "ok", f"{whose} is in step with this machine's")
     told = f"{whose} is {abs(apart_s):.1f} s {'ahead of' if apart_s > 0 else 'behind'} this machine's"
     if abs(apart_s) >= CLOCK_FAULT_SECONDS:
         return Finding(about, "fault", told, "let both be set by NTP: timedatectl set-ntp true")
-    if abs(apart_s) >= CLOCK_WARNING_SECONDS:
-        return Finding(about, "warning", told, "let both be set by NTP: timedatectl set-ntp true")
-    return Finding(about, "ok", told)
+    return Finding(about, "warning", told, "let both be set by NTP: timedatectl set-ntp true")
 
 
 def _of_the_directory(directory: Path, about: str) -> Iterator[Finding]:

@@ -192,6 +192,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
     Exit codes:
       0 it was asked to end   1 it cannot serve   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from agent_health.registry.listening_socket import check_address  # noqa: PLC0415 - as below
     from agent_health.registry.run_server import (  # noqa: PLC0415 - takes 500 ms
         TRUSTS_EVERYBODY,
         Listening,
@@ -229,6 +230,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         )
         check(settings, listening)
     if show_config:
+        check_address(host, port)
         if settings.trusts_everybody:
             sys.stderr.write(f"agent-health: {TRUSTS_EVERYBODY}\n")
         known = {name: field.default for name, field in type(settings).model_fields.items()}

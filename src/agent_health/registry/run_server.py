@@ -32,7 +32,7 @@ from agent_health.access import Role
 from agent_health.actor import OwnActor
 from agent_health.errors import InvalidSetting
 from agent_health.registry.connection_bounds import BoundedProtocol
-from agent_health.registry.listening_socket import BACKLOG, bound, url_of
+from agent_health.registry.listening_socket import BACKLOG, bound, check_host, url_of
 from agent_health.registry.log_lines import LogFormat, log_config
 from agent_health.registry.manage_keys import create_first_admin_key
 from agent_health.registry.own_certificate import certificate_ends_s
@@ -133,6 +133,7 @@ def run_server(
 def check(settings: RegistrySettings, listening: Listening) -> None:
     """Return if a server can begin with these settings, as far as they tell; InvalidSetting."""
     _check_database(settings.database)
+    check_host(listening.host)
     _check_tls(listening)
 
 
