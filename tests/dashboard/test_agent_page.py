@@ -1,5 +1,6 @@
 """What does the page of one agent say, and what can be done there?"""
 
+import json
 import re
 
 import pytest
@@ -59,6 +60,18 @@ def test_it_says_what_is_missing_where_no_document_was_read(sample: Sample) -> N
     beats = visitor.get("/agents/librarian").text
     assert "none was read: it is watched by its heartbeats alone; register it with monitoring both" in beats
     assert "none was read" not in visitor.get(AGENT).text
+
+
+def test_what_was_seen_before_it_registered_anew_is_not_said_to_be_unseen(acted: Sample) -> None:
+    visitor = acted.visitor(Role.READER)
+    body = json.dumps({"agent_id": "translator", "name": "Translator", "supersede": True}).encode()
+    sent = {"x-api-key": KEYS[Role.ADMIN], "content-type": "application/json"}
+    answer = visitor._ask("POST", "/api/v1/agents", body, sent)
+    assert answer.status == 201, answer.body
+    text = visitor.get(AGENT).text
+    assert "Last probe answers" in text
+    assert "none since it registered; the last one before was at" in text
+    assert "nobody has looked yet" not in text
 
 
 def test_what_a_hostile_agent_says_is_text(sample: Sample) -> None:

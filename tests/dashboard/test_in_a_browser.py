@@ -228,6 +228,38 @@ def test_what_happens_is_seen_as_it_happens(context: BrowserContext, served: Sam
     expect(fleet.locator("#news")).to_contain_text("new event", timeout=PATIENCE_MS)
 
 
+def test_lists_tell_how_many_have_changed_and_what_waits_for_people_follows(
+    context: BrowserContext, served: Sample
+) -> None:
+    table, tasks = context.new_page(), context.new_page()
+    table.goto("/agents")
+    tasks.goto("/tasks")
+    for page in (table, tasks):
+        expect(page.locator("#live")).to_have_text("live")
+        expect(page.locator("[data-changes]")).to_be_hidden()
+    waiting = tasks.locator("[data-part=waiting]")
+    expect(waiting).to_contain_text("Waiting for people (3)")
+    expect(waiting.locator("li")).to_have_count(3)
+    tasks.get_by_label("Pool").focus()
+    total = table.locator('[data-count="total"]')
+    before = int(total.inner_text().split()[0])
+    asked = served.visitor()
+    for method, path, body in (
+        ("POST", "/api/v1/agents", b'{"agent_id": "newcomer", "name": "Newcomer"}'),
+        ("POST", f"/api/v1/tasks/{served.tasks['handoff']}/resolve", b'{"resolution": "done"}'),
+    ):
+        sent = {"x-api-key": KEYS[Role.ADMIN], "content-type": "application/json"}
+        answer = asked._ask(method, path, body, sent)
+        assert answer.status in {200, 201}, answer.body
+    expect(table.locator("[data-changes]")).to_have_text("1 agent changed: show")
+    expect(total).to_have_text(f"{before + 1} agents", timeout=PATIENCE_MS)
+    expect(tasks.locator("[data-changes]")).to_have_text("1 task changed: show")
+    expect(waiting).to_contain_text("Waiting for people (2)", timeout=PATIENCE_MS)
+    expect(waiting.locator("li")).to_have_count(2, timeout=PATIENCE_MS)
+    table.get_by_role("link", name="show", exact=True).click()
+    expect(table.locator('[data-agent="newcomer"]')).to_have_count(1)
+
+
 def test_people_decide_in_the_browser(context: BrowserContext, served: Sample) -> None:
     page = context.new_page()
     page.goto(f"/tasks/{served.tasks['review']}")

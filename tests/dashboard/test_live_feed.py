@@ -122,6 +122,7 @@ def test_counts_follow_what_happens(served: Sample) -> None:
         counts = json.loads(stream.next("counts")["data"])
     assert counts["total"] == 33
     assert counts["status deregistered"] == 1
+    assert counts["waiting"] == 3
     assert set(counts) >= {"status active", "health unknown", "health healthy"}
 
 

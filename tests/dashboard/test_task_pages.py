@@ -9,7 +9,7 @@ from agent_health.access import Role
 
 def test_what_waits_for_people_stands_first(sample: Sample) -> None:
     text = sample.visitor(Role.READER).get("/tasks").text
-    assert "Waiting for people (3)" in text
+    assert "Waiting for people ( 3 )" in text
     assert "handoff Refund order 4711" in text
     assert "review Translate the handbook" in text
 

@@ -16,8 +16,10 @@ from agent_health.dashboard.words import sight_of
 from agent_health.document import HealthStatus
 from agent_health.errors import StoreUnavailable
 from agent_health.lifecycle import Status
-from agent_health.storage import agent_table, census_counts, probed, probers
+from agent_health.storage import agent_table, census_counts, probed, probers, tasks
 from agent_health.storage.database import Database, Transaction
+from agent_health.storage.tasks import TaskFilter
+from agent_health.task import TaskStatus
 
 FRESH_SECONDS: Final = 2.0
 """How old the counts of agents may be before they are counted anew, unless counting takes its time."""
@@ -38,6 +40,9 @@ SHOWN_HEALTH: Final = (
     HealthStatus.HEALTHY, HealthStatus.DEGRADED, HealthStatus.UNHEALTHY, HealthStatus.UNKNOWN,
 )  # fmt: skip
 SHOWN_SIGHTS: Final = ("answers", "gated", "down", "unknown", "never measured")
+
+WAITING: Final = (TaskStatus.HANDOFF, TaskStatus.REVIEW)
+"""In which states tasks wait for people."""
 
 _log = logging.getLogger("agent_health.dashboard")
 T = TypeVar("T")
@@ -101,6 +106,7 @@ class FleetFacts:
     def __init__(self, database: Database) -> None:
         self.agents: Kept[FleetCounts] = Kept(database, _count_agents, FRESH_SECONDS)
         self.seen: Kept[SeenCounts] = Kept(database, _count_seen, SEEN_FRESH_SECONDS)
+        self.waiting: Kept[int] = Kept(database, _count_waiting, FRESH_SECONDS)
 
 
 class Kept(Generic[T]):
@@ -142,6 +148,10 @@ class Kept(Generic[T]):
 
 def _count_agents(transaction: Transaction) -> FleetCounts:
     return FleetCounts(agent_table.counts(transaction))
+
+
+def _count_waiting(transaction: Transaction) -> int:
+    return tasks.count(transaction, TaskFilter(statuses=WAITING))
 
 
 def _count_seen(transaction: Transaction) -> SeenCounts:

@@ -172,7 +172,7 @@ class LiveFeed:
     async def _tick(self) -> None:
         """Say that we are there, tell counts that have changed, and see whether the server ends."""
         pinged_at_s = counted_at_s = time.monotonic()
-        told: FleetCounts | None = None
+        told: tuple[FleetCounts, int] | None = None
         while not self.is_closed:
             await asyncio.sleep(TICK_SECONDS)
             if _is_server_ending() or self._feed.is_closed:
@@ -182,12 +182,12 @@ class LiveFeed:
             if self.watchers and now_s - counted_at_s >= COUNTS_SECONDS:
                 counted_at_s = now_s
                 try:
-                    counts = await self._facts.agents.get()
+                    counts = await self._facts.agents.get(), await self._facts.waiting.get()
                 except StoreUnavailable:
                     continue
                 if counts != told:
                     told = counts
-                    self._tell([_counts(counts)])
+                    self._tell([_counts(*counts)])
             if now_s - pinged_at_s >= PING_SECONDS:
                 pinged_at_s = now_s
                 self._tell([_PING])
@@ -278,8 +278,8 @@ def _line(line: EventLine) -> bytes:
     return _told("line", to_json(said), line.sequence)
 
 
-def _counts(counts: FleetCounts) -> bytes:
-    said = {"total": counts.total}
+def _counts(counts: FleetCounts, waiting: int) -> bytes:
+    said = {"total": counts.total, "waiting": waiting}
     said |= {f"status {status}": count for status, count in counts.by_status.items()}
     said |= {f"health {health}": count for health, count in counts.by_health.items()}
     return _told("counts", to_json(said))

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from agent_health.access import Action
 from agent_health.agent_record import RoleId
 from agent_health.dashboard.desk import Look, check_sure, query_in
+from agent_health.dashboard.fleet_facts import WAITING
 from agent_health.errors import TaskNotFound
 from agent_health.event import AgentId
 from agent_health.registry.cursors import Cursor
@@ -51,7 +52,7 @@ def show_tasks(look: Look, request: Request) -> Mapping[str, Any]:
     asked |= {names[name]: value for name, value in kept.items()}
     page: TaskList = look.ask("GET", "/api/v1/tasks", query=asked)
     waiting: TaskList = look.ask(
-        "GET", "/api/v1/tasks", query={"status": "handoff,review", "limit": WAITING_SHOWN}
+        "GET", "/api/v1/tasks", query={"status": ",".join(WAITING), "limit": WAITING_SHOWN}
     )
     kept.pop("cursor", None)
     return {

@@ -11,8 +11,11 @@
   const said = document.getElementById("news");
   const most = feed ? Number(feed.dataset.most) : 0;
   const shownGroup = feed ? feed.dataset.group || "" : "";
+  const changes = document.querySelector("[data-changes]");
+  const changed = new Set();
+  const MOST_CHANGED = 1000;
   const RELOAD_MS = 3000, SAY_MS = 5000, COLD_MS = 60000;
-  let last = Number(place.content), reloadAt = 0, unsaid = 0, isPaused = false;
+  let last = Number(place.content), reloadAt = 0, unsaid = 0, isPaused = false, isStale = false, hasMissed = false;
 
   const say = (isOn) => {
     shown.hidden = false;
@@ -57,13 +60,32 @@
       if (health) health.replaceChildren(mark("health", line.health));
     }
   };
+  // Rows of a table stay where they are while somebody reads them: how many have changed is told.
+  const sayChanges = () => {
+    const count = changed.size;
+    const few = hasMissed || count >= MOST_CHANGED ? `At least ${count}` : String(count);
+    const many = count === 1 ? changes.dataset.changes : `${changes.dataset.changes}s`;
+    changes.querySelector("span").textContent = count ? `${few} ${many} changed` : `Some ${many} changed`;
+    changes.hidden = false;
+  };
+  const noteChange = (line) => {
+    if (!line.is_notable || line.type.split(".")[0] !== changes.dataset.changes) return;
+    if (changed.size < MOST_CHANGED) changed.add(line.where || line.subject);
+    sayChanges();
+  };
+  const noteMissed = () => {
+    hasMissed = true;
+    if (changes) sayChanges();
+  };
+  const isBusy = () => document.hidden || document.querySelector("main .deeds:focus-within, main details[open] form");
   // The page of what an event is about is fetched anew, soon but not for each of many events, and not
-  // while somebody is filling in one of its forms.
+  // while somebody is filling in one of its forms, or looks elsewhere: then as soon as that is over.
   const reloadSoon = () => {
     if (reloadAt) return;
     reloadAt = setTimeout(async () => {
       reloadAt = 0;
-      if (document.hidden || document.querySelector("main form:focus-within, main details[open] form")) return;
+      isStale = Boolean(isBusy());
+      if (isStale) return;
       try {
         const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
         if (!answer.ok || answer.redirected) return;
@@ -79,8 +101,11 @@
   const take = (message) => {
     const line = JSON.parse(message.data);
     if (line.sequence <= last) return;
+    // Of a flood the last ones are told.
+    if (line.sequence > last + 1) noteMissed();
     last = line.sequence;
     markAgent(line);
+    if (changes) noteChange(line);
     if (about && line.agent_id === about.dataset.about) reloadSoon();
     const task = document.querySelector("[data-task]");
     if (task && line.where === `/tasks/${task.dataset.task}`) reloadSoon();
@@ -89,7 +114,13 @@
   const takeCounts = (message) => {
     for (const [name, count] of Object.entries(JSON.parse(message.data))) {
       const there = document.querySelector(`[data-count="${CSS.escape(name)}"]`);
-      if (there) there.textContent = count.toLocaleString("en");
+      if (!there) continue;
+      const noun = there.dataset.noun ? ` ${there.dataset.noun}${count === 1 ? "" : "s"}` : "";
+      const text = count.toLocaleString("en") + noun;
+      if (there.textContent === text) continue;
+      there.textContent = text;
+      // Who waits for people stands below the count.
+      if (name === "waiting") reloadSoon();
     }
   };
   const open = () => {
@@ -97,7 +128,11 @@
     source.onopen = () => say(true);
     source.addEventListener("line", take);
     source.addEventListener("counts", takeCounts);
-    source.addEventListener("missed", (message) => { last = Number(message.data); });
+    source.addEventListener("missed", (message) => {
+      const now = Number(message.data);
+      if (now > last) noteMissed();
+      last = now;
+    });
     source.onerror = () => {
       say(false);
       // A browser comes back by itself, unless it was refused.
@@ -112,6 +147,9 @@
       pause.setAttribute("aria-pressed", String(isPaused));
     });
   }
+  const goOn = () => { if (isStale && !isBusy()) reloadSoon(); };
+  document.addEventListener("visibilitychange", goOn);
+  document.addEventListener("focusout", () => setTimeout(goOn));
   // Whoever listens is told now and then how many came, not each of them.
   setInterval(() => {
     if (said && unsaid) said.textContent = unsaid === 1 ? "One new event" : `${unsaid} new events`;
