@@ -381,6 +381,27 @@ def test_a_database_that_was_there_stays_though_its_list_cannot_be_read(tmp_path
     assert main(["census", "list.db"]) == 0
 
 
+def test_a_database_is_told_of_to_whom_may_not_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "50%? list.txt").write_text("http://127.0.0.1:9/\n")
+    assert main(["census", "50%? list.txt", *ALLOW, "--database", "sqlite:///sealed.db"]) == 0
+    (tmp_path / "sealed.db").rename(tmp_path / "50% sealed.db")
+    may = os.access
+    # Root may write whatever its mode, and the tests may be root's.
+    monkeypatch.setattr(os, "access", lambda file, mode, **how: not mode & os.W_OK and may(file, mode, **how))
+    before = sorted(file.name for file in tmp_path.iterdir())
+    capsys.readouterr()
+    assert main(["census", "50% sealed.db"]) == 0
+    assert "0 of 1 measured target" in capsys.readouterr().out
+    assert main(["targets", "list", "--database", "sqlite:///50% sealed.db", "--csv"]) == 0
+    assert "refused" in capsys.readouterr().out
+    assert sorted(file.name for file in tmp_path.iterdir()) == before
+    # Whoever wants to write is told why that is not possible.
+    assert main(["census", "50%? list.txt", *ALLOW, "--database", "sqlite:///50% sealed.db"]) == 3
+    assert "its owner or mode forbids it" in capsys.readouterr().err
+
+
 def test_a_file_that_is_no_database_of_ours_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

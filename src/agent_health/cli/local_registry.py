@@ -64,7 +64,7 @@ def run_locally(url: str, role: Role, deed: Callable[[LocalRegistry], Awaitable[
     """
 
     async def ran() -> T:
-        database = open_database(url)
+        database = open_database(url, is_only_read=role is Role.READER)
         try:
             await database.read(schema.check)
             return await deed(LocalRegistry(database, role))

@@ -59,7 +59,7 @@ def run_deed(
     from agent_health.storage.database import open_database  # noqa: PLC0415
 
     async def ran() -> T:
-        database = open_database(url)
+        database = open_database(url, is_only_read=not is_write)
         try:
             return await (database.write(deed) if is_write else database.read(deed))
         finally:

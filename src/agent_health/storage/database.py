@@ -155,14 +155,15 @@ class Database(Protocol):
         """Let all connections go; deeds that wait are finished first."""
 
 
-def open_database(url: str, *, clock: Clock | None = None) -> Database:
+def open_database(url: str, *, clock: Clock | None = None, is_only_read: bool = False) -> Database:
     """Open the database behind `sqlite:///file.db`, `sqlite://` (in memory) or `postgresql://...`.
 
-    `clock` replaces the database's own time, for tests. InvalidSetting for any other URL.
+    `clock` replaces the database's own time, for tests. `is_only_read`: nothing will be written, so that an
+    SQLite file need not be writable. InvalidSetting for any other URL.
     """
     parsed = read_url(url)
     if parsed.drivername == "sqlite":
-        return SqliteDatabase(parsed, clock=clock)
+        return SqliteDatabase(parsed, clock=clock, is_only_read=is_only_read)
     return PostgresqlDatabase(parsed, clock=clock)
 
 
@@ -205,15 +206,18 @@ class _Outcome:
 class SqliteDatabase:
     """An SQLite file, or memory: one writer thread that commits in groups, some reader threads."""
 
-    def __init__(self, url: URL, *, clock: Clock | None = None) -> None:
+    def __init__(self, url: URL, *, clock: Clock | None = None, is_only_read: bool = False) -> None:
         self.url = url
         self.writes = WriteWatch()
         self._clock = clock or time.time
+        sealed = _sealed(url) if is_only_read else None
+        self._is_sealed = sealed is not None
+        self._opened_url = sealed or url
         self._waiting: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
         is_memory = url.database in {None, "", ":memory:"}
         self._directory: Path | None = None
-        if not is_memory:
+        if not is_memory and not self._is_sealed:
             _make_private(Path(str(url.database)))
             # Where SQLite keeps its log, also of a file that is a link.
             self._directory = Path(str(url.database)).resolve().parent
@@ -333,7 +337,7 @@ class SqliteDatabase:
     def _engine(self, begin: str) -> Engine:
         is_memory = self.url.database in {None, "", ":memory:"}
         engine = create_sync_engine(
-            self.url,
+            self._opened_url,
             connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS, "isolation_level": None},
             # What is bound may be a secret, and an error's text ends in a log.
             hide_parameters=True,
@@ -344,7 +348,8 @@ class SqliteDatabase:
 
         @event.listens_for(engine, "connect")
         def _set_up(connection: sqlite3.Connection, _record: object) -> None:
-            _enter_wal_mode(connection)
+            if not self._is_sealed:
+                _enter_wal_mode(connection)
             # FULL: a commit that was answered survives a power failure, not only a crash.
             for pragma in ("synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
                 connection.execute(f"PRAGMA {pragma}")
@@ -354,6 +359,22 @@ class SqliteDatabase:
             connection.exec_driver_sql(begin)
 
         return engine
+
+
+def _sealed(url: URL) -> URL | None:
+    """Return how an SQLite file is read that this user may read and not write; None if there is none.
+
+    Where no log lies beside it nobody is at work on it: it is read as it is, for SQLite could not make there
+    the files by which readers and writers know of each other.
+    """
+    file = Path(str(url.database or "")).absolute()
+    if not file.is_file() or not os.access(file, os.R_OK, effective_ids=True):
+        return None
+    if all(os.access(place, os.W_OK, effective_ids=True) for place in (file, file.resolve().parent)):
+        return None
+    log = file.resolve().with_name(f"{file.resolve().name}-wal")
+    query = {"uri": "true", "mode": "ro"} | ({} if log.exists() else {"immutable": "1"})
+    return url.set(database=file.as_uri(), query=query)
 
 
 def _enter_wal_mode(connection: sqlite3.Connection) -> None:
