@@ -128,6 +128,25 @@ def test_help_loads_neither_pydantic_nor_asyncio() -> None:
     assert not {"asyncio", "pydantic"} & set(loaded)
 
 
+@pytest.mark.parametrize(
+    ("area", "others"),
+    [
+        ("agents", {"agent_health.task_record", "agent_health.lease_record"}),
+        ("tasks", {"agent_health.client.registry_agents", "agent_health.client.registry_events"}),
+    ],
+)
+def test_who_asks_of_one_thing_does_not_load_the_models_of_the_others(area: str, others: set[str]) -> None:
+    program = f"""
+import sys
+from agent_health.client import RegistryClient
+RegistryClient("http://127.0.0.1:9").{area}
+print(*sys.modules)
+"""
+    loaded = run_python(program).stdout.split()
+    assert f"agent_health.client.registry_{area}" in loaded
+    assert others & set(loaded) == set()
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["validate", "--json", "-"]])
 def test_a_reader_that_left_is_no_traceback_and_no_judgement(arguments: list[str]) -> None:
     # More faults than a buffer of output holds.

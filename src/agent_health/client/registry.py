@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Self
 
 import aiohttp
 
-from agent_health.client.registry_agents import RegistryAgents
 from agent_health.client.registry_connection import TIMEOUT_SECONDS, RegistryConnection
-from agent_health.client.registry_events import RegistryEvents
-from agent_health.client.registry_leases import RegistryLeases, RegistryStates
-from agent_health.client.registry_tasks import RegistryTasks
 
 if TYPE_CHECKING:
+    from agent_health.client.registry_agents import RegistryAgents
     from agent_health.client.registry_census import RegistryCensus
     from agent_health.client.registry_directories import RegistryDirectories
+    from agent_health.client.registry_events import RegistryEvents
+    from agent_health.client.registry_leases import RegistryLeases, RegistryStates
     from agent_health.client.registry_monitor import RegistryMonitor
     from agent_health.client.registry_opt_outs import RegistryOptOuts
     from agent_health.client.registry_shards import RegistryShards
     from agent_health.client.registry_targets import RegistryTargets
+    from agent_health.client.registry_tasks import RegistryTasks
 
 
 class RegistryClient:
@@ -50,13 +50,43 @@ class RegistryClient:
         self._connection = RegistryConnection(
             url, key=key, timeout_seconds=timeout_seconds, session=session, allow_plain_http=allow_plain_http
         )
-        self.agents = RegistryAgents(self._connection)
-        self.leases = RegistryLeases(self._connection)
-        self.states = RegistryStates(self._connection)
-        self.tasks = RegistryTasks(self._connection)
-        self.events = RegistryEvents(self._connection)
 
-    # What no agent asks: an adapter has no memory to spare for the models of probers and operators.
+    # Each is loaded with its models when it is asked for: a command has no time to spare for those of the
+    # others, and an adapter no memory.
+    @cached_property
+    def agents(self) -> "RegistryAgents":
+        """Who is registered, and in which state."""
+        from agent_health.client.registry_agents import RegistryAgents  # noqa: PLC0415
+
+        return RegistryAgents(self._connection)
+
+    @cached_property
+    def leases(self) -> "RegistryLeases":
+        """Who holds what."""
+        from agent_health.client.registry_leases import RegistryLeases  # noqa: PLC0415
+
+        return RegistryLeases(self._connection)
+
+    @cached_property
+    def states(self) -> "RegistryStates":
+        """What a lease on an intent's scope protects."""
+        from agent_health.client.registry_leases import RegistryStates  # noqa: PLC0415
+
+        return RegistryStates(self._connection)
+
+    @cached_property
+    def tasks(self) -> "RegistryTasks":
+        """What is to be done, and how it goes on."""
+        from agent_health.client.registry_tasks import RegistryTasks  # noqa: PLC0415
+
+        return RegistryTasks(self._connection)
+
+    @cached_property
+    def events(self) -> "RegistryEvents":
+        """What happened."""
+        from agent_health.client.registry_events import RegistryEvents  # noqa: PLC0415
+
+        return RegistryEvents(self._connection)
 
     @cached_property
     def monitor(self) -> "RegistryMonitor":
