@@ -6,7 +6,7 @@ refused, so that a misspelt setting is not silently ignored.
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -244,6 +244,10 @@ class CommandRequest(Body):
     reason: Name | None = None
     drain_timeout_seconds: Seconds | None = None
     expires_in_seconds: Seconds = 3600
+
+
+RENEW_LEASES: Final = "renew_leases"
+"""To an agent that names tasks which are not leased to it: told in the one reply, and kept nowhere."""
 
 
 class PendingCommand(BaseModel):

@@ -176,6 +176,16 @@ async def test_a_task_that_is_cancelled_ends_its_agent(world: World) -> None:
         assert adapter.workspace().is_dir()
 
 
+async def test_a_task_that_is_cancelled_ends_its_agent_with_the_next_heartbeat(world: World) -> None:
+    async with world.adapting(*SLEEPER) as adapter:
+        await adapter.until("started")
+        await adapter.adapter._loop.beat()
+        await world.client.tasks.cancel(world.task.task_id)
+        # The lease is good for minutes yet.
+        await adapter.adapter._loop.beat()
+        assert (await adapter.outcome()).text == "the task was cancelled"
+
+
 async def test_a_lease_is_renewed_while_its_agent_works(world: World) -> None:
     world = await world.leased_for(2.0)
     async with world.adapting("sleep", "3") as adapter:

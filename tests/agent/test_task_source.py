@@ -242,6 +242,20 @@ async def test_who_loses_the_lease_is_stopped_and_writes_nothing_more(
     assert (await admin.tasks.get(made.task_id)).status == "cancelled"
 
 
+async def test_who_works_at_a_cancelled_task_is_stopped_with_its_next_heartbeat(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    bench = Bench()
+    made = await admin.tasks.create("cancelled", agent_id="told")
+    async with working(registry, "told", bench.work) as runner:
+        await bench.begun.get()
+        await runner.beat()
+        await admin.tasks.cancel(made.task_id)
+        # The lease is good for minutes yet.
+        await runner.beat()
+        await asyncio.wait_for(bench.was_cancelled.wait(), PATIENCE_SECONDS)
+
+
 async def test_a_lease_is_kept_for_as_long_as_the_work_takes(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:

@@ -157,6 +157,18 @@ async def test_case_16_a_thousand_that_were_granted_together_do_not_renew_togeth
 
 
 @in_virtual_time
+async def test_a_lease_that_is_in_doubt_is_renewed_at_once_and_then_as_ever() -> None:
+    async with renewing() as (registry, client):
+        began_s = now_s()
+        async with kept(keeper_of(client)) as keeper:
+            await asyncio.sleep(20)
+            keeper.renew_now()
+            await asyncio.sleep(200)
+            assert keeper.is_held()
+        assert [round(at_s - began_s) for at_s in registry.asked_s] == [20, 200]
+
+
+@in_virtual_time
 async def test_case_17_the_deadline_counts_from_when_the_request_was_sent() -> None:
     async with renewing() as (registry, client):
         registry.answers_after_s = 4.0

@@ -3,6 +3,7 @@ import asyncio
 import pytest
 from sqlalchemy import text
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.task_api import create, steer, worker
 
 from agent_health.access import Role
 from agent_health.storage import agents
@@ -180,6 +181,23 @@ async def test_tasks_without_a_lease_are_told_once_per_change(api: RegistryApi) 
     await api.beat("agent-1", key, tasks_in_progress=["t1", "t2"])
     found = [event["payload"] for event in await api.events(type="agent.tasks_mismatch")]
     assert [payload["without_lease"] for payload in found] == [["t1"], ["t1", "t2"]]
+
+
+async def test_who_works_at_a_task_that_was_cancelled_is_told_with_its_next_heartbeat(
+    api: RegistryApi,
+) -> None:
+    made, one = await create(api), await worker(api)
+    await one.granted()
+    working = {"tasks_in_progress": [made["task_id"]]}
+    for _ in range(2):
+        assert (await api.beat(one.agent_id, one.key, **working)).json()["pending_commands"] == []
+    await steer(api, made["task_id"], "cancel")
+    (told,) = (await api.beat(one.agent_id, one.key, **working)).json()["pending_commands"]
+    assert (told["command"], told["reason"]) == (
+        "renew_leases",
+        f"not leased to this agent: {made['task_id']}",
+    )
+    assert (await api.beat(one.agent_id, one.key, tasks_in_progress=[])).json()["pending_commands"] == []
 
 
 @pytest.mark.parametrize(

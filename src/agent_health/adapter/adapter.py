@@ -86,7 +86,7 @@ class Adapter:
         self._keep_s = keep_s
         self._drain_s = drain_s
         self._chance = chance
-        self._loop = HeartbeatLoop(place, self, self._load, chance=chance)
+        self._loop = HeartbeatLoop(place, self, self._load, renew_leases=self._renew_leases, chance=chance)
         self._run: TaskRun | None = None
         self._leaves = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -165,6 +165,10 @@ class Adapter:
     def stood_aside(self) -> None:
         """Stop, and begin nothing while another process lives as this agent."""
         self.life_lost("another process lives as this agent")
+
+    def _renew_leases(self) -> None:
+        if self._run is not None:
+            self._run.renew_now()
 
     def _load(self) -> Load:
         return Load() if self._run is None else Load(1, (self._run.task_id,))

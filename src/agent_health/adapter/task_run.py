@@ -152,6 +152,10 @@ class TaskRun:
             self._stop, self._why = stop, why
             self._is_asked.set()
 
+    def renew_now(self) -> None:
+        """Ask the registry at once whether the task is ours."""
+        self._keeper.renew_now()
+
     async def work(self) -> RunOutcome:
         """Work at the task until the run is over; what can go wrong with it is told, and not raised."""
         keeping = asyncio.create_task(self._keeper.run())

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from agent_health.agent.place import Load, Place
-from agent_health.agent_record import HeartbeatReply, PendingCommand
+from agent_health.agent_record import RENEW_LEASES, HeartbeatReply, PendingCommand
 from agent_health.client.registry_errors import (
     Conflict,
     Gone,
@@ -68,14 +68,20 @@ class HeartbeatLoop:
         told: Told,
         load: Callable[[], Load],
         *,
+        renew_leases: Callable[[], None] | None = None,
         is_automatic: bool = True,
         wall_s: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Beat for a place; `is_automatic=False` leaves it to `beat` when, once it is registered."""
+        """Beat for a place; `is_automatic=False` leaves it to `beat` when, once it is registered.
+
+        `renew_leases`, which must return at once, is called when some of the tasks that were named in a
+        beat are not the agent's any more.
+        """
         self._place = place
         self._told = told
         self._load = load
+        self._renew_leases = renew_leases
         self._is_automatic = is_automatic
         self._wall_s = wall_s
         self._chance = chance
@@ -232,6 +238,10 @@ class HeartbeatLoop:
             self._told.drain_asked("the registry says that this agent drains", None)
 
     def _carry_out(self, command: PendingCommand) -> None:
+        if command.command == RENEW_LEASES:
+            if self._renew_leases is not None:
+                self._renew_leases()
+            return
         if command.command != "drain":
             _log.warning("%s: unknown command %a is ignored", self._place.agent_id, command.command[:80])
             return

@@ -128,7 +128,13 @@ class AgentRunner:
         self._work = Work(self.agent_id, self._source, on_assignment, capacity)
         if given is not None:
             given.drop = self._work.drop
-        self._loop = HeartbeatLoop(self._place, self, self._work.load, is_automatic=auto_heartbeat)
+        self._loop = HeartbeatLoop(
+            self._place,
+            self,
+            self._work.load,
+            renew_leases=self._source.renew_leases if isinstance(self._source, TaskSource) else None,
+            is_automatic=auto_heartbeat,
+        )
         self._drain_s = self.profile.drain_s
         self._leaves = asyncio.Event()
         self._hurry = asyncio.Event()

@@ -122,6 +122,11 @@ class TaskSource:
     def close(self, why: str) -> None:
         """Give out nothing any more; nobody asks for it then."""
 
+    def renew_leases(self) -> None:
+        """Ask the registry at once which of the tasks in progress are the agent's."""
+        for kept in self._kept.values():
+            kept.keeper.renew_now()
+
     async def _keep(
         self, client: RegistryClient, granted: GrantedTask, incarnation: int | None
     ) -> Assignment | None:

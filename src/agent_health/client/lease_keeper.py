@@ -104,6 +104,7 @@ class LeaseKeeper:
         self._deadline_s = deadline_s
         self._is_known = asyncio.Event()
         self._has_ended = asyncio.Event()
+        self._is_doubted = asyncio.Event()
         self._loss: Loss | None = None
 
     @classmethod
@@ -169,13 +170,17 @@ class LeaseKeeper:
         """Keep it no longer: its work is done, or somebody gave it back."""
         self._lose(LossKind.LET_GO, "it was let go")
 
+    def renew_now(self) -> None:
+        """Renew it at once, not when it is due: its registry may have ended it. Needs `run` beside it."""
+        self._is_doubted.set()
+
     async def run(self) -> None:
         """Renew it until it is lost or let go; returns only then."""
         give_up_s = self._first_give_up_s()
         try:
             while self._loss is None:
                 asked_at_s = self._deadline_s - self._window_s
-                await self._wait_until(renewal_due_s(asked_at_s, self._window_s, self._chance()))
+                await self._wait_doubted_until(renewal_due_s(asked_at_s, self._window_s, self._chance()))
                 await self._renew(give_up_s)
                 give_up_s = self._notice_at_s()
         finally:
@@ -236,6 +241,12 @@ class LeaseKeeper:
             self._renewed(self._deadline_s)
         return None
 
+    async def _wait_doubted_until(self, due_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(due_s):
+                await self._is_doubted.wait()
+        self._is_doubted.clear()
+
     async def _wait_until(self, due_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(due_s):
@@ -246,6 +257,7 @@ class LeaseKeeper:
         if self._loss is None:
             self._loss = Loss(kind, why)
             self._has_ended.set()
+            self._is_doubted.set()
             self._is_known.set()
 
 

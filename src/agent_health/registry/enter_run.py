@@ -156,6 +156,9 @@ def end_lease(locked: Locked, reason: EndReason, actor: str) -> list[EventDraft]
     is_draining = holder is not None and holder.status == Status.DRAINING
     if holder is not None and is_draining and not leases.count_held(transaction, [holder.agent_id]):
         agents.set_judge_at(transaction, {holder.number: transaction.now_s})
+    if holder is not None and reason is not EndReason.RELEASED:
+        # It hears of that with its next heartbeat, and not when it is to renew.
+        agents.compare_tasks(transaction, [holder.number])
     return [lease_events.over(over, actor)]
 
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pydantic_core import to_json
+from ulid import ULID
 
 from agent_health.access import Action, Principal, Role, StoredKey, is_valid, require
-from agent_health.agent_record import Heartbeat, HeartbeatReply, PendingCommand, moment
+from agent_health.agent_record import RENEW_LEASES, Heartbeat, HeartbeatReply, PendingCommand, moment
 from agent_health.errors import AgentGone, AgentHealthError, AgentNotFound, UnknownKey
 from agent_health.event import DriftWarning, EventDraft, EventType, TasksMismatch
 from agent_health.lifecycle import ALIVE, Status, status_after
@@ -27,6 +28,8 @@ from agent_health.storage.database import Transaction
 
 MAX_TASKS_NAMED = 100
 """In one warning, on either side."""
+MAX_TASKS_TOLD = 5
+"""To the agent, in a reply: it asks for all that it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +144,18 @@ def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts) -> 
     waiting = [
         command for command in commands.waiting(transaction, [agent.id]) if command.expires_at_s > now_s
     ]
-    event_log.append(
-        transaction, [*_drift(agent, facts, arrival, now_s), *_mismatch(transaction, agent, facts, said)]
-    )
+    mismatch = _mismatch(transaction, agent, facts, said)
+    drafts = [*_drift(agent, facts, arrival, now_s)]
+    if mismatch is not None:
+        drafts.append(
+            EventDraft(
+                type=EventType.AGENT_TASKS_MISMATCH,
+                actor=agent.agent_id,
+                payload=mismatch,
+                agent_id=agent.agent_id,
+            )
+        )
+    event_log.append(transaction, drafts)
     change = _change(agent, now_s, circumstances(transaction))
     if said.status == "draining" and _status_after(agent, change) in {Status.ACTIVE, Status.UNHEALTHY}:
         timeout_s = next(
@@ -166,7 +178,7 @@ def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts) -> 
         )
         for command in still_waiting
     ]
-    return reply_json(now_s, Status(agent.status), pending)
+    return reply_json(now_s, Status(agent.status), [*pending, *_renewal(mismatch)])
 
 
 def _status_after(agent: StoredAgent, change: Change) -> Status:
@@ -195,23 +207,32 @@ def _drift(agent: StoredAgent, facts: BeatFacts, arrival: Arrival, now_s: float)
 
 def _mismatch(
     transaction: Transaction, agent: StoredAgent, facts: BeatFacts, said: Heartbeat
-) -> Iterator[EventDraft]:
-    """Warn when the tasks that the agent now names are not those that are leased to it."""
+) -> TasksMismatch | None:
+    """Return how the tasks that the agent names now differ from those that are leased to it; None if not."""
     if said.tasks_in_progress is None or facts.tasks == to_json(said.tasks_in_progress).decode():
-        return
+        return None
     leased = leases.tasks_of(transaction, agent.agent_id)
     named = set(said.tasks_in_progress)
-    if named != leased:
-        payload = TasksMismatch(
-            agent_id=agent.agent_id,
-            without_lease=sorted(named - leased)[:MAX_TASKS_NAMED],
-            not_in_progress=sorted(leased - named)[:MAX_TASKS_NAMED],
-        )
-        yield EventDraft(
-            type=EventType.AGENT_TASKS_MISMATCH,
-            actor=agent.agent_id,
-            payload=payload,
-            agent_id=agent.agent_id,
+    if named == leased:
+        return None
+    return TasksMismatch(
+        agent_id=agent.agent_id,
+        without_lease=sorted(named - leased)[:MAX_TASKS_NAMED],
+        not_in_progress=sorted(leased - named)[:MAX_TASKS_NAMED],
+    )
+
+
+def _renewal(mismatch: TasksMismatch | None) -> Iterator[PendingCommand]:
+    """Ask an agent that works at what is not its own any more to see to its leases.
+
+    Told once: who does not hear of it is refused when it renews.
+    """
+    if mismatch is not None and mismatch.without_lease:
+        named = ", ".join(mismatch.without_lease[:MAX_TASKS_TOLD])
+        yield PendingCommand(
+            id=f"command_{str(ULID()).lower()}",
+            command=RENEW_LEASES,
+            reason=f"not leased to this agent: {named}",
         )
 
 

@@ -326,12 +326,17 @@ def put_off_first(transaction: Transaction, due_at_s: float, until_s: float) -> 
     )
 
 
+def compare_tasks(transaction: Transaction, numbers: Sequence[int]) -> None:
+    """Compare what tasks these agents name at their next heartbeat with what they hold."""
+    transaction.connection.execute(update(beats).where(beats.c.agent.in_(numbers)).values(tasks=None))
+
+
 def judge_at_once(transaction: Transaction, agent_ids: Sequence[str], at_s: float) -> None:
     """Let the next sweep judge these agents, and compare what tasks they name at their next heartbeat."""
     wanted = select(agents.c.id).where(agents.c.agent_id.in_(agent_ids)).order_by(agents.c.id)
     numbers = transaction.connection.scalars(wanted.with_for_update(key_share=True)).all()
     if numbers:
-        transaction.connection.execute(update(beats).where(beats.c.agent.in_(numbers)).values(tasks=None))
+        compare_tasks(transaction, numbers)
         set_judge_at(transaction, dict.fromkeys(numbers, at_s))
 
 
