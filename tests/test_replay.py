@@ -24,6 +24,7 @@ from agent_health.event import (
     EpochRaised,
     EventDraft,
     EventType,
+    KeyChanged,
     LeaseAcquired,
     LeaseEnded,
     MaintenanceChanged,
@@ -41,7 +42,7 @@ from agent_health.event import (
 from agent_health.event_chain import GENESIS, Event, chain, erased, link, read_event
 from agent_health.lease import EndReason
 from agent_health.lifecycle import ALIVE, TRANSITIONS, Reason, Signal, Status, begins_new_life, reason_of
-from agent_health.replay import MAX_DIFFERENCES, AgentState, LeaseState, Replay, TaskState
+from agent_health.replay import MAX_DIFFERENCES, AgentState, KeyState, LeaseState, Replay, TaskState
 from agent_health.task import TRANSITIONS as TASK_TRANSITIONS
 from agent_health.task import TaskSignal, TaskStatus, task_resource
 
@@ -536,6 +537,20 @@ def test_states_that_agree_have_no_difference() -> None:
 def test_each_difference_is_told(agents: list[AgentState], leases: list[LeaseState], difference: str) -> None:
     found = replayed(REGISTERED, acquired(1)).differences(agents, leases)
     assert found[0].startswith(difference)
+
+
+def test_a_key_is_compared_with_what_the_log_first_told_of_it_until_its_agent_is_erased() -> None:
+    key = KeyState(key_id="key_1", role="agent", agent_id="a")
+    created = KeyChanged(key_id="key_1", name="n", role="agent", agent_id="a")
+    # Whoever altered a key and then ended it has the event tell of the altered one.
+    replay = replayed(REGISTERED, created, created.model_copy(update={"role": "admin"}))
+    replay = Replay.from_json(replay.to_json())
+    altered = replace(key, role="admin")
+    told = "key key_1: role is agent in the log, admin in the store"
+    assert replay.differences([A], [], keys=[altered, replace(key, key_id="key_2")]) == [told]
+    assert replay.differences([A], [], keys=[key]) == []
+    replay.forget("a")
+    assert replay.differences([], [], keys=[altered]) == []
 
 
 @pytest.mark.parametrize(("token", "is_told"), [(4, True), (5, False), (6, False)])

@@ -2,7 +2,7 @@
 
 Whoever doubts the stored states folds the log anew and compares. An event that contradicts what the
 events before it have led to is an error of whoever wrote it: replaying is also a test of the registry.
-Memory grows with the agents and resources, not with the events.
+Memory grows with the agents, resources and keys, not with the events.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +21,7 @@ from agent_health.event import (
     AgentLifecycle,
     AgentUpdated,
     EpochRaised,
+    KeyChanged,
     LeaseAcquired,
     LeaseEnded,
     MaintenanceChanged,
@@ -103,6 +104,15 @@ class TaskState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyState:
+    """What the log first says of one key, and what the store says of it: nothing ever changes it."""
+
+    key_id: str
+    role: str
+    agent_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
     sequence: int
     epoch: int
@@ -111,10 +121,12 @@ class _Snapshot:
     leases: tuple[LeaseState, ...]
     tasks: tuple[TaskState, ...] = ()
     """Absent from what was archived before there were any."""
+    keys: tuple[KeyState, ...] = ()
+    """Absent from what was archived before they were compared."""
 
 
 _SNAPSHOT = TypeAdapter(_Snapshot)
-_State = TypeVar("_State", AgentState, LeaseState, TaskState)
+_State = TypeVar("_State", AgentState, LeaseState, TaskState, KeyState)
 
 
 class Replay:
@@ -131,6 +143,7 @@ class Replay:
         self.agents: dict[str, AgentState] = {}
         self.leases: dict[str, LeaseState] = {}
         self.tasks: dict[str, TaskState] = {}
+        self.keys: dict[str, KeyState] = {}
 
     def apply(self, event: Event) -> None:
         """Take in the next event; Unreplayable if it contradicts the state, which then stays as it was."""
@@ -153,6 +166,7 @@ class Replay:
         For the states of an archived prefix too, or the events after it, erased, would be missed.
         """
         self.agents.pop(agent_id, None)
+        self.keys = {key_id: key for key_id, key in self.keys.items() if key.agent_id != agent_id}
         for lease in [lease for lease in self.leases.values() if lease.holder == agent_id]:
             self.leases[lease.resource] = LeaseState(
                 resource=lease.resource, lease_id=None, holder=None, token=lease.token
@@ -163,12 +177,16 @@ class Replay:
         agents: Iterable[AgentState],
         leases: Iterable[LeaseState],
         tasks: Iterable[TaskState] = (),
+        keys: Iterable[KeyState] = (),
         *,
         limit: int = MAX_DIFFERENCES,
     ) -> list[str]:
-        """Return what the store says otherwise, as sentences, at most `limit`; empty if all agrees."""
+        """Return what the store says otherwise, as sentences, at most `limit`; empty if all agrees.
+
+        Keys are compared where the log tells of them: what was archived by older versions tells of none.
+        """
         found: list[str] = []
-        for difference in self._all_differences(agents, leases, tasks):
+        for difference in self._all_differences(agents, leases, tasks, keys):
             found.append(difference)
             if len(found) == limit:
                 break
@@ -183,6 +201,7 @@ class Replay:
             agents=tuple(self.agents.values()),
             leases=tuple(self.leases.values()),
             tasks=tuple(self.tasks.values()),
+            keys=tuple(self.keys.values()),
         )
         return _SNAPSHOT.dump_json(snapshot).decode()
 
@@ -197,6 +216,7 @@ class Replay:
         replay.agents = {agent.agent_id: agent for agent in snapshot.agents}
         replay.leases = {lease.resource: lease for lease in snapshot.leases}
         replay.tasks = {task.task_id: task for task in snapshot.tasks}
+        replay.keys = {key.key_id: key for key in snapshot.keys}
         return replay
 
     def _take(self, payload: Payload) -> None:
@@ -217,8 +237,11 @@ class Replay:
                 if payload.new_epoch <= self.epoch:
                     raise _Contradiction(f"epoch {payload.new_epoch} is not above {self.epoch}")
                 self.epoch = payload.new_epoch
+            case KeyChanged(key_id=key_id):
+                state = KeyState(key_id=key_id, role=payload.role, agent_id=payload.agent_id)
+                self.keys.setdefault(key_id, state)
             case _:
-                # Warnings, commands, keys, webhooks and the monitor's own affairs are no agent's state.
+                # Warnings, commands, webhooks and the monitor's own affairs are no agent's state.
                 pass
 
     def _agent(self, agent_id: str) -> AgentState:
@@ -323,7 +346,11 @@ class Replay:
         return replace(lease, end_reason=reason)
 
     def _all_differences(
-        self, agents: Iterable[AgentState], leases: Iterable[LeaseState], tasks: Iterable[TaskState]
+        self,
+        agents: Iterable[AgentState],
+        leases: Iterable[LeaseState],
+        tasks: Iterable[TaskState],
+        keys: Iterable[KeyState],
     ) -> Iterator[str]:
         missing = set(self.agents)
         for agent in agents:
@@ -341,6 +368,9 @@ class Replay:
             missing.discard(task.task_id)
             yield from _compared(f"task {task.task_id}", self.tasks.get(task.task_id), task)
         yield from (f"task {task_id}: in the log, not in the store" for task_id in sorted(missing))
+        for key in keys:
+            if key.key_id in self.keys:
+                yield from _compared(f"key {key.key_id}", self.keys[key.key_id], key)
 
     def _compared_lease(self, stored: LeaseState) -> Iterator[str]:
         replayed = self.leases.get(stored.resource)

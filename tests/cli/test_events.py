@@ -222,7 +222,7 @@ def test_a_log_that_is_as_it_was_written_is_told_with_its_checkpoint(
     register(capsys, "a", "b")
     last = json.loads(shown_by(capsys, "events", "list", "--json"))["events"][-1]
     shown = verify(capsys, registry.database_url)
-    assert "the log     is as it was written\n" in shown
+    assert "the log     is as it was written\nthe store   follows from it\n" in shown
     assert f"checkpoint  4 {last['hash']}\n" in shown
     report = json.loads(verify(capsys, registry.database_url, "--json"))
     assert (report["good"], report["agents"], report["events"]) == (True, 2, 4)
@@ -243,7 +243,6 @@ def test_archives_that_still_tell_of_the_erased_are_told(registry: RegistryServe
     [
         ("UPDATE events SET actor = 'somebody' WHERE sequence = 2", "event 2"),
         ("DELETE FROM events WHERE sequence = 3", "event 3"),
-        ("UPDATE agents SET status = 'dead'", "dead"),
     ],
 )
 def test_a_log_that_was_changed_ends_with_one(
@@ -255,7 +254,28 @@ def test_a_log_that_was_changed_ends_with_one(
     shown = verify(capsys, registry.database_url, ends=1)
     assert "NOT as it was written" in shown
     assert word in shown
+    assert "the store" not in shown
     assert not json.loads(verify(capsys, registry.database_url, "--json", ends=1))["good"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "word"),
+    [
+        ("UPDATE agents SET status = 'dead'", "agent a: status is active in the log, dead in the store"),
+        ("UPDATE keys SET role = 'admin' WHERE agent_id = 'a'", "role is agent in the log, admin in the"),
+    ],
+)
+def test_a_store_that_was_changed_is_told_apart_from_the_log(
+    registry: RegistryServer, capsys: Captured, statement: str, word: str
+) -> None:
+    register(capsys, "a", "b")
+    with closing(sqlite3.connect(registry.directory / "registry.db")) as connection, connection:
+        connection.execute(statement)
+    shown = verify(capsys, registry.database_url, ends=1)
+    assert "the log     is as it was written\nthe store   does NOT follow from it\nbecause     " in shown
+    assert word in shown
+    report = json.loads(verify(capsys, registry.database_url, "--json", ends=1))
+    assert (report["good"], report["fault"], len(report["differences"]) > 0) == (False, None, True)
 
 
 def test_a_database_that_cannot_be_read_ends_with_two(capsys: Captured, tmp_path: Path) -> None:

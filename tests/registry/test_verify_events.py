@@ -10,7 +10,7 @@ from agent_health.event_chain import payload_of, whose
 from agent_health.registry.verify_events import LogReport, verify_log
 from agent_health.storage import event_log
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import agents, events, leases
+from agent_health.storage.tables import agents, events, keys, leases
 
 LEASES = "/api/v1/leases"
 
@@ -109,6 +109,8 @@ async def test_an_event_that_cannot_have_happened_is_found(api: RegistryApi) -> 
         (delete(agents).where(agents.c.agent_id == "agent-2"), "agent agent-2: in the log, not in the store"),
         (update(leases).where(leases.c.resource == "r:1").values(token=99), "lease of r:1: token"),
         (delete(leases).where(leases.c.resource == "r:1"), "lease of r:1: in the log"),
+        (update(keys).where(keys.c.agent_id == "agent-1").values(role="admin"), "key key_"),
+        (update(keys).where(keys.c.agent_id == "agent-1").values(agent_id="agent-2"), "key key_"),
     ],
 )
 async def test_a_stored_state_that_does_not_follow_is_found(

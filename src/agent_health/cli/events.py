@@ -201,7 +201,7 @@ def verify_events(
 
     \b
     Exit codes:
-      0 all is as it was written   1 it is not   2 the database cannot be read   3 wrong usage
+      0 all is as it was written   1 something is not   2 the database cannot be read   3 wrong usage
 
     \b
     Keys of --json:
@@ -243,11 +243,14 @@ def _verified(url: str) -> "LogReport":
 
 
 def _report(report: "LogReport") -> Iterator[Line]:
-    verdict = "is as it was written" if report.is_good else "is NOT as it was written"
-    yield Line("the log", verdict, Colour.GREEN if report.is_good else Colour.RED)
     if report.fault is not None:
+        yield Line("the log", "is NOT as it was written", Colour.RED)
         yield Line("because", report.fault)
-    yield from listed("stored", report.differences)
+    else:
+        yield Line("the log", "is as it was written", Colour.GREEN)
+        follows = "does NOT follow from it" if report.differences else "follows from it"
+        yield Line("the store", follows, Colour.RED if report.differences else Colour.GREEN)
+    yield from listed("because", report.differences)
     yield Line("events", f"{report.events}, {report.erased} of all without their payload")
     numbers = {"agent": report.agents, "leased resource": report.leases, "task": report.tasks}
     yield Line("tell of", ", ".join(counted(count, noun) for noun, count in numbers.items()))

@@ -43,7 +43,7 @@ def verify_log(transaction: Transaction) -> LogReport:
     """Read the whole log, a page at a time, and compare it with what is stored at the same moment.
 
     To be run by `Database.read`, which sees one state throughout: the registry may go on meanwhile.
-    Memory grows with the agents and resources, not with the events.
+    Memory grows with the agents, resources and keys, not with the events.
     """
     head = event_log.head(transaction)
     checkpoint, replay, fault = head.archived, replay_from(head), None
@@ -62,6 +62,7 @@ def verify_log(transaction: Transaction) -> LogReport:
             logged_states.agent_states(transaction),
             logged_states.lease_states(transaction),
             logged_states.task_states(transaction),
+            logged_states.key_states(transaction),
         )
     return LogReport(
         events=checkpoint.sequence - head.archived.sequence,

@@ -7,7 +7,7 @@ from sqlalchemy import delete, select, update
 from agent_health.document import HealthStatus
 from agent_health.lease import EndReason
 from agent_health.lifecycle import Reason, Status
-from agent_health.replay import AgentState, LeaseState, TaskState
+from agent_health.replay import AgentState, KeyState, LeaseState, TaskState
 from agent_health.storage import task_comments, task_creations, task_runs
 from agent_health.storage import tasks as stored_tasks
 from agent_health.storage.database import Transaction
@@ -111,6 +111,16 @@ def task_states(transaction: Transaction) -> Iterator[TaskState]:
                 reports=row.reports,
             )
         last = rows[-1].number
+
+
+def key_states(transaction: Transaction) -> Iterator[KeyState]:
+    """Read what is stored of every key, but for its end and its digest."""
+    last = ""
+    wanted = select(keys.c.key_id, keys.c.role, keys.c.agent_id).order_by(keys.c.key_id).limit(PAGE)
+    while rows := transaction.connection.execute(wanted.where(keys.c.key_id > last)).all():
+        for row in rows:
+            yield KeyState(key_id=row.key_id, role=row.role, agent_id=row.agent_id)
+        last = rows[-1].key_id
 
 
 def lock_leases_of(transaction: Transaction, holder: str) -> None:
