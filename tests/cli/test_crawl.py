@@ -5,9 +5,10 @@ import inspect
 import json
 import signal
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
-from tests.support.crawling import Shown
+from tests.support.crawling import PATIENCE_SECONDS, Shown
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import KEYS, RegistryServer
@@ -20,11 +21,12 @@ from agent_health.cli.crawl_home import open_local_home
 from agent_health.cli.crawl_run import Crawl, Crawled, stopped_by_signals
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.client.variables import KEY_VARIABLE
+from agent_health.errors import StoreUnavailable
 from agent_health.observation import ResultClass
 from agent_health.prober.definition import Timeouts
 from agent_health.prober.definition_file import read_definition, read_definition_file
 from agent_health.storage import agents
-from agent_health.storage.database import open_database
+from agent_health.storage.database import SqliteDatabase, open_database
 from agent_health.target import SHARDS, target_id
 
 
@@ -190,6 +192,27 @@ async def test_a_directory_that_cannot_be_read_is_a_failure_if_nobody_was_probed
     (tmp_path / "agents.txt").write_text("<p>back soon</p>\n")
     assert await crawl("mixed.yml", "--once") == 1
     assert "agents.txt: not read" in capsys.readouterr().err
+
+
+async def test_a_pass_ends_if_the_disk_is_full_before_its_list_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\n")
+    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    shown = Shown()
+
+    async def full(_database: SqliteDatabase, _deed: object) -> None:
+        raise StoreUnavailable("database or disk is full")
+
+    async with open_local_home("sqlite:///mixed.db") as home:
+        run = await home.begin_run("mixed")
+        with monkeypatch.context() as patched:
+            patched.setattr(home, "begin_run", AsyncMock(return_value=run))
+            patched.setattr(SqliteDatabase, "write", full)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                crawled = await Crawl(definition, home, shown, asyncio.Event()).once(processes=1)
+    assert ended(crawled, is_once=True) == 1
+    assert "agents.txt: not stored: database or disk is full" in shown.lines
 
 
 @pytest.mark.parametrize("once", [(), ("--once",)], ids=["watch", "once"])

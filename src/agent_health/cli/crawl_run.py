@@ -119,7 +119,9 @@ class Crawl:
                 beside.append(self._count_left(standings, since_s))
             tasks = [asyncio.create_task(each) for each in beside]
             try:
-                is_done = not self._stop.is_set() and await self._probe(standings, processes, since_s)
+                is_done = not self._stop.is_set() and (
+                    self._has_nobody(standings) or await self._probe(standings, processes, since_s)
+                )
             finally:
                 await _end(tasks)
             if is_done and since_s is not None:
@@ -137,6 +139,15 @@ class Crawl:
             held=tuple(outcome.directory for outcome in outcomes if outcome.is_held),
             failed=tuple(outcome.directory for outcome in outcomes if outcome.has_failed),
         )
+
+    def _has_nobody(self, standings: Standings) -> bool:
+        """Whether a pass of our own has nobody to probe, for no list could be read.
+
+        Its shards need not be asked for then: a disk that is full would not let go of them.
+        """
+        outcomes = self.outcomes.values()
+        has_failed = bool(outcomes) and all(outcome.has_failed for outcome in outcomes)
+        return has_failed and standings.total == 0 and not self._home.is_shared
 
     async def _unless_stopped(self, task: "asyncio.Task[None]") -> None:
         """Wait for a task; if `stop` is set before, it is given up."""
