@@ -253,6 +253,16 @@ def test_what_is_no_form_is_refused(sample: Sample, body: bytes, status: int) ->
     assert visitor._ask("POST", "/login", body, {"origin": visitor.url}).status == status
 
 
+def test_a_form_that_says_to_be_too_large_is_refused_before_it_comes(sample: Sample) -> None:
+    connection = sample.visitor().connection()
+    connection.putrequest("POST", "/login")
+    connection.putheader("Content-Length", "99999999999")
+    connection.endheaders()
+    # Nothing was sent: who waited for it would answer 408.
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
 @pytest.mark.parametrize("host", ["[", "a b", "::", "agent.example:x", ""])
 def test_pages_ask_nothing_of_the_host_that_is_named(sample: Sample, host: str) -> None:
     assert sample.visitor().get("/login", host=host).status == 200

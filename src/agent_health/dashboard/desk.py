@@ -38,7 +38,7 @@ from agent_health.public_address import PublicAddress, is_ours
 from agent_health.rate_limit import RateLimit, RateLimiter, caller_at
 from agent_health.registry.app import OPERATIONS, Registry
 from agent_health.registry.body_time import MAX_BODY_SECONDS
-from agent_health.registry.call import check_permission, checked, query_of
+from agent_health.registry.call import check_length, check_permission, checked, query_of
 from agent_health.registry.decree import MAX_DECREE_SECONDS
 from agent_health.registry.error_responses import OURS, REFUSAL_MEMBER, STATUS_AND_CODE, headers_of
 from agent_health.registry.operations import NO_HEADERS, Call, Operation
@@ -198,6 +198,7 @@ class Desk:
 
     async def form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form, of those that stand there twice the last; empty ones are left out."""
+        check_length(request.headers, MAX_FORM_BYTES)
         body = b""
         try:
             async with asyncio.timeout(MAX_BODY_SECONDS):

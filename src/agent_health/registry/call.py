@@ -171,9 +171,7 @@ class Door:
         that, BodyTooSlow if it takes too long, starlette's ClientDisconnect if the caller leaves.
         """
         _check_plain(headers)
-        declared = headers.get("content-length")
-        if declared is not None and declared.isdecimal() and int(declared[:MAX_LENGTH_DIGITS]) > most_bytes:
-            raise BodyTooLarge(most_bytes)
+        check_length(headers, most_bytes)
         body = b""
         is_more = True
         with self._body_time:
@@ -218,6 +216,13 @@ def check_permission(caller: Principal, operation: Operation, path: Mapping[str,
         require(caller, operation.action, agent_id)
     elif not may_at_all(caller, operation.action):
         raise NotAllowed(caller.role, operation.action, None)
+
+
+def check_length(headers: Mapping[str, str], most_bytes: int) -> None:
+    """Raise BodyTooLarge if a request says beforehand that its body is more than that."""
+    declared = headers.get("content-length")
+    if declared is not None and declared.isdecimal() and int(declared[:MAX_LENGTH_DIGITS]) > most_bytes:
+        raise BodyTooLarge(most_bytes)
 
 
 def _check_plain(headers: Mapping[str, str]) -> None:
