@@ -527,3 +527,12 @@ def test_where_there_is_no_password_nothing_is_hidden(url: str) -> None:
 def test_no_password_comes_through(text: str) -> None:
     shown = without_passwords(f"https://u:s3cret{text}@host")
     assert "s3cret" not in shown or " " in text
+
+
+def test_an_ipv6_address_without_brackets_is_told_how_to_be_written() -> None:
+    judged = judge_url("http://2001:db8::1:8080/")
+    assert isinstance(judged, Refused)
+    assert "[2001:db8::1]:8080" in judged.reason
+    judged = judge_url("http://a.example:b/")
+    assert isinstance(judged, Refused)
+    assert "brackets" not in judged.reason

@@ -210,7 +210,9 @@ def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | Refused:
         return _invalid(WITH_CREDENTIALS)
     authority = _AUTHORITY.fullmatch(parts["authority"])
     if authority is None:
-        return _invalid("expected a host, or a host and a port")
+        is_bare_ipv6 = parts["authority"].count(":") > 1
+        brackets = ", an IPv6 address in brackets ([2001:db8::1]:8080)" if is_bare_ipv6 else ""
+        return _invalid(f"expected a host, or a host and a port{brackets}")
     port = _port(authority["port"], DEFAULT_PORTS[scheme])
     if port is None:
         return _invalid(NO_PORT)
