@@ -273,6 +273,17 @@ def test_people_decide_in_the_browser(context: BrowserContext, served: Sample) -
     expect(page.locator(".banner")).to_contain_text("In maintenance until")
 
 
+def test_a_tick_stands_in_the_line_of_its_button(context: BrowserContext, served: Sample) -> None:
+    page = context.new_page()
+    page.goto("/agents/translator")
+    button = page.get_by_role("button", name="Drain it now").bounding_box()
+    tick = page.get_by_label("I am sure").bounding_box()
+    assert button is not None
+    assert tick is not None
+    middles = [box["y"] + box["height"] / 2 for box in (button, tick)]
+    assert abs(middles[0] - middles[1]) < 3, middles
+
+
 def test_without_a_script_everything_can_be_read(browser: Browser, served: Sample) -> None:
     with browser.new_context(java_script_enabled=False, base_url=served.server.url) as context:
         context.set_default_timeout(PATIENCE_MS)
