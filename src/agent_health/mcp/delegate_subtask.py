@@ -17,18 +17,18 @@ NAME: Final = "delegate_subtask"
 class Subtask(TaskArguments):
     """What another agent has to do."""
 
-    title: Annotated[Title, Field(description="What is to be done, in a line")]
-    input: Annotated[
-        JsonObject | None, Field(description="What the work needs, a JSON object of at most 64 KiB")
-    ] = None
-    agent_id: Annotated[AgentId | None, Field(description="Only this agent may have it")] = None
-    role_id: Annotated[RoleId | None, Field(description="Only agents of this role (pool) may have it")] = None
+    title: Annotated[Title, Field(description="What to do, in a line")]
+    input: Annotated[JsonObject | None, Field(description="What the work needs: JSON of at most 64 KiB")] = (
+        None
+    )
+    agent_id: Annotated[AgentId | None, Field(description="Only this agent")] = None
+    role_id: Annotated[RoleId | None, Field(description="Only agents of this role (pool)")] = None
     capabilities: Annotated[
         Needs | None, Field(description="Only agents that have all of these may have it")
     ] = None
     budget: Annotated[
         Spend | None,
-        Field(description="What its metered calls may cost, taken out of your own budget; nothing if absent"),
+        Field(description="What its metered calls may cost, out of your own budget; nothing if absent"),
     ] = None
     max_attempts: Annotated[
         Attempts | None, Field(description="How many runs may fail before people are asked")

@@ -178,7 +178,7 @@ def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts) -> 
         )
         for command in still_waiting
     ]
-    return reply_json(now_s, Status(agent.status), [*pending, *_renewal(mismatch)])
+    return reply_json(now_s, Status(agent.status), [*pending, *_renewal(transaction, mismatch)])
 
 
 def _status_after(agent: StoredAgent, change: Change) -> Status:
@@ -222,13 +222,15 @@ def _mismatch(
     )
 
 
-def _renewal(mismatch: TasksMismatch | None) -> Iterator[PendingCommand]:
+def _renewal(transaction: Transaction, mismatch: TasksMismatch | None) -> Iterator[PendingCommand]:
     """Ask an agent that works at what is not its own any more to see to its leases.
 
-    Told once: who does not hear of it is refused when it renews.
+    Told once: who does not hear of it is refused when it renews. Of tasks that were never leased to
+    anybody, as agents have that need no leases, nothing is told.
     """
-    if mismatch is not None and mismatch.without_lease:
-        named = ", ".join(mismatch.without_lease[:MAX_TASKS_TOLD])
+    over = leases.tasks_ever_leased(transaction, mismatch.without_lease) if mismatch is not None else []
+    if over:
+        named = ", ".join(over[:MAX_TASKS_TOLD])
         yield PendingCommand(
             id=f"command_{str(ULID()).lower()}",
             command=RENEW_LEASES,

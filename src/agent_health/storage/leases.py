@@ -230,6 +230,15 @@ def tasks_of(transaction: Transaction, holder: str) -> set[str]:
     return {resource.removeprefix(prefix) for resource in resources if resource.startswith(prefix)}
 
 
+def tasks_ever_leased(transaction: Transaction, task_ids: Iterable[str]) -> list[str]:
+    """Return which of these tasks were leased to anybody at any time, in order."""
+    prefix = f"{ResourceKind.TASK}:"
+    wanted = select(leases.c.resource).where(
+        leases.c.resource.in_([f"{prefix}{task_id}" for task_id in task_ids]), leases.c.lease_id.is_not(None)
+    )
+    return sorted(resource.removeprefix(prefix) for resource in transaction.connection.scalars(wanted))
+
+
 def end_all_of(transaction: Transaction, holders: Mapping[str, EndReason]) -> dict[str, list[Claim]]:
     """End all leases of these holders, and return those that ended now, in the order of their rows.
 
