@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import typer
+import uvicorn
 from tests.support.servers import REPOSITORY
 
 from agent_health.cli import application, main
@@ -18,6 +19,10 @@ TEXT = (REPOSITORY / "docs" / "configuration.md").read_text()
 
 @pytest.fixture(autouse=True)
 def _bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve_nothing(_server: uvicorn.Server, **_given: object) -> None:
+        raise AssertionError("nothing was refused")
+
+    monkeypatch.setattr(uvicorn.Server, "run", serve_nothing)
     monkeypatch.chdir(tmp_path)
     for command in COMMANDS.commands.values():
         for parameter in command.params:
