@@ -32,6 +32,8 @@ while not os.path.exists("daemon") or not open("daemon").read():
     time.sleep(0.01)
 """
 """Leaves a process behind that is in a session of its own and nobody's child."""
+ONCE_IT_IS_TOLD = "until test -e go; do sleep 0.05; done; "
+"""A warden that is stopped before it has said that the agent has begun says nothing."""
 
 
 @asynccontextmanager
@@ -250,8 +252,8 @@ async def test_what_outlives_both_is_known_by_its_environment_or_by_what_it_is_b
 
 
 async def test_an_agent_that_stops_its_warden_is_ended_all_the_same(tmp_path: Path) -> None:
-    code = "until test -e go; do sleep 0.05; done; kill -STOP $PPID; echo $$ > ready; exec sleep 1000"
-    async with running(tmp_path, "sh", "-c", code) as process:
+    once = "kill -STOP $PPID; echo $$ > ready; exec sleep 1000"
+    async with running(tmp_path, "sh", "-c", f"{ONCE_IT_IS_TOLD}{once}") as process:
         (tmp_path / "go").touch()
         pid = pid_in(tmp_path / "ready")
         assert await process.end(30, asyncio.Event())
@@ -262,8 +264,9 @@ async def test_a_warden_that_is_stopped_again_and_again_without_its_keeper_is_re
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent_health.adapter.agent_process.WARDEN_SECONDS", 0.1)
-    code = "( while :; do kill -STOP $PPID; done ) & echo $! > ready; sleep 1000"
-    async with running(tmp_path, "sh", "-c", code) as process:
+    again_and_again = "( while :; do kill -STOP $PPID; done ) & echo $! > ready; sleep 1000"
+    async with running(tmp_path, "sh", "-c", f"{ONCE_IT_IS_TOLD}{again_and_again}") as process:
+        (tmp_path / "go").touch()
         pid_in(tmp_path / "ready")
         below = warden.descendants(keeper_of(process)).keys()
         os.kill(keeper_of(process), signal.SIGKILL)
