@@ -40,7 +40,7 @@ QUERIES = {
     "all who are active": ("status=active",),
     "a capability that all have, free capacity": ("capabilities=any&min_available_capacity=2",),
 }
-"""Asked in turns: who asks the same within a second gets the total that was counted before."""
+"""Asked in turns: who asks the same within five seconds gets the total that was counted before."""
 JUDGED = 2
 """Of the queries: the others are shown, and have no target. What they cost is the total of all matches."""
 AT_REST_S = 7_200.0

@@ -413,7 +413,7 @@ class AgentList(BaseModel):
 
     agents: list[AgentSummary]
     total: int
-    """How many match. Where they are more than 1,000, it may be what was counted less than a second ago."""
+    """How many match. Where they are more than 1,000, it may have been counted up to five seconds ago."""
     cursor: str | None = None
     """Where the next page begins; absent on the last one."""
     pool: Pool | None = None

@@ -1,7 +1,7 @@
 """How many agents matched a moment ago?
 
 To count ten thousand takes ten times as long as to find and to write a page of a hundred, and those who
-look for somebody free ask the same again and again. What has been counted is good for a second.
+look for somebody free ask the same again and again. What has been counted is good for five seconds.
 """
 
 import threading
@@ -12,7 +12,7 @@ from agent_health.storage.agent_search import AgentFilter
 
 EXACT_UP_TO = 1_000
 """No more than these are counted whenever they are asked for: no page ever holds more than its total."""
-GOOD_FOR_SECONDS = 1.0
+GOOD_FOR_SECONDS = 5.0
 MAX_TOTALS = 256
 """That are remembered, each of another filter; the one that was counted first gives way."""
 
@@ -25,7 +25,7 @@ class RecentTotals:
         self._lock = threading.Lock()
 
     def total(self, wanted: AgentFilter, now_s: float, count: Callable[[], int]) -> int:
-        """Return how many match: what was counted within the last second, or what `count` says now."""
+        """Return how many match: what was counted a moment ago, or what `count` says now."""
         with self._lock:
             total, at_s = self._counted.get(wanted, (0, now_s))
         # A clock that was set back makes nothing good for longer.
