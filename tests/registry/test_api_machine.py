@@ -1,31 +1,25 @@
 """Whatever is asked in whatever order: does the registry show what the rules say?"""
 
-import asyncio
-from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from tests.support.asgi_client import Answer
-from tests.support.databases import KINDS, WoundClock, create_tables, empty_postgresql
+from tests.support.databases import KINDS
 from tests.support.lifecycle_model import ALIVE, Agent, Lease, Model
-from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.registry_api import AGENTS
+from tests.support.registry_machine import RegistryMachine, drive
 
 from agent_health.access import Role
 from agent_health.event_chain import whose
-from agent_health.registry.verify_events import verify_log
 from agent_health.storage import event_log
-from agent_health.storage.database import open_database
 
 NAMES = ("agent-1", "agent-2")
 LEASES = "/api/v1/leases"
@@ -41,15 +35,11 @@ durations_s = st.sampled_from([1.0, 30.0, 100.0, 1000.0, 1000.0])
 matches = st.sampled_from(["right", "right", "right", "right", "stale", "absent"])
 
 
-class ApiMachine(RuleBasedStateMachine):
+class ApiMachine(RegistryMachine):
     """The registry beside the model; every rule asks both, every invariant compares them."""
-
-    kind = "sqlite"
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
-        self.clock = WoundClock()
         self.model = Model(self.clock.at_s)
         self.told = 0
         """The sequence of the last event that was looked at."""
@@ -58,23 +48,6 @@ class ApiMachine(RuleBasedStateMachine):
         self.last_told: dict[str, tuple[str, int, int]] = {}
         """Where the log's events have led each agent: status, incarnation, version."""
         self.tokens: dict[str, int] = {}
-        self.run(self._open())
-
-    def teardown(self) -> None:
-        self.run(self.api.database.close())
-        self.runner.close()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(coroutine)
-
-    async def _open(self) -> None:
-        if self.kind == "sqlite":
-            database = open_database("sqlite://", clock=self.clock.now_s)
-            await create_tables(database)
-        else:
-            database = open_database(empty_postgresql(), clock=self.clock.now_s)
-        self.api = RegistryApi(database, self.clock)
-        await self.api.add_keys()
 
     def ask(self, method: str, path: str, body: object = None, **options: Any) -> Answer:
         return self.run(self.api.ask(method, path, body, **options))
@@ -349,11 +322,6 @@ class ApiMachine(RuleBasedStateMachine):
         assert self.last_told == expected
 
     @invariant()
-    def the_log_proves_what_is_stored(self) -> None:
-        report = self.run(self.api.database.read(verify_log))
-        assert report.is_good, (report.fault, report.differences)
-
-    @invariant()
     def what_an_event_says_tells_whose_it_is(self) -> None:
         new = partial(event_log.with_agents, sequence=self.owned, limit=1_000)
         for event, agent_id in self.run(self.api.database.read(new)):
@@ -361,31 +329,12 @@ class ApiMachine(RuleBasedStateMachine):
             self.owned = event.sequence
 
 
-class PostgresqlMachine(ApiMachine):
-    kind = "postgresql"
-
-
-MACHINES = {"sqlite": ApiMachine, "postgresql": PostgresqlMachine}
-
-
-def _drive(kind: str, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        MACHINES[kind],
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 @pytest.mark.parametrize(("kind", "examples"), [("sqlite", 5), ("postgresql", 2)])
 def test_whatever_is_asked_the_registry_shows_what_the_rules_say(kind: str, examples: int) -> None:
-    _drive(kind, examples, 50)
+    drive(ApiMachine, kind, examples=examples, steps=50)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_asked_at_length_the_registry_shows_what_the_rules_say(kind: str) -> None:
-    _drive(kind, 150, 120)
+    drive(ApiMachine, kind, examples=150, steps=120)

@@ -4,27 +4,20 @@ A model says in the plainest words what follows; after every step the registry m
 prober must know the same from changes alone, and the log must prove what is stored.
 """
 
-import asyncio
-import tempfile
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
-from tests.support.databases import WoundClock, create_tables, empty_url
+from hypothesis.stateful import invariant, rule
+from tests.support.databases import KINDS
 from tests.support.directory_api import DIRECTORIES, claim, feed, put
-from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.registry_api import AGENTS
+from tests.support.registry_machine import RegistryMachine, drive
 
 from agent_health.access import Role
 from agent_health.agent_record import moment
 from agent_health.opt_out_proof import is_covered
 from agent_health.registry.opt_out_origins import prove
-from agent_health.registry.verify_events import verify_log
-from agent_health.storage.database import PostgresqlDatabase, open_database
 from agent_health.target import host_of, shard_of, target_id
 
 HOSTS = ["a.example", "b.example", "c.example"]
@@ -70,35 +63,14 @@ class Model:
         self.alive &= set(self.probed().values()) | self.gone
 
 
-class TargetsMachine(RuleBasedStateMachine):
-    kind = "sqlite"
-
+class TargetsMachine(RegistryMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.TemporaryDirectory(prefix="agent-health-test-")
-        self.runner = asyncio.Runner()
-        self.clock = WoundClock()
         self.model = Model()
         self.imports = 0
         self.versions: dict[int, int] = {}
         self.known: dict[str, str] = {}
-        self.run(self._set_up())
-
-    async def _set_up(self) -> None:
-        database = open_database(empty_url(self.kind, Path(self.directory.name)), clock=self.clock.now_s)
-        if not isinstance(database, PostgresqlDatabase):
-            await create_tables(database)
-        self.api = RegistryApi(database, self.clock)
-        await self.api.add_keys()
-        self.tokens = await claim(self.api, ttl_seconds=86_400)
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.runner.run(work)
-
-    def teardown(self) -> None:
-        self.run(self.api.database.close())
-        self.runner.close()
-        self.directory.cleanup()
+        self.tokens = self.run(claim(self.api, ttl_seconds=86_400))
 
     @rule(name=names, listed=urls)
     def list_them(self, name: str, listed: set[str]) -> None:
@@ -218,37 +190,13 @@ class TargetsMachine(RuleBasedStateMachine):
         sizes = {directory["name"]: directory["size"] for directory in shown}
         assert sizes == {name: len(listed) for name, listed in self.model.listed.items()}
 
-    @invariant()
-    def the_log_proves_what_is_stored(self) -> None:
-        report = self.run(self.api.database.read(verify_log))
-        assert report.is_good, (report.fault, report.differences)
-
-
-class PostgresqlMachine(TargetsMachine):
-    kind = "postgresql"
-
-
-MACHINES = {"sqlite": TargetsMachine, "postgresql": PostgresqlMachine}
-
-
-def _drive(kind: str, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        MACHINES[kind],
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
 
 @pytest.mark.parametrize(("kind", "examples"), [("sqlite", 3), ("postgresql", 1)])
 def test_whatever_happens_exactly_what_should_be_probed_is(kind: str, examples: int) -> None:
-    _drive(kind, examples, 25)
+    drive(TargetsMachine, kind, examples=examples, steps=25)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_whatever_happens_at_length_exactly_what_should_be_probed_is(kind: str) -> None:
-    _drive(kind, 60, 60)
+    drive(TargetsMachine, kind, examples=60, steps=60)

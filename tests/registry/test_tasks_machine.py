@@ -1,27 +1,21 @@
 """Whatever is asked of tasks in whatever order: do task, lease, budget and log agree?"""
 
-import asyncio
-from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
-from tests.support.databases import KINDS, WoundClock, create_tables, empty_postgresql
-from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.databases import KINDS
+from tests.support.registry_api import AGENTS
+from tests.support.registry_machine import RegistryMachine, drive
 from tests.support.task_api import REPORT, TASKS, Worker, create, steer, worker
 
 from agent_health.access import Role
-from agent_health.registry.verify_events import verify_log
-from agent_health.storage.database import open_database
 from agent_health.task import HELD, task_in
 
 T = TypeVar("T")
@@ -31,36 +25,15 @@ ANSWERS = {200, 201, 204, 402, 403, 404, 409, 410, 412, 422}
 amounts = st.integers(0, 12)
 
 
-class TasksMachine(RuleBasedStateMachine):
+class TasksMachine(RegistryMachine):
     """Two agents that work, a coordinator that decides, and time that passes."""
-
-    kind = "sqlite"
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
-        self.clock = WoundClock()
         self.grants: list[tuple[Worker, dict[str, Any]]] = []
         self.ids: list[str] = []
         self.tokens: dict[str, int] = {}
         self.number = 0
-        self.run(self._open())
-
-    def teardown(self) -> None:
-        self.run(self.api.database.close())
-        self.runner.close()
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(coroutine)
-
-    async def _open(self) -> None:
-        if self.kind == "sqlite":
-            database = open_database("sqlite://", clock=self.clock.now_s)
-            await create_tables(database)
-        else:
-            database = open_database(empty_postgresql(), clock=self.clock.now_s)
-        self.api = RegistryApi(database, self.clock)
-        await self.api.add_keys()
 
     @initialize()
     def begin(self) -> None:
@@ -167,37 +140,13 @@ class TasksMachine(RuleBasedStateMachine):
             assert budget["available"]["tokens"] >= 0, shown
             assert shown["status"] in HELD or budget["reserved"]["tokens"] == 0, shown
 
-    @invariant()
-    def the_log_proves_what_is_stored(self) -> None:
-        report = self.run(self.api.database.read(verify_log))
-        assert report.is_good, (report.fault, report.differences)
-
-
-class PostgresqlTasksMachine(TasksMachine):
-    kind = "postgresql"
-
-
-MACHINES = {"sqlite": TasksMachine, "postgresql": PostgresqlTasksMachine}
-
-
-def _drive(kind: str, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        MACHINES[kind],
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
 
 @pytest.mark.parametrize(("kind", "examples"), [("sqlite", 3), ("postgresql", 1)])
 def test_whatever_is_asked_of_tasks_all_that_is_stored_agrees(kind: str, examples: int) -> None:
-    _drive(kind, examples, 30)
+    drive(TasksMachine, kind, examples=examples, steps=30)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_asked_of_tasks_at_length_all_that_is_stored_agrees(kind: str) -> None:
-    _drive(kind, 100, 80)
+    drive(TasksMachine, kind, examples=100, steps=80)
