@@ -15,7 +15,6 @@ from agent_health.decision import (
     age_seconds,
     age_text,
     decide,
-    duration_text,
     is_stale,
     shown_ratio,
 )
@@ -172,17 +171,6 @@ def test_age_is_measured_across_time_zones() -> None:
 )
 def test_what_comes_from_the_future_has_no_age(seconds: float, text: str) -> None:
     assert age_text(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-1, "0 s"), (0, "0 s"), (59.9, "59 s"), (60, "1 min"), (61, "1 min 1 s"), (3600, "1 h"),
-        (3661, "1 h 1 min"), (86_400, "1 d"), (90_000, "1 d 1 h"), (2.0**53, "104249991374 d 7 h"),
-    ],
-)  # fmt: skip
-def test_durations_are_told_in_two_units(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
 
 
 @pytest.mark.parametrize(

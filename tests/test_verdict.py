@@ -99,10 +99,10 @@ def test_silence_of_heartbeats_makes_an_agent_unhealthy_and_then_dead(monitoring
     verdict = judged(silent)
     assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT,)
     assert (verdict.status, verdict.reason) == (Status.UNHEALTHY, Reason.HEARTBEAT_TIMEOUT)
-    assert verdict.explanation == "no heartbeat for 91 s, more than 90 s"
+    assert verdict.explanation == "no heartbeat for 1 min 31 s, more than 1 min 30 s"
     later = judged(after(silent, verdict, NOW), NOW + 210)
     assert later.signals == (Signal.HEARTBEAT_TIMEOUT,)
-    assert (later.status, later.explanation) == (Status.DEAD, "no heartbeat for 301 s, more than 300 s")
+    assert (later.status, later.explanation) == (Status.DEAD, "no heartbeat for 5 min 1 s, more than 5 min")
 
 
 def test_silence_as_long_as_the_threshold_is_not_beyond_it() -> None:
@@ -115,7 +115,7 @@ def test_silence_as_long_as_the_threshold_is_not_beyond_it() -> None:
 
 def test_a_silence_a_little_beyond_the_threshold_does_not_look_like_the_threshold() -> None:
     explanation = judged(facts(last_heartbeat_at_s=NOW - 90.02)).explanation
-    assert explanation == "no heartbeat for 90.1 s, more than 90 s"
+    assert explanation == "no heartbeat for 1 min 31 s, more than 1 min 30 s"
 
 
 def test_whoever_is_found_silent_for_long_dies_in_two_steps() -> None:
@@ -224,7 +224,7 @@ def test_a_probed_agent_dies_after_an_hour_and_four_failures(
 
 def test_a_silent_probed_agent_is_told_with_its_figures() -> None:
     verdict = judged(facts(Monitoring.PROBE, observed=failing(3, NOW - 1000)))
-    assert verdict.explanation == "no sign of life for 1000 s, more than 900 s, and 3 failures in a row"
+    assert verdict.explanation == "no sign of life for 16 min 40 s, more than 15 min, and 3 failures in a row"
 
 
 def test_a_probed_agent_is_not_asked_for_heartbeats() -> None:
@@ -617,7 +617,7 @@ def test_nobody_is_unreachable_who_was_not_asked() -> None:
         ),
         (
             unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 100),
-            "unhealthy for 10 s (heartbeat_timeout); the last heartbeat 100 s ago",
+            "unhealthy for 10 s (heartbeat_timeout); the last heartbeat 1 min 40 s ago",
         ),
         (
             facts(last_heartbeat_at_s=None, status_since_s=NOW),

@@ -15,6 +15,7 @@ from agent_health.counted import counted, plural
 from agent_health.document import HealthDocument, HealthStatus, Trend
 from agent_health.health_status import MINIMUM_SAMPLES
 from agent_health.observation import ResultClass
+from agent_health.time_span import duration_text
 
 RETRY_AFTER_SECONDS = 300
 """When to ask an unhealthy agent again (draft, appendix A); also the shortest polling interval (draft 7)."""
@@ -150,24 +151,7 @@ def shown_ratio(ratio: float) -> str:
     return f"{math.floor(ratio * 10_000 + 1e-6) / 10_000:g}"
 
 
-def duration_text(seconds: float) -> str:
-    """Return a duration for people in its two largest units, such as `3 h 5 min`; below zero is `0 s`."""
-    whole = max(0, math.floor(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return _two(minutes, "min", whole % 60, "s")
-    if whole < 86_400:
-        return _two(hours, "h", minutes % 60, "min")
-    return _two(days, "d", hours % 24, "h")
-
-
 def age_text(seconds: float) -> str:
     """Return the age of a document for people, such as `5 min old`; below -2 s it is `10 d in the future`."""
     # A `Date` has whole seconds, and servers renew theirs once a second: less than two ahead is new.
     return f"{duration_text(-seconds)} in the future" if seconds <= -2 else f"{duration_text(seconds)} old"
-
-
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"

@@ -7,7 +7,6 @@ Nothing else decides. A heartbeat revives only what the silence of heartbeats br
 a departure from RFC-0016 4.4, which knows no other reason. Times are seconds since the epoch.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -15,11 +14,11 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from agent_health.counted import counted, plural
-from agent_health.decision import duration_text
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Reason, Signal, Status, reason_of, status_after
 from agent_health.observed import Observed, health_of
 from agent_health.silence import Span, Thresholds, deadline_s, silent_for_s
+from agent_health.time_span import duration_text, excess_text
 
 UNHEALTHY_AFTER_FAILURES: Final = 2
 """Silence of a probed agent counts only with so many measured failures in a row: not for lack of probes."""
@@ -273,7 +272,7 @@ def _damping(facts: Facts) -> int:
 
 def _silence(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step:
     silent_s = silent_for_s(silent_since_s(facts), now_s, excused)
-    length = f"for {_beyond_text(silent_s)}, more than {_seconds_text(_patience_s(facts))}"
+    length = f"for {excess_text(silent_s, _patience_s(facts))}"
     if facts.monitoring is not Monitoring.PROBE:
         return _Step(Signal.HEARTBEAT_TIMEOUT, f"no heartbeat {length}")
     failures = 0 if facts.observed is None else facts.observed.failures_in_row
@@ -314,7 +313,7 @@ def _rediscovery(facts: Facts) -> _Step | None:
     alive_s = last_s - max(began_s, facts.status_since_s)
     if alive_s < REDISCOVERED_AFTER_S:
         return None
-    return _Step(Signal.PROBE_REDISCOVERED, f"signs of life again, over {_seconds_text(alive_s)}")
+    return _Step(Signal.PROBE_REDISCOVERED, f"signs of life again, over {duration_text(alive_s)}")
 
 
 def _declaration(status: Status, override: Override, now_s: float) -> _Step | None:
@@ -368,7 +367,7 @@ def _sign_again(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step | 
     last_s, seen = _last_sign_s(facts), facts.observed
     if last_s is None:
         return None
-    ago = f"{_seconds_text(silent_for_s(last_s, now_s, excused))} ago"
+    ago = f"{duration_text(silent_for_s(last_s, now_s, excused))} ago"
     if facts.monitoring is not Monitoring.PROBE:
         is_late = now_s > deadline_s(last_s, facts.thresholds.unhealthy_after_s, excused)
         return None if is_late else _Step(Signal.HEARTBEAT_RESUMED, f"a heartbeat {ago}")
@@ -404,7 +403,7 @@ def _standing(facts: Facts, now_s: float, excused: Sequence[Span]) -> str:
     last_s = _last_sign_s(facts)
     if last_s is None:
         return f"{since}; no {sign} yet"
-    return f"{since}; the last {sign} {_seconds_text(silent_for_s(last_s, now_s, excused))} ago"
+    return f"{since}; the last {sign} {duration_text(silent_for_s(last_s, now_s, excused))} ago"
 
 
 def _declared_text(override: Override, now_s: float) -> str:
@@ -422,12 +421,3 @@ def _leases_text(count: int) -> str:
 
 def _left_text(until_s: float, now_s: float) -> str:
     return f"another {duration_text(until_s - now_s)}"
-
-
-def _seconds_text(seconds: float) -> str:
-    return f"{round(seconds, 1):g} s"
-
-
-def _beyond_text(seconds: float) -> str:
-    """Return a silence rounded up: 90.02 s, which is more than 90 s, must not look like 90 s."""
-    return _seconds_text(math.ceil(round(seconds, 3) * 10) / 10)

@@ -89,7 +89,7 @@ def test_a_record_tells_all_that_is_known(registry: RegistryServer, capsys: Capt
     shown = shown_by(capsys, "show", "a")
     for expected in (
         "agent       a\n", "status      active since", "because     registered", "https://x",
-        "https://agent.example/card", "life 1", 'version     "1"', "dead after 300 s",
+        "https://agent.example/card", "life 1", 'version     "1"', "dead after 5 min",
     ):  # fmt: skip
         assert expected in shown
     assert "ahk_" not in shown
@@ -116,8 +116,19 @@ def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
 ) -> None:
     assert json_of(capsys, "register", "a")["agent_key"].startswith("ahk_")
     assert "ahk_" in shown_by(capsys, "register", "b")
+    for agent_id, options in (("c", ()), ("f", ("--json",))):
+        file = tmp_path / f"{agent_id}.key"
+        assert main(["agents", "register", agent_id, "--write-key", str(file), *options]) == 0
+        told = capsys.readouterr()
+        assert "ahk_" not in told.out + told.err
+        assert told.err == f"its key is in {file}\n"
+    # Who registers again by its own key keeps it.
+    unwritten = tmp_path / "new.key"
+    again = ["register", "c", "--supersede", "--write-key", str(unwritten)]
+    assert main(["agents", *again, "--key-file", str(tmp_path / "c.key")]) == 0
+    assert capsys.readouterr().err == f"c has its key already: {unwritten} is not written\n"
+    assert not unwritten.exists()
     file = tmp_path / "c.key"
-    assert "ahk_" not in shown_by(capsys, "register", "c", "--write-key", str(file))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert json_of(capsys, "list", "--key-file", str(file))["total"] == 1
     # What is there stays there, and nobody was registered.

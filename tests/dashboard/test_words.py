@@ -94,7 +94,7 @@ def test_links_to_pages_stay_as_they_are() -> None:
     ("seconds", "told"),
     [
         (None, "\N{EN DASH}"),
-        (0.2, "less than a second"),
+        (0.2, "0 s"),
         (59, "59 s"),
         (61, "1 min 1 s"),
         (3_600, "1 h"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from agent_health.actor import spoken_in
 from agent_health.cli.terminal import Colour, Line, listed
 from agent_health.lifecycle import ALIVE
+from agent_health.time_span import precise_text
 from agent_health.utc_time import utc_text
 
 if TYPE_CHECKING:
@@ -53,11 +54,9 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
     config = agent.heartbeat_config
     if agent.last_heartbeat_at is not None:
         last = time_text(agent.last_heartbeat_at)
-        yield Line("heartbeat", f"last {last}, every {config.interval_seconds:g} s")
-    yield Line(
-        "silent",
-        f"unhealthy after {config.unhealthy_after_seconds:g} s, dead after {config.dead_after_seconds:g} s",
-    )
+        yield Line("heartbeat", f"last {last}, every {precise_text(config.interval_seconds)}")
+    unhealthy, dead = map(precise_text, (config.unhealthy_after_seconds, config.dead_after_seconds))
+    yield Line("silent", f"unhealthy after {unhealthy}, dead after {dead}")
     yield Line("monitoring", agent.monitoring)
     yield from listed("works on", agent.said.tasks_in_progress)
     yield from listed("is told", map(_command, agent.pending_commands or ()))

@@ -13,7 +13,7 @@ from agent_health.cli.known_as import check_id, done_for, is_url
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.secret_file import WriteKey, new_key_file
 from agent_health.cli.table import write_json, write_table
-from agent_health.cli.terminal import Line, has_colours, write_page
+from agent_health.cli.terminal import Line, has_colours, printable, write_page
 from agent_health.counted import counted, plural
 from agent_health.errors import InvalidSetting
 
@@ -287,10 +287,13 @@ def register_agent(
             key_file=key_file,
             allow_plain_http=allow_plain_http,
         )
-        if keep is not None and shown.agent_key is not None:
-            keep(shown.agent_key)
-            shown = shown.model_copy(update={"agent_key": None})
+        key, told = shown.agent_key, f"{shown.agent_id} has its key already: {write_key} is not written"
+        if keep is not None and key is not None:
+            keep(key)
+            shown, told = shown.model_copy(update={"agent_key": None}), f"its key is in {write_key}"
     _write_record(shown, as_json=as_json)
+    if keep is not None:
+        sys.stderr.write(printable(told) + "\n")
 
 
 @agents.command("drain")

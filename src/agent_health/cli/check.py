@@ -12,6 +12,7 @@ import typer
 from agent_health.cli.option_names import options
 from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
+from agent_health.time_span import duration_text
 from agent_health.utc_time import utc_text
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _token(file: Path | None) -> str | None:
 
 def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator[Line]:
     """Tell what was found out, for people; `is_scheme_assumed`: nobody said that it is https."""
-    from agent_health.decision import age_text, duration_text  # noqa: PLC0415 - pydantic takes 60 ms
+    from agent_health.decision import age_text  # noqa: PLC0415 - pydantic takes 60 ms
 
     decision, document = checked.decision, checked.document
     card_name = checked.card.name if checked.card else None
@@ -151,7 +152,7 @@ def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator
 
 def _details(document: "HealthDocument") -> Iterator[Line]:
     """Tell the numbers of a document; what it does not say is left out."""
-    from agent_health.decision import duration_text, shown_ratio  # noqa: PLC0415 - see page
+    from agent_health.decision import shown_ratio  # noqa: PLC0415 - see page
 
     health, calibration, decay = document.health, document.calibration, document.decay
     if calibration is not None:

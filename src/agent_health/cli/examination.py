@@ -38,6 +38,7 @@ from agent_health.storage import keys, registry_row, schema
 from agent_health.storage.database import Transaction
 from agent_health.storage.database_faults import DAMAGED
 from agent_health.target import host_of
+from agent_health.time_span import duration_text, precise_text
 from agent_health.utc_time import utc_text
 
 ASK_SECONDS: Final = 5.0
@@ -134,8 +135,8 @@ def _look_into(transaction: Transaction, shown: str) -> Iterator[Finding]:
         )
     row = registry_row.find(transaction)
     if row is not None and row.swept_at_s is not None:
-        ago_s = max(0.0, transaction.now_s - row.swept_at_s)
-        yield Finding("server", "ok", f"the last sweep was {ago_s:.0f} s ago")
+        ago = duration_text(transaction.now_s - row.swept_at_s)
+        yield Finding("server", "ok", f"the last sweep was {ago} ago")
     else:
         yield Finding("server", "skipped", "no server has ever swept here")
 
@@ -385,7 +386,8 @@ def _looked_up(hosts: Iterable[str]) -> set[str]:
 def _of_the_clock(about: str, whose: str, apart_s: float) -> Finding:
     if abs(apart_s) < CLOCK_WARNING_SECONDS:
         return Finding(about, "ok", f"{whose} is in step with this machine's")
-    told = f"{whose} is {abs(apart_s):.1f} s {'ahead of' if apart_s > 0 else 'behind'} this machine's"
+    side = "ahead of" if apart_s > 0 else "behind"
+    told = f"{whose} is {precise_text(abs(apart_s))} {side} this machine's"
     if abs(apart_s) >= CLOCK_FAULT_SECONDS:
         return Finding(about, "fault", told, "let both be set by NTP: timedatectl set-ntp true")
     return Finding(about, "warning", told, "let both be set by NTP: timedatectl set-ntp true")

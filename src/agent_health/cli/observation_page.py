@@ -7,6 +7,7 @@ from agent_health.cli.agent_page import time_text
 from agent_health.cli.table import write_table
 from agent_health.cli.terminal import Colour, Line, has_colours, write_page
 from agent_health.counted import counted
+from agent_health.time_span import duration_text
 
 if TYPE_CHECKING:
     from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
@@ -111,8 +112,6 @@ def _document(document: "DocumentSeen", seen_at: datetime) -> str:
 
 
 def _end(ends: datetime, now: datetime) -> str:
-    from agent_health.decision import duration_text  # noqa: PLC0415 - see _document
-
     left_s = (ends - now).total_seconds()
     how = f"in {duration_text(left_s)}" if left_s > 0 else f"{duration_text(-left_s)} ago"
     return f"{'ends' if left_s > 0 else 'ended'} {time_text(ends)}, {how}"

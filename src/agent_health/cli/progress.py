@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
 from agent_health.cli.log_output import LogFormat
 from agent_health.cli.terminal import printable
+from agent_health.time_span import duration_text
 
 if TYPE_CHECKING:
     from agent_health.observation import ResultClass
@@ -101,7 +102,6 @@ def counts_text(results: Mapping["ResultClass", int]) -> str:
 
 def pace_text(state: CrawlState, rate: float | None) -> str:
     """Tell how many are probed, how fast that goes, and how long it may still take."""
-    from agent_health.decision import duration_text  # noqa: PLC0415 - see counts_text
     from agent_health.prober.census_tables import number  # noqa: PLC0415
 
     told = f"{number(state.probed)} probed"
@@ -129,8 +129,6 @@ def line_of(state: CrawlState, rate: float | None) -> str:
 
 def last_line(state: CrawlState, lasted_s: float) -> str:
     """Tell on one line what came of it all, and how long it took."""
-    from agent_health.decision import duration_text  # noqa: PLC0415 - see counts_text
-
     told = f"{pace_text(state, None)} in {duration_text(math.ceil(lasted_s))}"
     if lasted_s > 0:
         rate = state.probed / lasted_s

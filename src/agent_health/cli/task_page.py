@@ -7,6 +7,7 @@ from agent_health.actor import spoken
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.terminal import Colour, Line, listed
 from agent_health.counted import counted
+from agent_health.time_span import duration_text
 
 if TYPE_CHECKING:
     from agent_health.budget import AmountRecord, BudgetRecord
@@ -40,7 +41,7 @@ def page(task: "TaskRecord") -> Iterator[Line]:
     )
     yield from (Line(label, text) for label, text in facts if text)
     if task.no_progress_seconds is not None:
-        yield Line("no progress", f"for {task.no_progress_seconds:.0f} s")
+        yield Line("no progress", f"for {duration_text(task.no_progress_seconds)}")
     lost = f", {task.lost_runs} lost" if task.lost_runs else ""
     yield Line("attempts", f"{task.attempts} of {task.max_attempts}{lost}")
     yield from _budget(task.budget)

@@ -28,13 +28,14 @@ from agent_health.client.places import (
 )
 from agent_health.client.reach import Reach
 from agent_health.client.redirects import is_same_origin
-from agent_health.decision import Decision, age_seconds, decide, duration_text, is_stale
+from agent_health.decision import Decision, age_seconds, decide, is_stale
 from agent_health.document import HealthDocument
 from agent_health.document_reader import MAX_DOCUMENT_BYTES
 from agent_health.errors import InvalidSetting
 from agent_health.finding import Finding
 from agent_health.observation import ResultClass
 from agent_health.served_body import is_absent, judge_card, judge_document
+from agent_health.time_span import duration_text
 
 if TYPE_CHECKING:
     from agent_health.target_address import Network

@@ -17,6 +17,7 @@ from agent_health.registry.key_names import keys_in, names_of_keys
 from agent_health.registry.target_places import places_in
 from agent_health.storage.database import Transaction
 from agent_health.task import told_of_end
+from agent_health.time_span import precise_text
 
 NOTABLE: Final = tuple(
     kind
@@ -179,7 +180,9 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
         f"says {said['new_health']}, said {said['previous_health']} before"
     ),
     EventType.AGENT_UPDATED: lambda said: f"changed {', '.join(map(spaced, said['changed']))}",
-    EventType.AGENT_DRIFT_WARNING: lambda said: f"its clock differs by {said['drift_seconds']:.1f} s",
+    EventType.AGENT_DRIFT_WARNING: lambda said: (
+        f"its clock differs by {precise_text(abs(said['drift_seconds']))}"
+    ),
     EventType.AGENT_TASKS_MISMATCH: lambda said: (
         f"names {counted(len(said['without_lease']), 'task')} that it does not hold, "
         f"and holds {len(said['not_in_progress'])} that it does not name"
@@ -209,7 +212,10 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.MONITOR_RECOVERING: _monitor,
     EventType.MONITOR_NORMAL: _monitor,
     EventType.MONITOR_DOWNTIME: lambda said: f"nobody looked from {said['begin']} to {said['end']}",
-    EventType.MONITOR_CLOCK_JUMP: lambda said: f"the database's clock jumped by {said['jump_seconds']:.1f} s",
+    EventType.MONITOR_CLOCK_JUMP: lambda said: (
+        f"the database's clock jumped {'ahead' if said['jump_seconds'] > 0 else 'back'} "
+        f"by {precise_text(abs(said['jump_seconds']))}"
+    ),
     EventType.SHARDS_GRANTED: lambda said: f"probes {counted(len(said['shards']), 'more shard')}",
     EventType.SHARDS_ENDED: lambda said: (
         f"probes {counted(len(said['shards']), 'shard')} less ({said['reason']})"

@@ -23,6 +23,7 @@ from agent_health.dashboard import words
 from agent_health.dashboard.assets import asset_path
 from agent_health.harmless_text import harmless
 from agent_health.lifecycle import ALIVE
+from agent_health.time_span import precise_text
 from agent_health.utc_time import utc_text
 
 POLICY: Final = (
@@ -70,6 +71,7 @@ def _environment() -> Environment:
         "percent": words.percent,
         "ms": words.duration_ms,
         "seconds": words.duration_s,
+        "setting": precise_text,
         "link": words.safe_link,
         "brief": words.brief,
         "called": _called,

@@ -17,6 +17,7 @@ from agent_health.harmless_text import harmless
 from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from agent_health.result_sums import Layer
 from agent_health.sight import sight, signs_of_life
+from agent_health.time_span import duration_text
 from agent_health.verdict import Monitoring
 
 MAX_SHOWN_CHARACTERS: Final = 300
@@ -183,20 +184,8 @@ def duration_ms(milliseconds: float | None) -> str:
 
 
 def duration_s(seconds: float | None) -> str:
-    """Return a span of time in its two largest units."""
-    if seconds is None:
-        return "\N{EN DASH}"
-    if seconds < 1:
-        return "less than a second"
-    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-    left, parts = int(seconds), []
-    for name, size in units:
-        if left >= size:
-            parts.append(f"{left // size} {name}")
-            left %= size
-        elif parts:
-            break
-    return " ".join(parts[:2])
+    """Return a span of time, which may be unknown."""
+    return "\N{EN DASH}" if seconds is None else duration_text(seconds)
 
 
 def brief(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
