@@ -1,5 +1,6 @@
 """Where do targets come from, and where do results go, if there is no server?"""
 
+import asyncio
 from datetime import UTC, datetime
 
 import pytest
@@ -134,6 +135,21 @@ async def test_only_shards_that_have_changed_are_read_again(database: Database) 
     page = await ledger.targets(shard_of("c.example"), versions[claims[0].shard])
     assert (list(page.entries), list(page.gone)) == ([], [target_id(URLS[2])])
     assert await ledger.changed({}) == []
+
+
+async def test_shards_that_are_asked_for_together_are_told_apart(database: Database) -> None:
+    await imported(database, URLS)
+    ledger = LocalLedger(database)
+    first = (await ledger.targets(shard_of("a.example"), None)).version
+    await imported(database, [*URLS[1:], "https://new.example/"])
+    whole = [shard_of(host) for host in ("a.example", "b.example", "new.example")]
+    changes = [shard_of(host) for host in ("a.example", "c.example")]
+    asked = [*((shard, None) for shard in whole), *((shard, first) for shard in changes)]
+    pages = await asyncio.gather(*(ledger.targets(*one) for one in asked))
+    urls = [[entry.url for entry in page.entries] for page in pages]
+    assert urls == [[], ["https://b.example/"], ["https://new.example/"], [], []]
+    assert [list(page.gone) for page in pages] == [[], [], [], [target_id(URLS[0])], []]
+    assert {page.version for page in pages} == {pages[0].version}
 
 
 async def test_nothing_is_reported_where_there_is_nothing_to_report(database: Database) -> None:

@@ -75,7 +75,7 @@ class LocalLedger:
 
     async def _read_shards(self) -> list[TargetPage]:
         asked, self._reading = self._asked, None
-        return await self._read(lambda transaction: [_page(transaction, *one) for one in asked])
+        return await self._read(lambda transaction: _pages(transaction, asked))
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
         """Return which of these shards have changed after the version known of each. LedgerAway."""
@@ -138,16 +138,25 @@ class LocalLedger:
             raise LedgerAway(str(error)) from error
 
 
-def _page(transaction: Transaction, shard: int, after_version: int | None) -> TargetPage:
+def _pages(transaction: Transaction, asked: Sequence[tuple[int, int | None]]) -> list[TargetPage]:
+    """Return what these shards hold, or what changed there since a version."""
     until = targets.last_version(transaction)
-    rows = targets.feed(
-        transaction, shard, after=after_version, until=until, place=None, limit=MAX_SHARD_TARGETS
-    )
-    return TargetPage(
-        entries=[_entry(row) for row in rows if not row.is_gone],
-        gone=[row.subject_id for row in rows if row.is_gone],
-        version=until,
-    )
+    whole = targets.feed_shards(transaction, sorted({shard for shard, after in asked if after is None}))
+    pages = []
+    for shard, after in asked:
+        if after is None:
+            rows = whole[shard]
+        else:
+            limit = MAX_SHARD_TARGETS
+            rows = targets.feed(transaction, shard, after=after, until=until, place=None, limit=limit)
+        pages.append(
+            TargetPage(
+                entries=[_entry(row) for row in rows if not row.is_gone],
+                gone=[row.subject_id for row in rows if row.is_gone],
+                version=until,
+            )
+        )
+    return pages
 
 
 def _entry(row: FeedRow) -> TargetEntry:

@@ -19,7 +19,7 @@ from agent_health.prober.ledger import Ledger, LedgerAway, TargetEntry, TargetPa
 from agent_health.prober.shards import Applied, Holdings, Shard
 
 POLL_SECONDS: Final = 2.0
-READ_AT_ONCE: Final = 8
+READ_AT_ONCE: Final = 16
 """Shards that are read at the same time."""
 
 FREEZE_EVERY: Final = 50_000

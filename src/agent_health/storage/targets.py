@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from sqlalchemy import Row, delete, insert, select, text, update
 
 from agent_health.storage.database import Transaction
+from agent_health.storage.given_values import given, is_given
 from agent_health.storage.tables import agents, listings, probed, target_log, targets
 from agent_health.target import SHARDS, host_of, shard_of
 
@@ -55,7 +56,7 @@ class Place:
     id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FeedRow:
     """What a prober is told of one target."""
 
@@ -104,6 +105,21 @@ _FEED_CHANGES = text(
     + _FEED.format(is_gone="true", column="left_shard", condition="shard <> :shard")
     + " ORDER BY 1, 2 LIMIT :limit"
 )
+_OF_SHARDS = {
+    is_postgresql: select(
+        targets.c.shard,
+        targets.c.version,
+        targets.c.id,
+        targets.c.subject_id,
+        targets.c.url,
+        probed.c.memory,
+        targets.c.recheck_at_s,
+    )
+    .select_from(targets.outerjoin(probed, probed.c.target == targets.c.id))
+    .where(is_given(targets.c.shard, is_postgresql=is_postgresql), targets.c.gone_at_s.is_(None))
+    .order_by(targets.c.shard, targets.c.version, targets.c.id)
+    for is_postgresql in (False, True)
+}
 _NEWEST_SQLITE = text("""
     SELECT shard, max(version) FROM (
         SELECT value AS shard, (SELECT max(version) FROM targets WHERE shard = value) AS version
@@ -287,16 +303,20 @@ def feed(
     }
     found = transaction.connection.execute(_FEED_WHOLE if after is None else _FEED_CHANGES, asked)
     return [
-        FeedRow(
-            place=Place(version, number),
-            subject_id=subject_id,
-            url=url,
-            memory=memory,
-            recheck_at_s=recheck_at_s,
-            is_gone=bool(is_gone),
-        )
+        FeedRow(Place(version, number), subject_id, url, memory, recheck_at_s, bool(is_gone))
         for version, number, subject_id, url, memory, recheck_at_s, is_gone in found
     ]
+
+
+def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, list[FeedRow]]:
+    """Return all that these shards hold, each named once: in one look, which costs more than its rows."""
+    held: dict[int, list[FeedRow]] = {shard: [] for shard in shards}
+    wanted = _OF_SHARDS[transaction.is_postgresql]
+    found = transaction.connection.execute(wanted, given(transaction, shards))
+    for shard, version, number, subject_id, url, memory, recheck_at_s in found:
+        row = FeedRow(Place(version, number), subject_id, url, memory, recheck_at_s, is_gone=False)
+        held[shard].append(row)
+    return held
 
 
 def newest_versions(transaction: Transaction, after: int) -> dict[int, int]:
