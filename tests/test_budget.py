@@ -126,7 +126,7 @@ class Purse(RuleBasedStateMachine):
         assert self.budget.settled + self.budget.overrun == self.paid
 
 
-Purse.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+Purse.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 TestPurse = Purse.TestCase
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from hdrh.histogram import HdrHistogram
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.nearest_rank import nearest_rank
 
@@ -81,7 +81,6 @@ def test_what_no_clock_and_no_patience_allows_is_clamped(latency_ns: int) -> Non
     assert 0 <= bin_of(within) < BIN_COUNT
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(-HOUR_NS, 10 * HOUR_NS), max_size=200))
 @example([-1, 0, 1, HOUR_NS, HOUR_NS + 1, 10 * HOUR_NS])
 def test_no_latency_is_ever_dropped(latencies: list[int]) -> None:
@@ -111,7 +110,6 @@ def assert_within_1_percent(latencies: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-@settings(deadline=None)
 @given(count=st.integers(1, 5000), seed=st.integers(0, 2**32))
 @example(count=1, seed=0)
 @example(count=2, seed=0)
@@ -125,7 +123,6 @@ def test_percentiles_are_within_1_percent_of_the_exact_nearest_rank(
     assert_within_1_percent(drawn(distribution, count, seed))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(FINEST_NS, HOUR_NS), min_size=1, max_size=300))
 def test_they_are_so_for_any_latencies_from_13_microseconds_to_an_hour(latencies: list[int]) -> None:
     assert_within_1_percent(latencies)
@@ -170,7 +167,6 @@ def test_without_a_latency_there_is_no_percentile() -> None:
 LATENCIES = st.lists(st.integers(0, HOUR_NS), max_size=30)
 
 
-@settings(deadline=None)
 @given(st.lists(LATENCIES, max_size=5))
 def test_the_sum_of_histograms_is_the_histogram_of_all_latencies(parts: list[list[int]]) -> None:
     summed = LatencyHistogram()
@@ -179,7 +175,6 @@ def test_the_sum_of_histograms_is_the_histogram_of_all_latencies(parts: list[lis
     assert summed.bins() == bins_of([latency_ns for part in parts for latency_ns in part])
 
 
-@settings(deadline=None)
 @given(LATENCIES, LATENCIES)
 def test_a_sum_can_be_added_elsewhere_and_stays_as_it_was(one: list[int], other: list[int]) -> None:
     first, second = histogram_of(one), histogram_of(other)

@@ -111,7 +111,6 @@ def test_one_worker_takes_less_than_4_megabytes_whatever_the_traffic() -> None:
     assert WINDOW_BYTES % 8 == 0
 
 
-@settings(deadline=None)
 @given(st.integers(0, WINDOW_NS), st.integers(0, 3 * WINDOW_NS))
 @example(0, WINDOW_NS - SLOT_NS)
 @example(SLOT_NS - 1, WINDOW_NS)
@@ -317,7 +316,7 @@ class Workers(RuleBasedStateMachine):
 
 
 TestWorkers = Workers.TestCase
-TestWorkers.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestWorkers.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 # --- killed writers ---------------------------------------------------------------------------------------
@@ -404,7 +403,6 @@ def test_a_new_block_is_plausible() -> None:
     assert is_plausible(new_block(), WINDOW_NS, START_NS)
 
 
-@settings(deadline=None)
 @given(st.integers(0, ROWS - 1), st.integers(0, 2**64 - 1))
 @example(0, 2**64 - 1)
 @example(0, 1)
@@ -416,7 +414,6 @@ def test_a_tag_that_does_not_fit_its_row_is_refused(row: int, tag: int) -> None:
     assert is_plausible(block, WINDOW_NS, START_NS) is could_be_written
 
 
-@settings(deadline=None)
 @given(st.integers(-ROWS, 10 * ROWS), st.integers(0, 10**6))
 def test_a_fitting_tag_is_refused_only_if_it_lies_far_in_the_future(ahead: int, now_slot: int) -> None:
     slot = max(now_slot + ahead, 0)
@@ -424,7 +421,6 @@ def test_a_fitting_tag_is_refused_only_if_it_lies_far_in_the_future(ahead: int, 
     assert is_plausible(block, WINDOW_NS, now_slot * SLOT_NS) is (slot <= now_slot + SLOTS_PER_WINDOW)
 
 
-@settings(deadline=None)
 @given(st.binary(min_size=8, max_size=8 * ROW_LANES), st.integers(0, WINDOW_BYTES // 8 - ROW_LANES))
 def test_no_content_of_a_block_makes_reading_fail(noise: bytes, lane: int) -> None:
     block = written(answered(START_NS))

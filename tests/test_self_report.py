@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -178,7 +178,6 @@ def test_an_agent_that_is_slow_for_its_declared_baseline_is_degraded(latency_ms:
     assert published(report(totals, declared))["health"]["status"] == status
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
 @example(1, 2)
 @example(999_999, 1)
@@ -271,7 +270,6 @@ DECLARATIONS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(
     declared=DECLARATIONS,
     current=COUNTS,

@@ -8,10 +8,11 @@ from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
-from tests.support.crawling import PATIENCE_SECONDS, Shown
+from tests.support.crawling import Shown
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import KEYS, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
 from agent_health.cli import crawl_run, main

@@ -130,7 +130,10 @@ async def test_an_address_that_gives_nothing_is_told(
     assert "cannot be read" in capsys.readouterr().err
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50,
+    suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture],
+)
 @given(data=st.binary())
 def test_no_bytes_end_in_a_traceback(data: bytes, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_bytes(data)

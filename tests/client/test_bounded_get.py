@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 from aioresponses import aioresponses
-from hypothesis import HealthCheck as Check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import hostile_server as hostile
@@ -237,14 +236,14 @@ async def _fetch_raw(data: bytes) -> HealthCheck:
     return await check({HEALTH_PATH: hostile.raw(data), CARD_PATH: hostile.raw(data)}, timeout_seconds=5)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[Check.too_slow])
+@settings(max_examples=60)
 @given(st.binary(max_size=400))
 def test_no_answer_makes_it_raise(data: bytes) -> None:
     checked = asyncio.run(_fetch_raw(data))
     assert checked.decision.status is HealthStatus.UNKNOWN
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[Check.too_slow])
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from(

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from tests.support.raw_http import PATIENCE_SECONDS, RawAnswer, exchange, request
+from tests.support.raw_http import RawAnswer, exchange, request
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role, key_of
 from agent_health.registry import body_time, call

@@ -265,7 +265,7 @@ VALUES = st.one_of(
 COARSE = {"detail": "coarse", "detail_token": "x" * 16}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     pairs=st.lists(st.tuples(NAMES, VALUES), max_size=6),
     method=st.sampled_from(["GET", "HEAD", "POST"]),

@@ -107,7 +107,7 @@ async def run(app: App, seen: Seen, scope: Scope, server: Server, send: Send) ->
     return seen
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     script=SCRIPTS,
     incoming=st.lists(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.hand_clock import HandClock
 from tests.support.recording import agent, outcomes, published, record, samples
@@ -193,7 +193,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzzed")
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(data=st.data(), at=st.integers(0, 1_450_000), noise=st.binary(min_size=1, max_size=4096))
 def test_whatever_stands_in_a_file_the_document_is_sound(
     fuzzed: Path, data: st.DataObject, at: int, noise: bytes

@@ -191,7 +191,7 @@ async def test_who_talks_first_is_taken_at_their_word_and_no_more() -> None:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[Check.too_slow, Check.function_scoped_fixture]
+    max_examples=40, suppress_health_check=[*settings().suppress_health_check, Check.function_scoped_fixture]
 )
 @given(data=st.binary(max_size=300), begin=st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n"]))
 def test_no_answer_makes_it_raise(data: bytes, begin: bytes) -> None:

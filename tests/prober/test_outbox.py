@@ -181,7 +181,7 @@ def test_a_report_can_be_replaced_while_it_waits() -> None:
     assert result.report == other
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_whatever_happens_nothing_is_lost_doubled_or_overtaken_and_bytes_are_counted(
     data: st.DataObject,

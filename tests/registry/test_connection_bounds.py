@@ -13,7 +13,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from tests.support.both_loops import on_both_loops
 from tests.support.certificates import Authority
-from tests.support.raw_http import PATIENCE_SECONDS, RawAnswer, answer_in
+from tests.support.raw_http import RawAnswer, answer_in
+from tests.support.servers import PATIENCE_SECONDS
 from uvicorn.server import ServerState
 
 from agent_health.registry import connection_bounds

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.registry.test_archive_events import archive_everything
 from tests.registry.test_verify_events import live_a_little, report
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.errors import StoreUnavailable
 from agent_health.event_chain import Event, verify, whose
@@ -20,8 +21,6 @@ from agent_health.registry.settings import RegistrySettings
 from agent_health.storage import archive_erasures, event_archive, event_log
 from agent_health.storage.archive_erasures import Range
 from agent_health.storage.event_archive import LOCK_NAME, alone_in, files_in, read_archive
-
-PATIENCE_SECONDS = 20
 
 
 async def erase(api: RegistryApi, agent_id: str = "agent-1") -> int:

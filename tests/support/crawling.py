@@ -5,10 +5,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from tests.support.servers import PATIENCE_SECONDS
+
 from agent_health.cli.log_output import LogFormat
 from agent_health.cli.progress import CrawlState, ImportStep
-
-PATIENCE_SECONDS = 20.0
 
 
 class Shown:

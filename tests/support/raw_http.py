@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-PATIENCE_SECONDS = 20
+from tests.support.servers import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)

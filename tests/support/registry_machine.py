@@ -55,7 +55,6 @@ def drive(machine: type[RegistryMachine], kind: str, *, examples: int, steps: in
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

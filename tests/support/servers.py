@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 REPOSITORY = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
 HEALTH_PATH = "/.well-known/agent-health"
-PATIENCE_SECONDS = 30
-"""How long is waited for anything that should take a moment."""
+PATIENCE_SECONDS = 120
+"""How long is waited for anything that should take a moment: it ends a hang, and no machine is that slow."""
 
 Found = TypeVar("Found")
 
