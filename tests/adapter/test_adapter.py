@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from tests.support.adapting import World, adapter_process, new_task, shell, world_of
 from tests.support.registry_server import RegistryServer, registry_server
+from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import until
 
+from agent_health import lease_rhythm
 from agent_health.adapter import warden
 from agent_health.adapter.adapter import Wanted
 from agent_health.client.registry_errors import Conflict, Unprocessable
@@ -59,9 +61,10 @@ async def test_a_drain_lets_the_run_in_progress_end(world: World) -> None:
 
 
 async def test_a_drain_ends_a_run_that_takes_too_long_and_gives_it_back(world: World) -> None:
-    code = "trap 'exit 9' TERM; while :; do sleep 0.05; done"
+    code = "trap 'exit 9' TERM; echo $$ > pid; while :; do sleep 0.05; done"
     async with world.adapting(*shell(code), wanted=OF_POOL, drain_s=0.3, grace_s=0.1) as adapter:
         await adapter.until("started")
+        await looked("the agent is ready", adapter.workspace() / "pid")
         adapter.adapter.drain("enough")
         assert (await adapter.outcome()).end.exit_reason == "killed"
     assert await world.runs() in ([("killed", 9)], [("killed", -9)])
@@ -92,9 +95,11 @@ async def test_of_the_time_that_the_registry_gives_the_grace_is_a_part(world: Wo
 
 @pytest.mark.parametrize("is_told_by_heartbeat", [True, False])
 async def test_another_process_that_takes_the_agents_place_ends_its_run(
-    world: World, *, is_told_by_heartbeat: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, *, is_told_by_heartbeat: bool
 ) -> None:
-    world = await world.leased_for(300.0 if is_told_by_heartbeat else 2.0)
+    if not is_told_by_heartbeat:
+        renew_soon(monkeypatch)
+    world = await world.leased_for(LONG_SECONDS)
     async with world.adapting(*shell("echo $$ > pid; exec sleep 1000")) as adapter:
         await adapter.until("started")
         pid = await looked("the agent is ready", adapter.workspace() / "pid")
@@ -205,36 +210,39 @@ async def test_a_registry_that_restarts_ends_nothing(tmp_path: Path) -> None:
 
 async def test_a_registry_that_is_away_ends_the_agent_at_the_leases_own_deadline(tmp_path: Path) -> None:
     with registry_server(tmp_path) as other:
-        async with world_of(other, tmp_path) as there:
-            short = await there.leased_for(2.0)
-            async with short.adapting(*shell("echo $$ > pid; exec sleep 1000")) as adapter:
-                await adapter.until("started")
-                pid = await looked("the agent is ready", adapter.workspace() / "pid")
-                await asyncio.to_thread(other.stop)
-                try:
-                    told = await adapter.until("failed")
-                    assert told.exit_reason == "lease_expired"
-                    assert pid not in warden.processes()
-                finally:
-                    await asyncio.to_thread(other.start)
+        code = "echo $$ > pid; exec sleep 1000"
+        async with world_of(other, tmp_path) as there, there.adapting(*shell(code)) as adapter:
+            await adapter.until("started")
+            pid = await looked("the agent is ready", adapter.workspace() / "pid")
+            await adapter.shorten_lease(1.5)
+            await asyncio.to_thread(other.stop)
+            try:
+                told = await adapter.until("failed")
+                assert told.exit_reason == "lease_expired"
+                assert pid not in warden.processes()
+            finally:
+                await asyncio.to_thread(other.start)
 
 
 async def test_nothing_of_an_agent_that_hears_nothing_is_left_at_the_deadline_however_long_its_grace(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Most of what is left once the registry is away is for the agent to hear of it.
+    monkeypatch.setattr(lease_rhythm, "RENEW_RATIO", 0.1)
+    monkeypatch.setattr(lease_rhythm, "NOTICE_RATIO", 0.8)
     with registry_server(tmp_path) as other:
-        async with world_of(other, tmp_path) as there:
-            short = await there.leased_for(3.0)
-            code = "trap 'echo asked > asked' TERM; echo $$ > pid; while :; do sleep 0.05; done"
-            async with short.adapting(*shell(code), grace_s=100_000.0) as adapter:
-                await adapter.until("started")
-                pid = await looked("the agent is ready", adapter.workspace() / "pid")
-                await asyncio.to_thread(other.stop)
-                try:
-                    told = await adapter.until("failed")
-                    assert told.exit_reason == "lease_expired"
-                    assert pid not in warden.processes()
-                    # It was asked before, while nobody else could have begun.
-                    assert (adapter.workspace() / "asked").exists()
-                finally:
-                    await asyncio.to_thread(other.start)
+        code = "trap 'echo asked > asked' TERM; echo $$ > pid; while :; do sleep 0.05; done"
+        lives = world_of(other, tmp_path)
+        async with lives as there, there.adapting(*shell(code), grace_s=100_000.0) as adapter:
+            await adapter.until("started")
+            pid = await looked("the agent is ready", adapter.workspace() / "pid")
+            await adapter.shorten_lease(4.0)
+            await asyncio.to_thread(other.stop)
+            try:
+                told = await adapter.until("failed")
+                assert told.exit_reason == "lease_expired"
+                assert pid not in warden.processes()
+                # It was asked before, while nobody else could have begun.
+                assert (adapter.workspace() / "asked").exists()
+            finally:
+                await asyncio.to_thread(other.start)

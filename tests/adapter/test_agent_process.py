@@ -24,14 +24,17 @@ DAEMON = """
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
+    between = os.getpid()
     if os.fork() == 0:
+        while os.getppid() == between:
+            time.sleep(0.01)
         open("daemon", "w").write(str(os.getpid()))
         time.sleep(1000)
     os._exit(0)
 while not os.path.exists("daemon") or not open("daemon").read():
     time.sleep(0.01)
 """
-"""Leaves a process behind that is in a session of its own and nobody's child."""
+"""Leaves a process behind that is in a session of its own and nobody's child, and says so once it is."""
 ONCE_IT_IS_TOLD = "until test -e go; do sleep 0.05; done; "
 """A warden that is stopped before it has said that the agent has begun says nothing."""
 

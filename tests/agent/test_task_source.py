@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
+from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
 from agent_health.access import Role
@@ -228,11 +229,11 @@ async def test_a_task_is_delegated_and_one_is_handed_to_people(
 
 
 async def test_who_loses_the_lease_is_stopped_and_writes_nothing_more(
-    registry: RegistryServer, admin: RegistryClient
+    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    renew_soon(monkeypatch)
     bench = Bench()
-    # Renewed every 0.6 s, so that the loss is soon known.
-    made = await admin.tasks.create("taken", agent_id="loser", lease_seconds=1)
+    made = await admin.tasks.create("taken", agent_id="loser", lease_seconds=LONG_SECONDS)
     async with working(registry, "loser", bench.work):
         task = await bench.begun.get()
         await admin.tasks.cancel(made.task_id)
@@ -257,17 +258,19 @@ async def test_who_works_at_a_cancelled_task_is_stopped_with_its_next_heartbeat(
 
 
 async def test_a_lease_is_kept_for_as_long_as_the_work_takes(
-    registry: RegistryServer, admin: RegistryClient
+    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    renew_soon(monkeypatch)
     bench = Bench()
-    made = await admin.tasks.create("slow", agent_id="keeper", lease_seconds=1)
+    made = await admin.tasks.create("slow", agent_id="keeper", lease_seconds=LONG_SECONDS)
     async with working(registry, "keeper", bench.work):
         await bench.begun.get()
         (first,) = (await admin.leases.list(holder="keeper")).leases
         async with asyncio.timeout(PATIENCE_SECONDS):
             (now,) = (await admin.leases.list(holder="keeper")).leases
-            while (now.expires_at - first.acquired_at).total_seconds() < 2.5:
-                await asyncio.sleep(0.1)
+            # Renewed, and once more.
+            while (now.expires_at - first.expires_at).total_seconds() < 0.8:
+                await asyncio.sleep(0.05)
                 (now,) = (await admin.leases.list(holder="keeper")).leases
         assert now.fencing_token == first.fencing_token
         bench.may_end.set()

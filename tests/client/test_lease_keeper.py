@@ -13,6 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.support.registry_server import RegistryServer
+from tests.support.renewing import LONG_SECONDS, renew_soon
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from agent_health.client import RegistryClient
@@ -328,20 +330,22 @@ async def test_a_keeper_that_is_cancelled_holds_nothing() -> None:
         assert not keeper.is_held()
 
 
-async def test_a_real_task_is_kept_beyond_its_window_until_it_is_cancelled(
-    client: RegistryClient, registry: RegistryServer
+async def test_a_real_task_is_renewed_again_and_again_until_it_is_cancelled(
+    client: RegistryClient, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    renew_soon(monkeypatch)
     key = (await client.agents.register("worker")).agent_key
-    made = await client.tasks.create("Write it", lease_seconds=3.0)
+    made = await client.tasks.create("Write it", lease_seconds=LONG_SECONDS)
     async with RegistryClient(registry.url, key=key) as own:
         granted = await own.tasks.claim()
         assert granted is not None
-        async with kept(LeaseKeeper.of_task(own.leases, granted)) as keeper:
-            await asyncio.sleep(keeper.deadline_s - now_s() + 0.1)
+        renewed: asyncio.Queue[float] = asyncio.Queue()
+        keeper = LeaseKeeper.of_task(own.leases, granted, renewed=renewed.put_nowait)
+        async with kept(keeper), asyncio.timeout(PATIENCE_SECONDS):
+            assert granted.deadline_s < await renewed.get() < await renewed.get()
             assert keeper.is_held()
             run = HeldRun.of(granted)
             await own.tasks.report_progress(run, {"summary": "on it"}, idempotency_key="1")
             await client.tasks.cancel(made.task_id)
-            async with asyncio.timeout(10):
-                loss = await keeper.wait_lost()
+            loss = await keeper.wait_lost()
             assert (loss.kind, loss.why) == (LossKind.REFUSED, "the task was cancelled")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.support.adapting import World, adapter_process, world_of
 from tests.support.registry_server import KEYS, RegistryServer, registry_server
-from tests.support.servers import until
+from tests.support.renewing import LONG_SECONDS
+from tests.support.servers import PATIENCE_SECONDS, until
 
 from agent_health.access import Role
 from agent_health.adapter import warden
@@ -47,7 +48,7 @@ async def world(registry: RegistryServer, tmp_path: Path) -> AsyncIterator[World
 
 async def status_is(world: World, *statuses: str) -> None:
     """Wait until the task is there."""
-    give_up_s = time.monotonic() + 60
+    give_up_s = time.monotonic() + PATIENCE_SECONDS
     while (await world.now()).status not in statuses:
         assert time.monotonic() < give_up_s, await world.now()
         await asyncio.sleep(0.1)
@@ -111,6 +112,7 @@ async def test_case_4_an_adapter_that_slept_through_its_deadline_ends_its_agent_
 
 
 async def test_nothing_secret_is_seen_in_the_list_of_processes(world: World) -> None:
+    world = await world.leased_for(LONG_SECONDS)
     with adapter_process(
         world.registry, world.directory, "--pool", "coder", "--agent-id", "seen", *COMMAND
     ) as adapter:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from agent_health.agent.own_key import AgentKeys
 from agent_health.agent.place import Place
 from agent_health.agent.profile import AgentProfile
 from agent_health.client import RegistryClient
+from agent_health.client.lease_keeper import LeaseKeeper
 from agent_health.task_record import TaskRecord
 
 POOL = "coder"
@@ -47,11 +48,13 @@ class Adapting:
         wanted: Wanted | None = None,
         open_tools: OpenTools | None = None,
         drain_s: float = 120.0,
+        hears: Callable[[Told], object] | None = None,
         **settings: Any,
     ) -> None:
         self.directory = directory
         self.agent_id = agent_id or f"coder-{next(_NUMBERS)}"
         self.told: list[Told] = []
+        self._hears = hears
         self._has_come = asyncio.Event()
         own_key = directory / "own.key"
         self.keys = AgentKeys(key=KEYS[Role.ENROLL], key_file=own_key, environment={})
@@ -92,6 +95,8 @@ class Adapting:
     def _take(self, told: Told) -> None:
         self.told.append(told)
         self._has_come.set()
+        if self._hears is not None:
+            self._hears(told)
 
     async def until(self, what: str, task_id: str | None = None) -> Told:
         """Wait until this is told, of a task if one is named."""
@@ -109,6 +114,24 @@ class Adapting:
         outcome = await asyncio.wait_for(asyncio.shield(self.living), 2 * PATIENCE_SECONDS)
         assert outcome is not None, self.said()
         return outcome
+
+    def lease(self) -> LeaseKeeper:
+        """What keeps the lease of the run that goes on."""
+        assert self.adapter._run is not None, self.said()
+        return self.adapter._run._keeper
+
+    async def shorten_lease(self, seconds: float) -> None:
+        """Have the lease renewed for so long only, from now on.
+
+        With one that is short from its grant, a slow machine loses it before its agent is ready.
+        """
+        lease = self.lease()
+        before_s = lease.deadline_s
+        lease._window_s = seconds
+        lease.renew_now()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while lease.deadline_s == before_s and lease.loss is None:  # noqa: ASYNC110 - its run alone is told
+                await asyncio.sleep(0.01)
 
     def said(self) -> list[tuple[str, str]]:
         """All that was told."""

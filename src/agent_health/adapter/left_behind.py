@@ -51,12 +51,11 @@ async def end_left(run_ids: Collection[str], session: int | None = None) -> Ende
     """
     if not run_ids and session is None:
         return Ended(0, 0)
-    left: set[int] = set()
     give_up_s = asyncio.get_running_loop().time() + KILL_SECONDS
     killed: set[int] = set()
-    while asyncio.get_running_loop().time() < give_up_s:
-        left = await asyncio.to_thread(_found, run_ids, session)
-        if not left:
+    # Killed once, and looked for last of all, however long a machine that stands still takes for it.
+    while left := await asyncio.to_thread(_found, run_ids, session):
+        if killed and asyncio.get_running_loop().time() >= give_up_s:
             break
         for pid in left:
             with suppress(OSError):
