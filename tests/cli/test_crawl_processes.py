@@ -117,23 +117,35 @@ def test_what_has_to_be_known_is_noted() -> None:
     standings.note("b", replace(STANDING, doubt="no name is looked up", start_error_p99_ms=1200.0))
     assert standings.state.note == (
         "results cannot be stored: 70 wait; 5 results were lost; nothing is believed now: no name is "
-        "looked up; 200 targets; begun 1,200 ms late at most (p99); 3 missed"
+        "looked up; begun 1,200 ms late at most (p99); 3 missed"
     )
 
 
-def test_shards_that_are_not_ours_yet_are_waited_for_aloud() -> None:
+def test_a_crawl_without_an_end_counts_each_target_once_however_often_it_was_probed() -> None:
+    standings = Standings(total=None)
+    often = replace(STANDING, probed=300, classes={ResultClass.OK: 300})
+    standings.note("a", replace(often, latest={ResultClass.OK: 20, None: 1}))
+    standings.note("b", replace(often, latest={ResultClass.OK: 10, ResultClass.REFUSED: 4}))
+    state = standings.state
+    assert (state.probed, state.results) == (600, {ResultClass.OK: 30, ResultClass.REFUSED: 4, None: 1})
+    standings.let_go("a")
+    assert standings.state.results == {ResultClass.OK: 10, ResultClass.REFUSED: 4}
+
+
+def test_it_is_told_how_much_of_the_work_is_elsewhere() -> None:
     standings = Standings(total=None, workers=2)
     half = replace(STANDING, shards=SHARDS // 2, has_asked=True)
-    told = "waiting for 512 of 1,024 shards: another crawl has them, or had them when it was killed"
     standings.note("a", half)
-    assert "waiting" not in standings.state.note, "the other one has not begun"
+    assert standings.elsewhere == 0, "the other one has not begun"
     standings.note("b", replace(half, shards=0, has_asked=False))
-    assert "waiting" not in standings.state.note, "the other one has not asked"
-    standings.note("b", replace(half, shards=0))
-    assert standings.state.note.startswith(told)
+    assert standings.elsewhere == 0, "the other one has not asked"
+    standings.note("b", replace(half, shards=0, targets=0))
+    why = "are not here: another crawl has them, or had them when it was killed, and then"
+    assert standings.state.note.startswith(f"512 of 1,024 shards {why}")
+    standings.listed = 117
+    assert standings.state.note.startswith(f"512 of 1,024 shards with 17 targets {why}")
     standings.note("b", half)
-    assert "waiting" not in standings.state.note
-    assert "waiting" not in Standings(total=None, now={"a": replace(half, shards=0)}).state.note
+    assert "shards" not in standings.state.note
 
 
 def test_results_that_were_handed_over_are_counted_over_deaths() -> None:

@@ -25,7 +25,11 @@ from agent_health.cli.progress import (
 )
 from agent_health.observation import ResultClass
 
-RESULTS = {ResultClass.OK: 12, ResultClass.REFUSED: 1500, ResultClass.TIMEOUT: 3}
+RESULTS: dict[ResultClass | None, int] = {
+    ResultClass.OK: 12,
+    ResultClass.REFUSED: 1500,
+    ResultClass.TIMEOUT: 3,
+}
 
 
 class Clock:
@@ -45,7 +49,11 @@ def test_probes_are_told_by_group_and_by_class() -> None:
     told = "12 alive, 1,503 not alive (refused 1,500, ok 12, timeout 3)"
     assert counts_text(RESULTS) == told
     assert counts_text({}) == "nothing yet"
-    silent = {ResultClass.STALE_DOCUMENT: 7, ResultClass.INTERNAL: 47, ResultClass.NOT_MEASURED: 1}
+    silent: dict[ResultClass | None, int] = {
+        ResultClass.STALE_DOCUMENT: 7,
+        ResultClass.INTERNAL: 47,
+        ResultClass.NOT_MEASURED: 1,
+    }
     assert counts_text(silent).startswith("55 unknown (internal 47, stale_document 7")
 
 
@@ -53,9 +61,19 @@ def test_a_line_tells_how_far_it_is_and_how_long_it_takes() -> None:
     state = CrawlState(probed=1515, total=181_666, results=RESULTS)
     line = line_of(state, 1500.0)
     assert line.startswith("1,515 of 181,666 probed, 1,500/s, 2 min 1 s left: 12 alive")
-    assert line_of(CrawlState(probed=7, total=None), 0.5) == "7 probed, 0.5/s: nothing yet"
-    noted = CrawlState(probed=7, total=None, note="the registry is away")
-    assert line_of(noted, None) == "7 probed: nothing yet; the registry is away"
+    noted = CrawlState(probed=0, total=7, note="the registry is away")
+    assert line_of(noted, None) == "0 of 7 probed: nothing yet; the registry is away"
+
+
+def test_a_crawl_without_an_end_counts_targets_and_not_probes() -> None:
+    latest = {ResultClass.OK: 30, ResultClass.REFUSED: 3, None: 2}
+    told = line_of(CrawlState(probed=302, total=None, results=latest, note="3 missed"), 0.5)
+    targets = "35 targets: 30 alive, 3 not alive, 2 never measured (ok 30, refused 3)"
+    assert told == f"302 probes, 0.5/s; {targets}; 3 missed"
+    assert line_of(CrawlState(probed=1, total=None, results={None: 1}), None) == (
+        "1 probe; 1 target: 1 never measured"
+    )
+    assert line_of(CrawlState(probed=0, total=None), 0.5) == "0 probes, 0.5/s; 0 targets"
 
 
 @pytest.mark.parametrize(("total", "rate"), [(None, 5.0), (10, None), (10, 0.0)])
@@ -140,9 +158,7 @@ def test_the_last_line_tells_how_long_all_of_it_took() -> None:
     assert last_line(CrawlState(probed=1515, total=1515, results=RESULTS), 60.5).startswith(
         "1,515 of 1,515 probed in 1 min 1 s, 25/s: 12 alive"
     )
-    assert (
-        last_line(CrawlState(probed=0, total=None, note="away"), 0.0) == "0 probed in 0 s: nothing yet; away"
-    )
+    assert last_line(CrawlState(probed=0, total=None, note="away"), 0.0) == "0 probes in 0 s; 0 targets; away"
 
 
 def test_no_name_steers_the_terminal() -> None:

@@ -117,3 +117,24 @@ def test_a_registered_agent_is_told_of_by_its_id_and_a_target_by_its_url() -> No
     holdings.apply(shard, TargetPage(entries=agents, version=2))
     seen = [shard.slots[name].not_measured(0.0, "why") for name in (target_id(A), *names)]
     assert [(one.target_url, one.agent_id) for one in seen] == [(A, None), *((None, name) for name in names)]
+
+
+def test_targets_are_counted_by_their_latest_result_that_told_anything() -> None:
+    ok, refused, unread = ResultClass.OK, ResultClass.REFUSED, ResultClass.NOT_MEASURED
+    holdings, shard = with_one_shard(entry(A), entry(B, probed_at_s=5.0), entry(C))
+    assert holdings.results() == {None: 2, unread: 1}
+    slot = shard.slots[target_id(A)]
+    slot.note(ok, ProbeMemory())
+    slot.note(refused, ProbeMemory())
+    shard.slots[target_id(B)].note(ok, ProbeMemory())
+    assert holdings.results() == {None: 1, refused: 1, ok: 1}
+    slot.note(unread, ProbeMemory())
+    assert holdings.results() == {None: 1, refused: 1, ok: 1}, "nobody looked: what was seen stays"
+    slot.note(unread, ProbeMemory(is_unwelcome=True))
+    assert holdings.results() == {None: 1, unread: 1, ok: 1}, "nobody will look again"
+    slot.note_known(ProbeMemory(result=ok, probed_at_s=9.0))
+    assert holdings.results() == {None: 1, ok: 2}
+    holdings.apply(shard, page(version=2, gone=(A,)))
+    assert holdings.results() == {None: 1, ok: 1}
+    holdings.take([])
+    assert holdings.results() == {}

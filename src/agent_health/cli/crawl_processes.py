@@ -20,6 +20,7 @@ from agent_health.cli.progress import CrawlState
 from agent_health.counted import counted, plural
 from agent_health.errors import CrawlStopped
 from agent_health.observation import ResultClass
+from agent_health.prober.claims import SHARD_TTL_SECONDS
 from agent_health.prober.progress import Progress
 from agent_health.target import SHARDS
 
@@ -41,7 +42,9 @@ class Standings:
     total: int | None
     """How many targets there are to probe; None: it never ends."""
     workers: int | None = None
-    """How many have all shards together; None: others have their part of them."""
+    """How many processes there are; None: nobody says which shards are not theirs."""
+    listed: int | None = None
+    """How many targets there are in all shards, those of others too; None: not counted."""
     now: dict[str, Progress] = field(default_factory=dict)
     """By worker."""
     _past_reported: int = 0
@@ -68,15 +71,25 @@ class Standings:
         return self._past_reported + sum(progress.reported for progress in self.now.values())
 
     @property
+    def elsewhere(self) -> int:
+        """How many shards are not ours; 0 as long as not all processes have asked for theirs."""
+        now = self.now.values()
+        if len(now) != self.workers or not all(progress.has_asked for progress in now):
+            return 0
+        return max(0, SHARDS - sum(progress.shards for progress in now))
+
+    @property
     def state(self) -> CrawlState:
         """All of it together."""
-        classes = Counter(self._past)
+        results: Counter[ResultClass | None] = Counter()
+        if self.total is not None:
+            results.update(self._past)
         for progress in self.now.values():
-            classes.update(progress.classes)
+            results.update(progress.latest if self.total is None else progress.classes)
         return CrawlState(
             probed=self._past_probed + sum(progress.probed for progress in self.now.values()),
             total=self.total,
-            results=classes,
+            results=results,
             unanswered=self._past_unanswered + sum(progress.unanswered for progress in self.now.values()),
             note="; ".join(self._notes()),
         )
@@ -91,13 +104,9 @@ class Standings:
         doubts = sorted({progress.doubt for progress in now if progress.doubt is not None})
         if doubts:
             notes.append(f"nothing is believed now: {', '.join(doubts)}")
-        held = sum(progress.shards for progress in now)
-        has_asked = len(now) == self.workers and all(progress.has_asked for progress in now)
-        if has_asked and held < SHARDS:
-            waited_for = f"{SHARDS - held:,} of {SHARDS:,} shards"
-            notes.append(f"waiting for {waited_for}: another crawl has them, or had them when it was killed")
+        if elsewhere := self.elsewhere:
+            notes.append(_elsewhere_text(elsewhere, self._targets_elsewhere()))
         if self.total is None:
-            notes.append(counted(sum(progress.targets for progress in now), "target"))
             late = [
                 progress.start_error_p99_ms for progress in now if progress.start_error_p99_ms is not None
             ]
@@ -106,6 +115,20 @@ class Standings:
         if missed := sum(progress.missed for progress in now):
             notes.append(f"{missed:,} missed")
         return notes
+
+    def _targets_elsewhere(self) -> int | None:
+        if self.listed is None:
+            return None
+        return max(0, self.listed - sum(progress.targets for progress in self.now.values()))
+
+
+def _elsewhere_text(shards: int, targets: int | None) -> str:
+    """Tell how much of the work is not ours, and why."""
+    with_targets = "" if targets is None else f" with {counted(targets, 'target')}"
+    return (
+        f"{shards:,} of {SHARDS:,} shards{with_targets} are not here: another crawl has them, or had them "
+        f"when it was killed, and then they come within {SHARD_TTL_SECONDS:g} s"
+    )
 
 
 Tell = Callable[[str, Said], None]

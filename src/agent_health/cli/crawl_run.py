@@ -32,6 +32,10 @@ from agent_health.prober.resolve import Resolver
 SHOW_SECONDS: Final = 0.5
 COUNT_SECONDS: Final = 5.0
 """How often it is asked what is left, where others are at work on the same targets."""
+COUNT_ALL_SECONDS: Final = 60.0
+"""How often all targets are counted, where others have a part of them: it reads them all."""
+AHEAD_SECONDS: Final = 3_600.0
+"""Nobody has seen a target so far ahead of now: all of them count as unprobed since then."""
 RETRY_SECONDS: Final = 600.0
 """How often directories that could not be read are read again, if their own time does not come sooner."""
 CLOSED_NETWORKS: Final = (
@@ -108,13 +112,12 @@ class Crawl:
             finally:
                 await _end([showing])
             standings = Standings(
-                None if since_s is None else await self._home.unprobed(since_s),
-                workers=None if self._home.is_shared else processes,
+                None if since_s is None else await self._home.unprobed(since_s), workers=processes
             )
             self.standings = standings
             beside = [self._home.tend(), self._show(standings)]
             if since_s is None:
-                beside.append(self._jobs(importer).run())
+                beside += [self._jobs(importer).run(), self._count_listed(standings)]
             elif self._home.is_shared:
                 beside.append(self._count_left(standings, since_s))
             tasks = [asyncio.create_task(each) for each in beside]
@@ -196,6 +199,16 @@ class Crawl:
                 reported = standings.reported
                 left = await self._home.unprobed(since_s)
                 standings.total = max(standings.state.probed, reported + left)
+
+    async def _count_listed(self, standings: Standings) -> None:
+        """Count all targets now and then while others have a part of them."""
+        while True:
+            await asyncio.sleep(COUNT_SECONDS)
+            if not standings.elsewhere:
+                continue
+            with suppress(AgentHealthError):
+                standings.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
+            await asyncio.sleep(COUNT_ALL_SECONDS)
 
     @asynccontextmanager
     async def _importer(self) -> AsyncIterator[DirectoryImporter]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
 
 from agent_health.cli.log_output import LogFormat
 from agent_health.cli.terminal import printable
+from agent_health.counted import counted
 from agent_health.time_span import duration_text
 
 if TYPE_CHECKING:
@@ -37,8 +38,11 @@ class CrawlState:
     """Since it began."""
     total: int | None
     """How many there are to probe; None for a crawl without an end."""
-    results: Mapping["ResultClass", int] = field(default_factory=dict)
-    """How those probes ended."""
+    results: Mapping["ResultClass | None", int] = field(default_factory=dict)
+    """How those probes ended; of a crawl without an end, how many targets have which latest result.
+
+    None: never measured.
+    """
     unanswered: int = 0
     """Look-ups of names that no name server answered."""
     note: str = ""
@@ -86,8 +90,8 @@ class Rate:
         return (last - first) / (now_s - began_s) if now_s > began_s else None
 
 
-def counts_text(results: Mapping["ResultClass", int]) -> str:
-    """Tell how probes ended: by group, and what the largest classes of those are."""
+def counts_text(results: Mapping["ResultClass | None", int]) -> str:
+    """Tell how probes or targets divide: by group, and what the largest classes of those are."""
     from agent_health.prober.census_group import GROUPS, Group  # noqa: PLC0415 - pydantic takes 60 ms
     from agent_health.prober.census_tables import GROUP_WORDS, number  # noqa: PLC0415
 
@@ -95,16 +99,25 @@ def counts_text(results: Mapping["ResultClass", int]) -> str:
     for result, count in results.items():
         groups[GROUPS[result]] += count
     told = [f"{number(groups[group])} {GROUP_WORDS[group]}" for group in Group if groups[group]]
-    classes = sorted(results.items(), key=lambda item: (-item[1], item[0]))
-    detail = ", ".join(f"{result} {number(count)}" for result, count in classes if count)
-    return f"{', '.join(told)} ({detail})" if told else "nothing yet"
+    classes = [(result, count) for result, count in results.items() if result is not None and count]
+    classes.sort(key=lambda item: (-item[1], item[0]))
+    detail = ", ".join(f"{result} {number(count)}" for result, count in classes)
+    return f"{', '.join(told)}{f' ({detail})' if detail else ''}" if told else "nothing yet"
+
+
+def results_text(state: CrawlState) -> str:
+    """Tell what came of it so far; a crawl without an end probes its targets often, and counts each once."""
+    if state.total is not None:
+        return counts_text(state.results)
+    targets = counted(sum(state.results.values()), "target")
+    return f"{targets}: {counts_text(state.results)}" if any(state.results.values()) else targets
 
 
 def pace_text(state: CrawlState, rate: float | None) -> str:
     """Tell how many are probed, how fast that goes, and how long it may still take."""
     from agent_health.prober.census_tables import number  # noqa: PLC0415
 
-    told = f"{number(state.probed)} probed"
+    told = counted(state.probed, "probe")
     if state.total is not None:
         told = f"{number(state.probed)} of {number(state.total)} probed"
     if rate is not None:
@@ -123,8 +136,7 @@ def step_text(step: ImportStep) -> str:
 
 def line_of(state: CrawlState, rate: float | None) -> str:
     """Tell on one line how far it is."""
-    told = f"{pace_text(state, rate)}: {counts_text(state.results)}"
-    return f"{told}; {state.note}" if state.note else told
+    return _joined(pace_text(state, rate), state)
 
 
 def last_line(state: CrawlState, lasted_s: float) -> str:
@@ -133,7 +145,11 @@ def last_line(state: CrawlState, lasted_s: float) -> str:
     if lasted_s > 0:
         rate = state.probed / lasted_s
         told += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
-    told += f": {counts_text(state.results)}"
+    return _joined(told, state)
+
+
+def _joined(pace: str, state: CrawlState) -> str:
+    told = f"{pace}{'; ' if state.total is None else ': '}{results_text(state)}"
     return f"{told}; {state.note}" if state.note else told
 
 
@@ -277,7 +293,7 @@ class DrawnProgress:
         """Draw it anew."""
         self._rate.add(self._clock(), state.probed)
         self._last = state
-        lines = [pace_text(state, self._rate.per_second), counts_text(state.results), state.note]
+        lines = [pace_text(state, self._rate.per_second), results_text(state), state.note]
         self._draw(lines, state.probed, state.total)
 
     def show_import(self, step: ImportStep) -> None:

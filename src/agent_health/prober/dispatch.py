@@ -366,6 +366,7 @@ class Dispatch:
         if is_asked_for:
             slot.recheck_at_s = None
         slot.remember(report.memory)
+        slot.note(result, report.memory)
         self._reporter.add(
             Result(slot, report, before=before, began_at_s=began_at_s, ended_at_s=ended_s),
             is_urgent=is_asked_for,
@@ -416,4 +417,5 @@ class Dispatch:
             result.replace(doubted)
             if is_last:
                 slot.remember(doubted.memory)
+                slot.note_known(doubted.memory)
         self._outbox.drop(to_try)

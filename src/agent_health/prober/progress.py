@@ -21,6 +21,8 @@ class Progress:
     """That it holds."""
     targets: int
     """That lie in them."""
+    latest: Mapping[ResultClass | None, int] = field(default_factory=dict)
+    """How many of those have which latest result that told anything; None: never measured."""
     probed: int
     """Probes that ended since it began."""
     classes: Mapping[ResultClass, int]

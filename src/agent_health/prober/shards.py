@@ -4,14 +4,16 @@ A target takes a few hundred bytes here: what is remembered of it stays JSON unt
 that was lost and won again is read anew, for somebody else may have probed its targets meanwhile.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from agent_health.observation import Observation, not_measured
+from agent_health.observation import Observation, ResultClass, not_measured
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ShardClaim, TargetEntry, TargetPage
+from agent_health.result_sums import supersedes
 from agent_health.target import host_of, is_target_id
 
 _NOTHING: Final = ProbeMemory()
@@ -28,6 +30,7 @@ class Slot:
         "is_busy",
         "memory",
         "recheck_at_s",
+        "result",
         "shard",
         "subject_id",
         "url",
@@ -48,6 +51,9 @@ class Slot:
         """Whether it is counted among those that are left out at some of their ticks."""
         self.given_up = 0
         """How many results of it could not be reported, and are not told yet."""
+        self.result = _known_by(entry.memory)
+        """Its latest result that told anything; None: never measured."""
+        shard.results[self.result] += 1
         self.remember(entry.memory)
 
     @property
@@ -65,6 +71,20 @@ class Slot:
         text = memory.to_json()
         self.memory = text if text != _NOTHING_KNOWN else None
 
+    def note(self, result: ResultClass, memory: ProbeMemory) -> None:
+        """Count it by what a probe came to, which left `memory`, unless that tells less than is known."""
+        if supersedes(result, self.result, is_left_alone=memory.is_left_alone):
+            self._count_as(result)
+
+    def note_known(self, memory: ProbeMemory) -> None:
+        """Count it by what is remembered: somebody else saw it later, or what was seen is not believed."""
+        self._count_as(_known_by(memory))
+
+    def _count_as(self, result: ResultClass | None) -> None:
+        self.shard.results[self.result] -= 1
+        self.shard.results[result] += 1
+        self.result = result
+
     def recall(self) -> ProbeMemory:
         """Return what is remembered."""
         return _NOTHING if self.memory is None else ProbeMemory.from_json(self.memory)
@@ -80,13 +100,15 @@ class Slot:
 class Shard:
     """One shard that was claimed."""
 
-    __slots__ = ("claim", "has_parked", "is_current", "number", "slots", "version")
+    __slots__ = ("claim", "has_parked", "is_current", "number", "results", "slots", "version")
 
     def __init__(self, claim: ShardClaim) -> None:
         self.number = claim.shard
         self.claim: ShardClaim | None = claim
         """None once it is lost."""
         self.slots: dict[str, Slot] = {}
+        self.results: Counter[ResultClass | None] = Counter()
+        """How many of its targets have which latest result."""
         self.version = 0
         """Of what is known of it."""
         self.is_current = False
@@ -134,6 +156,14 @@ class Holdings:
         """Return what is known of each shard, 0 for those that were not read since they were won."""
         return {number: shard.version if shard.is_current else 0 for number, shard in self.shards.items()}
 
+    def results(self) -> dict[ResultClass | None, int]:
+        """Return how many targets have which latest result, None: never measured."""
+        results: Counter[ResultClass | None] = Counter()
+        for shard in self.shards.values():
+            for result, count in shard.results.items():
+                results[result] += count
+        return dict(+results)
+
     def slots(self) -> Iterator[Slot]:
         """Return all targets, in the order of their shards."""
         for shard in list(self.shards.values()):
@@ -179,6 +209,7 @@ class Holdings:
         if is_whole:
             gone |= shard.slots.keys() - {entry.subject_id for entry in page.entries}
         applied.gone += [slot for subject_id in gone if (slot := shard.slots.pop(subject_id, None))]
+        shard.results.subtract(slot.result for slot in applied.gone)
         shard.version, shard.is_current = page.version, True
         self.targets += len(shard.slots) - before
         return applied
@@ -192,7 +223,15 @@ class Holdings:
             ours = slot.recall()
             if (memory.probed_at_s or 0.0) > (ours.probed_at_s or 0.0):
                 slot.remember(memory)
+                slot.note_known(memory)
                 applied.overtaken.append(slot)
             else:
                 memory = ours
         applied.to_plan.append((slot, memory))
+
+
+def _known_by(memory: ProbeMemory) -> ResultClass | None:
+    """Return what is known of a target by what is remembered of it; None: never measured."""
+    if memory.is_left_alone or (memory.result is None and memory.probed_at_s is not None):
+        return ResultClass.NOT_MEASURED
+    return memory.result

@@ -138,6 +138,7 @@ class Worker:
         return Progress(
             shards=len(self._holdings.shards),
             targets=self._holdings.targets,
+            latest=self._holdings.results(),
             probed=self._tally.probed,
             classes=dict(self._tally.classes),
             missed=self._tally.missed,
