@@ -427,3 +427,24 @@ async def test_whoever_tries_a_network_of_his_own_is_told_how_to_open_it(
     tmp_path.joinpath("agents.txt").write_text("http://127.0.0.1:9/\n")
     assert await census("agents.txt") == 0
     assert "--allow-network" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("database", [(), ("--database", "sqlite:///./agents.db"), ("--no-crawl",)])
+def test_a_list_is_not_taken_for_the_database_of_what_is_found(
+    database: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("agents.db").write_text("http://127.0.0.1:9/\n")
+    assert main(["census", "agents.db", *database]) == 3
+    told = capsys.readouterr().err
+    assert "this is the list that is read" in told
+    assert "--database sqlite:///results.db" in told
+    assert tmp_path.joinpath("agents.db").read_text() == "http://127.0.0.1:9/\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["agents.db"]
+
+
+async def test_a_list_that_is_called_like_a_database_has_one_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.joinpath("agents.db").write_text("http://127.0.0.1:9/\n")
+    assert await census("agents.db", *ALLOW, "--database", "sqlite:///results.db") == 0
+    assert "refused" in capsys.readouterr().out

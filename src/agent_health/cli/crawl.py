@@ -10,6 +10,7 @@ from agent_health.cli.config_file import show_config as print_config
 from agent_health.cli.config_file import take_prober_config
 from agent_health.cli.log_output import LogFormat, logging_to
 from agent_health.cli.registry_access import PlainHttp, read_key
+from agent_health.cli.server_database import sqlite_file
 from agent_health.cli.terminal import printable
 from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import InvalidSetting
@@ -205,11 +206,25 @@ def place_of(
         raise InvalidSetting("--database", database, "none: the registry has its own")
     url = definition.results.registry if registry is None and database is None else registry
     if url is None:
-        return database or f"sqlite:///{definition.name}.db"
+        place = database or f"sqlite:///{definition.name}.db"
+        _refuse_a_list(definition, place)
+        return place
     from agent_health.cli.crawl_share import RegistryPlace  # noqa: PLC0415 - pydantic takes 60 ms
 
     key = read_key(key_file or definition.results.key_file)
     return RegistryPlace(url=url, key=key, allow_plain_http=allow_plain_http)
+
+
+def _refuse_a_list(definition: "ProbeDefinition", place: str) -> None:
+    """Refuse to keep results in one of the lists that are read. InvalidSetting."""
+    file = sqlite_file(place)
+    for source in definition.directories:
+        if file is not None and source.file is not None and file.resolve() == source.file.resolve():
+            expected = (
+                "a file of its own for what is found: this is the list that is read, so name another one "
+                "(--database sqlite:///results.db)"
+            )
+            raise InvalidSetting("database", str(file), expected)
 
 
 def run_crawl(
