@@ -142,6 +142,20 @@ async def test_what_is_no_directory_is_told(fetcher: Fetcher) -> None:
     assert refused.message.endswith("/list: this is a page (HTML or XML)")
 
 
+@pytest.mark.parametrize("settings", [{}, {"format": "mcp_registry"}])
+async def test_a_list_that_was_led_elsewhere_is_told_with_both_places(
+    settings: dict[str, Any], fetcher: Fetcher
+) -> None:
+    places = {"/list": redirect("/new"), "/new": as_json({"error": "x"})}
+    async with serving(places) as server:
+        refused = await Reader(fetcher, server).refusal(**settings)
+        way = f"{server.url}/list, which leads to {server.url}/new: "
+        assert way in refused.message
+        server.replies["/new"] = answer(404)
+        refused = await Reader(fetcher, server).refusal(**settings)
+        assert refused.message == f"{way}HTTP 404: nothing is served here"
+
+
 async def test_what_is_of_another_format_than_was_said_is_told(fetcher: Fetcher) -> None:
     async with serving({"/list": as_json({"error": "x"})}) as server:
         refused = await Reader(fetcher, server).refusal(format="mcp_registry")

@@ -115,6 +115,8 @@ class _Reading:
         self._bytes = 0
         self._place = str(source.file)
         """Where the first document was looked for, and found."""
+        self._way = ""
+        """To the document that came last, if that stands elsewhere than it was looked for."""
         self._validators: tuple[str | None, str | None] = (None, None)
         """Entity tag and `Last-Modified` of the document that came last."""
         self._walk = Walk()
@@ -140,14 +142,14 @@ class _Reading:
             got = await self._fetch(self._first_wanted(place))
             if got.result is ResultClass.OK:
                 self._place = place
-                document = self._document(got)
+                document = self._document(place, got)
                 if await self._is_recognised(document):
                     return document
-                tried.append(f"{place}: this is {told(document)}")
+                tried.append(f"{_way(place, got)}: this is {told(document)}")
             elif place == places[-1] or not _is_absent(got):
                 raise self._not_fetched(place, got, tried)
             else:
-                tried.append(f"{place}: {got.reason}")
+                tried.append(f"{_way(place, got)}: {got.reason}")
         raise self._failed("not_a_directory", f"{_NONE}: {'; '.join(tried)}", places[-1])
 
     async def _next_document(self) -> tuple[Document | None, int]:
@@ -158,10 +160,10 @@ class _Reading:
                 continue
             got = await self._fetch(self._source.wanted(step.url))
             if got.result is ResultClass.OK:
-                return self._document(got), step.depth
+                return self._document(step.url, got), step.depth
             if step.depth == 0 or not _is_absent(got):
                 raise self._not_fetched(step.url, got)
-            self._walk.note("nested_not_read", f"{step.url}: {got.reason}")
+            self._walk.note("nested_not_read", f"{_way(step.url, got)}: {got.reason}")
         return None, 0
 
     async def _take(self, document: Document, depth: int) -> None:
@@ -171,6 +173,7 @@ class _Reading:
         except NotReadable as error:
             message = f"{error}; this is {told(document)}"
             if depth == 0:
+                message = f"{self._way}: {message}" if self._way else message
                 raise self._failed("not_a_directory", message, document.url) from error
             self._walk.note("nested_not_read", f"{document.url}: {message}")
         except Endless as error:
@@ -256,7 +259,8 @@ class _Reading:
             await self._sleep(wait_s)
         raise AssertionError("the last try returns")  # pragma: no cover
 
-    def _document(self, got: Got) -> Document:
+    def _document(self, asked: str, got: Got) -> Document:
+        self._way = "" if str(got.url) == asked else _way(asked, got)
         # Where it was found, not where it was looked for: what it names is relative to that.
         url = str(got.url)
         self._bytes += len(got.body)
@@ -287,7 +291,7 @@ class _Reading:
         return _NoReading(
             NotRead(
                 fault="not_fetched",
-                message="; ".join((*tried, f"{url}: {got.reason}")),
+                message="; ".join((*tried, f"{_way(url, got)}: {got.reason}")),
                 url=url,
                 result=got.result,
                 retry_after_s=got.retry_after_seconds,
@@ -298,6 +302,12 @@ class _Reading:
 async def _beside(document: Document, work: Callable[[], T]) -> T:
     """Do what takes long for a large document without keeping the event loop from its work."""
     return work() if len(document.body) <= THREAD_BYTES else await asyncio.to_thread(work)
+
+
+def _way(url: str, got: Got) -> str:
+    """Return where a document was looked for, and where that led if it led elsewhere."""
+    found = str(got.url)
+    return url if found == url else f"{url}, which leads to {found}"
 
 
 def _is_passing(got: Got) -> bool:
