@@ -210,9 +210,7 @@ def judge_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | Refused:
         return _invalid(WITH_CREDENTIALS)
     authority = _AUTHORITY.fullmatch(parts["authority"])
     if authority is None:
-        is_bare_ipv6 = parts["authority"].count(":") > 1
-        brackets = ", an IPv6 address in brackets ([2001:db8::1]:8080)" if is_bare_ipv6 else ""
-        return _invalid(f"expected a host, or a host and a port{brackets}")
+        return _invalid(_why_no_authority(parts["authority"]))
     port = _port(authority["port"], DEFAULT_PORTS[scheme])
     if port is None:
         return _invalid(NO_PORT)
@@ -277,10 +275,21 @@ def _judge_embedded(
     return Refused(refused.name, f"{address} leads to IPv4: {refused.reason}")
 
 
+def _why_no_authority(text: str) -> str:
+    """Say what is wrong with what is no host, and no host and port."""
+    host, colon, _ = text.rpartition(":")
+    if colon and (authority := _AUTHORITY.fullmatch(host)) is not None and authority["port"] is None:
+        return NO_PORT
+    brackets = ", an IPv6 address in brackets ([2001:db8::1]:8080)" if text.count(":") > 1 else ""
+    return f"expected a host, or a host and a port{brackets}"
+
+
 def _judge_host(host: str, allowed: Sequence[Network]) -> Address | str | Refused:
     """Return the literal address or the name that a host is, in lower case; or why it is refused."""
     # The final dot says that a name is complete; resolvers and certificates know it without.
     host = host.removesuffix(".")
+    if not host:
+        return _invalid("expected a host name, such as agent.example")
     if host.startswith("[") or _NUMBER.fullmatch(host, host.rfind(".") + 1):
         literal = _literal(host)
         return literal if isinstance(literal, Refused) else judge_address(literal, allowed) or literal

@@ -207,3 +207,21 @@ def test_what_is_wrong_is_called_by_its_option(
         arguments = ["http://user@a.example"]
     assert main([command, *arguments]) == 3
     assert capsys.readouterr().err.startswith(f"agent-health: {option}: expected ")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("agent.example:99999", "a port from 1 to 65535"),
+        ("agent.example:abc", "a port from 1 to 65535"),
+        ("http://[::1]:0", "a port from 1 to 65535"),
+        ("2001:db8::1", "an IPv6 address in brackets ([2001:db8::1]:8080)"),
+        ("ftp://agent.example", "only http and https"),
+        ("https://", "a host name, such as agent.example"),
+    ],
+)
+def test_what_is_no_address_is_told_with_what_is_wrong(
+    url: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", url]) == 3
+    assert told in capsys.readouterr().err

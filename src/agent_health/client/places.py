@@ -106,10 +106,21 @@ def _parse(url: object) -> URL:
         given = parsed(url)
         is_meant = given.explicit_port != 0 if _PLAIN.match(url) else _is_absolute(url)
     except ValueError:
-        raise InvalidSetting("url", shown, _EXPECTED) from None
+        raise _refused(url, shown) from None
     if not is_meant or _NEVER_IN_A_URL.search(url) or len(url) > MAX_URL_CHARS:
-        raise InvalidSetting("url", shown[:MAX_URL_CHARS], _EXPECTED)
+        raise _refused(url, shown)
     return given.with_fragment(None) if "#" in url else given
+
+
+def _refused(url: str, shown: str) -> InvalidSetting:
+    """Return what tells why this is no place of an agent, by what is wrong with it if that has a name."""
+    from agent_health.target_address import Refused, judge_url  # noqa: PLC0415 - see _in_ascii
+
+    judged = judge_url(url)
+    expected = _EXPECTED
+    if isinstance(judged, Refused) and judged.name == "invalid_url":
+        expected = f"an agent's URL, such as https://agent.example ({judged.reason})"
+    return InvalidSetting("url", shown[:MAX_URL_CHARS], expected)
 
 
 def _in_ascii(url: str, shown: str) -> str:
