@@ -1,6 +1,7 @@
 """What comes back from one GET, whatever the peer does?"""
 
 import asyncio
+import gzip
 import json
 import shutil
 import ssl
@@ -43,6 +44,12 @@ NOT_AN_AGENT = {
     "404": answer(404),
     "410": answer(410),
 }
+
+
+def packed(coding: str, body: bytes = b"{}") -> Reply:
+    return answer(200, body, Content_Type="application/json", Content_Encoding=coding)
+
+
 HTTP_ERROR = {
     "500": answer(500),
     "503": answer(503, b"{}", Content_Type="application/health+json"),
@@ -57,6 +64,12 @@ HTTP_ERROR = {
     "a truncated body": answer(200, b"{", Content_Type="application/json", Content_Length="500"),
     "broken chunks": hostile.broken_chunks(),
     "a body that is not gzip": answer(200, b"{}", Content_Type="application/json", Content_Encoding="gzip"),
+    "a body that is packed in an unknown way": packed("compress"),
+    "a body that is packed twice": packed("gzip, gzip"),
+    "a body whose packing is named twice": hostile.raw(
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Encoding: gzip\r\n\r\n{}"
+    ),
+    "a body that is packed for another library": packed("br"),
     "two lengths": hostile.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"),
 }
 INVALID_DOCUMENT = {
@@ -304,3 +317,18 @@ async def test_over_https_there_is_nothing_to_find(mocked: aioresponses) -> None
     checked = await fetch_health("https://agent.example")
     assert checked.decision.action is Action.PROCEED
     assert checked.findings == ()
+
+
+@pytest.mark.parametrize("coding", ["gzip, gzip", "identity, gzip", "x-gzip", "br"])
+async def test_a_body_that_is_packed_as_nobody_asked_for_is_told_with_its_coding(coding: str) -> None:
+    reply = packed(coding, gzip.compress(gzip.compress(json.dumps(document()).encode())))
+    checked = await check({HEALTH_PATH: reply})
+    assert checked.document_reason == (
+        f"the body cannot be unpacked: its Content-Encoding is '{coding}', and only one of gzip and deflate "
+        "was asked for"
+    )
+
+
+async def test_a_body_that_says_to_be_as_it_is_is_read() -> None:
+    checked = await check({HEALTH_PATH: packed("Identity", json.dumps(document()).encode())})
+    assert checked.document_result is ResultClass.OK

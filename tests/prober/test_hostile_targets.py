@@ -50,6 +50,13 @@ HTTP_ERROR: dict[str, Reply] = {
     "a body that is not gzip": answer(200, b"{}" * 100, Content_Encoding="gzip"),
     "a body that is not brotli": answer(200, b"{}" * 100, Content_Encoding="br"),
     "a body that is not zstandard": answer(200, b"{}" * 100, Content_Encoding="zstd"),
+    "a body that is packed twice": answer(
+        200, gzip.compress(gzip.compress(b"{}")), Content_Encoding="gzip, gzip"
+    ),
+    "a bomb that is packed twice": answer(
+        200, gzip.compress(gzip.compress(b" " * 10_000_000)), Content_Encoding="gzip, gzip"
+    ),
+    "a body that is packed in an unknown way": answer(200, b"{}", Content_Encoding="compress"),
     "a reset after the request": hostile.reset,
     "500": answer(500),
     "999": answer(999),

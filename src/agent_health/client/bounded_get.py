@@ -32,6 +32,8 @@ MAX_REDIRECTS = 3
 MAX_HEADER_LINE_BYTES = 8190
 """Of the status line, and of each header field."""
 MAX_HEADERS = 128
+UNPACKED = frozenset({"gzip", "deflate", "br", "zstd"})
+"""What aiohttp takes off, or says that it cannot, without a library for it."""
 MAX_DATES = 64
 """Times of answers that are remembered as they were read."""
 
@@ -41,6 +43,8 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 FAILURES = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError)
 # aiohttp has no class of its own for these.
 _NO_STATUS_LINE = "Bad status line"
+_NO_LIBRARY = re.compile(r"^Can not decode content-encoding: \w+ \((\w+)\)")
+_ASKED = "one of gzip and deflate was asked for"
 _QUOTED_BYTES = re.compile(r"""^\s*b(?P<quote>['"])(?P<bytes>.*)(?P=quote)\s*$""", re.MULTILINE)
 _HEADER_TOO_LARGE = ("Got more than", "Too many headers")
 
@@ -140,7 +144,9 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
         ):
             result, reason = judge_status(response.status)
             body: bytes | None = b""
-            if result is ResultClass.OK:
+            if result is ResultClass.OK and (unread := unread_coding(response)) is not None:
+                result, reason = unread
+            elif result is ResultClass.OK:
                 body = await read_bounded(response, ask.max_bytes)
                 if body is None:
                     result, reason = too_large(ask.max_bytes)
@@ -180,6 +186,24 @@ async def read_bounded(response: Received, max_bytes: int) -> bytes | None:
         if len(body) > max_bytes:
             return None
     return bytes(body)
+
+
+def unread_coding(response: Received) -> tuple[ResultClass, str] | None:
+    """Name what is wrong with a body that is packed in another way than was asked for; None if it is not.
+
+    One coding is taken off, and no second one: what is packed twice would reach the reader packed.
+    """
+    fields = response.headers.getall("Content-Encoding", ())
+    if not fields:
+        return None
+    codings = {coding.strip().lower() for field in fields for coding in field.split(",")}
+    if codings <= {"", "identity"} or (len(fields) == 1 and fields[0].strip().lower() in UNPACKED):
+        return None
+    return ResultClass.HTTP_ERROR, _unread(", ".join(fields))
+
+
+def _unread(coding: str) -> str:
+    return f"the body cannot be unpacked: its Content-Encoding is {_in_ascii(coding)!r}, and only {_ASKED}"
 
 
 class Head(TypedDict):
@@ -265,6 +289,10 @@ def judge_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
         ):
             limits = f"{MAX_HEADER_LINE_BYTES} bytes or {MAX_HEADERS} fields"
             found = ResultClass.TOO_LARGE, f"the header exceeds {limits}"
+        case aiohttp.ClientResponseError() | HttpProcessingError() if (
+            coding := _NO_LIBRARY.search(error.message)
+        ) is not None:
+            found = ResultClass.HTTP_ERROR, _unread(coding[1])
         case aiohttp.ClientPayloadError():
             found = ResultClass.HTTP_ERROR, f"the body is damaged or ends early: {told(error)}"
         case aiohttp.ClientResponseError() | HttpProcessingError():

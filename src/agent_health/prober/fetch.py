@@ -28,6 +28,7 @@ from agent_health.client.bounded_get import (
     read_bounded,
     read_head,
     too_large,
+    unread_coding,
 )
 from agent_health.client.redirects import joined, refusal
 from agent_health.errors import InvalidSetting
@@ -259,7 +260,10 @@ class Fetcher:
                 result, reason = ResultClass.OK, ""
             body: bytes | None = b""
             is_wanted = request.method == "POST" and reply.status not in REDIRECTS
-            if (result is ResultClass.OK or is_wanted) and not request.is_head_enough:
+            unread = unread_coding(reply)
+            if unread is not None and not request.is_head_enough:
+                result, reason = unread if result is ResultClass.OK and not is_unchanged else (result, reason)
+            elif (result is ResultClass.OK or is_wanted) and not request.is_head_enough:
                 body = await read_bounded(reply, request.max_bytes)
                 if body is None:
                     result, reason = too_large(request.max_bytes)
