@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agent_health.observation import LayerResult, Observation
 from agent_health.observation import ResultClass as R
 from agent_health.result_sums import Layer, layers_of
-from agent_health.sight import sight, signs_of_life
+from agent_health.sight import LAYER_WORDS, sight, signs_of_life
 
 ASKED = [Layer.DISCOVERY, Layer.TRANSPORT, Layer.READINESS, Layer.MESSAGE]
 
@@ -59,3 +59,8 @@ def test_signs_are_told_of_the_living_alone_and_of_all_of_them(results: dict[Lay
         message=seen.get("message"),
     )
     assert bool(signs_of_life([*layers_of(observation)])) == observation.is_sign_of_life
+
+
+def test_every_layer_has_a_word_of_its_own() -> None:
+    assert set(LAYER_WORDS) == set(Layer)
+    assert len(set(LAYER_WORDS.values())) == len(Layer)

@@ -11,6 +11,14 @@ from typing import Final
 from agent_health.observation import LayerResult, ResultClass, decisive
 from agent_health.result_sums import Layer
 
+LAYER_WORDS: Final[Mapping[str, str]] = MappingProxyType({
+    Layer.OVERALL: "as a whole",
+    Layer.DISCOVERY: "card",
+    Layer.TRANSPORT: "interface",
+    Layer.READINESS: "health document",
+    Layer.MESSAGE: "message",
+})  # fmt: skip
+"""What people read of a layer: the thing that it asks for. Programs read the layer's own name."""
 CARD: Final = "a card"
 CARD_ONLY: Final = "a card only"
 # What is absent here is no sign of life (`Observation.is_sign_of_life`).

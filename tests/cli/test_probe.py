@@ -46,7 +46,7 @@ async def test_an_agent_is_shown_layer_by_layer(capsys: pytest.CaptureFixture[st
     assert lines[1].startswith("alive: a card, a health document; its interface: refused (")
     rows = {line.split()[0]: line.split() for line in lines[3:] if line}
     assert rows["card"][1:3] == ["ok", "200"]
-    assert rows["health"][1:3] == ["ok", "200"]
+    assert rows["health"][1:4] == ["document", "ok", "200"]
     assert rows["says"][1].startswith("degraded")
 
 

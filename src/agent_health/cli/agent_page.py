@@ -72,6 +72,8 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
 
 def _seen(seen: "Seen") -> Iterator[Line]:
     """Tell what probers saw: beside what the agent says, never mixed with it."""
+    from agent_health.sight import LAYER_WORDS  # noqa: PLC0415 - pydantic takes 60 ms
+
     layers = (
         ("discovery", seen.discovery),
         ("transport", seen.transport),
@@ -81,10 +83,13 @@ def _seen(seen: "Seen") -> Iterator[Line]:
     for name, layer in layers:
         if layer is not None:
             reason = f": {layer.reason}" if layer.reason else ""
-            yield Line("seen", f"{name} {layer.result} at {time_text(layer.observed_at)}{reason}")
+            yield Line(
+                "seen", f"{LAYER_WORDS[name]} {layer.result} at {time_text(layer.observed_at)}{reason}"
+            )
     if seen.document is not None:
         stale = ", stale" if seen.document.is_stale else ""
-        yield Line("seen", f"document {seen.document.status} of {time_text(seen.document.timestamp)}{stale}")
+        said = f"it says {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
+        yield Line("seen", said)
     life = seen.last_sign_of_life_at
     yield Line("seen", "no sign of life" if life is None else f"last sign of life {time_text(life)}")
     if (unmeasured := seen.unmeasured) is not None:

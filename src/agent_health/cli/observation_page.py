@@ -39,7 +39,7 @@ def write_seen(
     from agent_health.prober.census_group import GROUPS  # noqa: PLC0415 - loaded by now
     from agent_health.prober.census_tables import GROUP_WORDS, RESULT_WORDS  # noqa: PLC0415
     from agent_health.result_sums import layers_of  # noqa: PLC0415
-    from agent_health.sight import signs_of_life  # noqa: PLC0415
+    from agent_health.sight import LAYER_WORDS, signs_of_life  # noqa: PLC0415
 
     group = GROUPS[result]
     signs = signs_of_life([*layers_of(seen)])
@@ -49,13 +49,9 @@ def write_seen(
     layers = [
         _row(name, layer)
         for name, layer in (
-            ("card", seen.discovery),
-            ("interface", seen.transport),
-            ("health", seen.readiness),
-            ("message", seen.message),
+            *((LAYER_WORDS[name], layer) for name, layer in layers_of(seen)),
             *(seen.paths or {}).items(),
         )
-        if layer is not None
     ]
     if layers:
         write_table(stream, _HEADS, layers)

@@ -18,6 +18,8 @@ from agent_health.finding import Finding
 from agent_health.observation import ResultClass
 from agent_health.registry.cursors import Cursor
 from agent_health.registry.list_targets import Host
+from agent_health.result_sums import layers_of
+from agent_health.sight import LAYER_WORDS
 from agent_health.storage import event_log, probers
 
 if TYPE_CHECKING:
@@ -68,16 +70,12 @@ def show_target(look: Look, request: Request) -> Mapping[str, Any]:
     target_id = request.path_params["target_id"]
     target: TargetRecord = look.ask("GET", "/api/v1/targets/{target_id}", target_id=target_id)
     now_s = look.transaction.now_s
-    layers = [] if target.seen is None else [
-        ("card", target.seen.discovery),
-        ("interface", target.seen.transport),
-        ("health document", target.seen.readiness),
-        ("message", target.seen.message),
-    ]  # fmt: skip
+    layers = [] if target.seen is None else layers_of(target.seen)
     return {
         "target": target,
         "sight": sight_of(target.result, target.why or ""),
-        "layers": [(name, layer) for name, layer in layers if layer is not None],
+        "layers": [(LAYER_WORDS[name], layer) for name, layer in layers],
+        "layer_words": LAYER_WORDS,
         "strip": history.sight_strip(target, now_s),
         "may_recheck": target.gone_at is None and look.visitor.may(Action.RECHECK, target_id),
         "looks": LOOKS_ASKED_FOR,

@@ -16,7 +16,7 @@ from agent_health.awaited_look import NO_PROBER, nobody_looks
 from agent_health.harmless_text import harmless
 from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from agent_health.result_sums import Layer
-from agent_health.sight import sight, signs_of_life
+from agent_health.sight import LAYER_WORDS, sight, signs_of_life
 from agent_health.time_span import duration_text
 from agent_health.verdict import Monitoring
 
@@ -115,12 +115,12 @@ def sight_of_seen(seen: Seen | None) -> Sight:
 def layers_seen(seen: Seen) -> list[tuple[str, LayerSeen]]:
     """Return the layers that were ever asked, in the order in which a probe asks them."""
     named = (
-        ("card", seen.discovery),
-        ("interface", seen.transport),
-        ("health document", seen.readiness),
-        ("message", seen.message),
+        (Layer.DISCOVERY, seen.discovery),
+        (Layer.TRANSPORT, seen.transport),
+        (Layer.READINESS, seen.readiness),
+        (Layer.MESSAGE, seen.message),
     )
-    return [(name, layer) for name, layer in named if layer is not None]
+    return [(LAYER_WORDS[name], layer) for name, layer in named if layer is not None]
 
 
 def standing_of(agent: AgentRecord) -> str:

@@ -12,6 +12,7 @@ from agent_health.counted import counted, plural
 from agent_health.observation import ResultClass
 from agent_health.prober.census_form import Census, Groups, LayerShares, NamedCount, NamedGroups, Run, ratio
 from agent_health.prober.census_group import Group
+from agent_health.sight import LAYER_WORDS
 
 MAX_SHOWN: Final = 50
 """Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
@@ -165,11 +166,15 @@ def _layers(census: Census) -> Table:
     )
 
 
+def _word(layer: str) -> str:
+    return LAYER_WORDS.get(layer, layer)
+
+
 def _layer(layer: LayerShares) -> Iterator[tuple[str, ...]]:
     for row in layer.results:
-        yield layer.layer, row.result.value, number(row.count), percent(row.share)
+        yield _word(layer.layer), row.result.value, number(row.count), percent(row.share)
     if layer.not_asked:
-        yield layer.layer, NOT_READ_AGAIN, number(layer.not_asked), NOT_KNOWN
+        yield _word(layer.layer), NOT_READ_AGAIN, number(layer.not_asked), NOT_KNOWN
 
 
 def _latencies(census: Census) -> Table:
@@ -179,7 +184,7 @@ def _latencies(census: Census) -> Table:
         note="Of what was asked in the period.",
         heads=("layer", "answers", "p50", "p90", "p99"),
         rows=tuple(
-            (layer.layer, number(took.count), *map(duration, (took.p50_ms, took.p90_ms, took.p99_ms)))
+            (_word(layer.layer), number(took.count), *map(duration, (took.p50_ms, took.p90_ms, took.p99_ms)))
             for layer in census.layers
             if (took := layer.latency) is not None
         ),
