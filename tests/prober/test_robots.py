@@ -261,6 +261,15 @@ def test_only_the_first_half_megabyte_counts() -> None:
     assert not may("#" * (MAX_ROBOTS_BYTES - len(text) - 1) + "\n" + text)
 
 
+def test_a_line_that_is_cut_is_none() -> None:
+    body = f"{FOR_US}Disallow: /private\nDisallow: /".encode()
+    robots = read_robots(200, body, is_part=True)
+    assert robots is not None
+    assert may_fetch(robots, CARD)
+    assert not may_fetch(robots, "/private")
+    assert read_robots(200, b"User-agent: *", is_part=True) == Robots()
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -1,5 +1,9 @@
 """Does the target's host let us ask it at all?"""
 
+import asyncio
+import gzip
+import zlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,6 +27,7 @@ ROBOTS_PATH = "/robots.txt"
 DAY_S = 86_400.0
 FOLLOWING: dict[str, Any] = {"opt_out": {"robots_txt": True}, "ask": {"transport": False}}
 IMPATIENT: dict[str, Any] = {"timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": 1}}
+CLOSED = b"User-agent: *\nDisallow: /\n"
 KEEPS_OUT = answer(200, b"User-agent: agent-health-prober\nDisallow: /\n", Content_Type="text/plain")
 
 
@@ -47,6 +52,74 @@ async def test_a_host_whose_rules_keep_us_out_is_asked_for_nothing_else() -> Non
     )
     assert not observation.is_measured_failure
     assert probes.memory.is_unwelcome
+
+
+def endless(line: bytes, **headers: str) -> Reply:
+    """Rules that close everything, and then lines without an end."""
+
+    async def reply(writer: asyncio.StreamWriter, _head: str) -> None:
+        fields = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n{fields}\r\n".encode())
+        pieces = packed(line) if headers else repeated(line)
+        async for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            # Where nothing has to wait, drain does not either.
+            await asyncio.sleep(0)
+
+    return reply
+
+
+async def repeated(line: bytes) -> AsyncIterator[bytes]:
+    yield CLOSED
+    while True:
+        yield line * 1000
+
+
+async def packed(line: bytes) -> AsyncIterator[bytes]:
+    packer = zlib.compressobj(wbits=31)
+    async for piece in repeated(line):
+        yield packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH)
+
+
+def unfinished(body: bytes, *, is_held_open: bool) -> Reply:
+    """A file of which this part comes, and nothing more, be the connection open or not."""
+
+    async def reply(writer: asyncio.StreamWriter, _head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 400000\r\n\r\n")
+        writer.write(body)
+        await writer.drain()
+        if is_held_open:
+            await asyncio.Event().wait()
+
+    return reply
+
+
+@pytest.mark.parametrize(
+    "robots",
+    [
+        answer(200, CLOSED + b"# more\n" * 150_000),
+        answer(200, gzip.compress(CLOSED + b"# more\n" * 300_000), Content_Encoding="gzip"),
+        endless(b"# more\n"),
+        endless(b"# more\n", Content_Encoding="gzip"),
+        unfinished(CLOSED + b"# more", is_held_open=True),
+        unfinished(CLOSED + b"# more", is_held_open=False),
+    ],
+    ids=["a megabyte", "packed", "endless", "endless and packed", "too slow", "broken off"],
+)
+async def test_of_a_file_that_cannot_be_read_whole_the_beginning_counts(robots: Reply) -> None:
+    observation, server, probes = await looked_at(robots, **IMPATIENT)
+    assert results(observation) == {"discovery": "not_measured"}
+    assert server.paths == [ROBOTS_PATH]
+    assert probes.memory.is_unwelcome
+
+
+async def test_a_file_that_is_packed_as_nobody_asked_for_says_nothing() -> None:
+    async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
+        await probes.see(server.url, at_s=1_790_000_000.0)
+        server.replies[ROBOTS_PATH] = answer(200, b"xyz", Content_Encoding="compress")
+        observation = await probes.see(server.url, at_s=1_790_000_000.0 + DAY_S)
+        assert results(observation) == {"discovery": "not_measured"}
 
 
 async def redirected(place: str) -> tuple[Observation, HostileServer, Probes]:

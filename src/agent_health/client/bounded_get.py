@@ -188,6 +188,24 @@ async def read_bounded(response: Received, max_bytes: int) -> bytes | None:
     return bytes(body)
 
 
+async def read_beginning(response: Received, max_bytes: int) -> tuple[bytes, bool]:
+    """Return a body up to `max_bytes`, and whether that is a part: it has more, or broke off.
+
+    One of FAILURES if nothing of it came.
+    """
+    body = bytearray()
+    try:
+        async for piece in response.content.iter_any():
+            body += piece
+            if len(body) > max_bytes:
+                return bytes(body[:max_bytes]), True
+    except FAILURES:
+        if not body:
+            raise
+        return bytes(body), True
+    return bytes(body), False
+
+
 def unread_coding(response: Received) -> tuple[ResultClass, str] | None:
     """Name what is wrong with a body that is packed in another way than was asked for; None if it is not.
 

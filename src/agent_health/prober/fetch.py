@@ -25,6 +25,7 @@ from agent_health.client.bounded_get import (
     Answer,
     judge_failure,
     judge_status,
+    read_beginning,
     read_bounded,
     read_head,
     too_large,
@@ -78,6 +79,8 @@ class Request:
     """The largest body that is read, after decompression."""
     is_head_enough: bool = False
     """Whether nobody wants the body: it is not read, however long it takes to come."""
+    is_part_enough: bool = False
+    """Whether the beginning of a body will do: its first `max_bytes`, or what came before it broke off."""
     deadline_s: float
     """When to give up, on the event loop's clock; `total_seconds` from now if that is sooner."""
     may_leave_origin: bool = False
@@ -95,6 +98,8 @@ class Fetched(Answer):
     """As sent; None if it is longer than an observation takes."""
     last_modified: str | None = None
     """`Last-Modified`, as sent; None if it is too long to be a time."""
+    is_part: bool = False
+    """Whether `body` is the beginning of one that has more, or broke off."""
     is_unchanged: bool = False
     """Whether it is what the request's `etag` or `modified_since` stands for (304)."""
     phases: Phases | None = None
@@ -259,10 +264,13 @@ class Fetcher:
             if is_unchanged:
                 result, reason = ResultClass.OK, ""
             body: bytes | None = b""
+            is_part = False
             is_wanted = request.method == "POST" and reply.status not in REDIRECTS
             unread = unread_coding(reply)
             if unread is not None and not request.is_head_enough:
                 result, reason = unread if result is ResultClass.OK and not is_unchanged else (result, reason)
+            elif result is ResultClass.OK and request.is_part_enough:
+                body, is_part = await read_beginning(reply, request.max_bytes)
             elif (result is ResultClass.OK or is_wanted) and not request.is_head_enough:
                 body = await read_bounded(reply, request.max_bytes)
                 if body is None:
@@ -271,7 +279,7 @@ class Fetcher:
             self._lines.cut(line)
             raise
         ended_s = perf_counter()
-        self._lines.give_back(line)
+        (self._lines.cut if is_part else self._lines.give_back)(line)
         fetched = Fetched(
             url=hop.url,
             result=result,
@@ -280,6 +288,7 @@ class Fetcher:
             latency_ms=(ended_s - hop.began_s) * _MS,
             etag=_short(reply.headers.get("ETag"), MAX_ETAG_CHARS),
             last_modified=_short(reply.headers.get("Last-Modified"), MAX_TIME_CHARS),
+            is_part=is_part,
             is_unchanged=is_unchanged,
             allow=reply.headers.get("Allow", ""),
             phases=_phases(line, ended_s),

@@ -61,17 +61,20 @@ class Robots:
     """The most specific first, and of two that are equally specific the one that allows."""
 
 
-def read_robots(status: int | None, body: bytes) -> Robots | None:
+def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> Robots | None:
     """Read the answer to a GET of ROBOTS_PATH; None if it says nothing: what was known stays in force.
 
     `status` is that of the last hop, None if there was no answer or its body was not read. 2xx is read as far
     as it can be read, whatever it is; a redirect that leads nowhere and 4xx mean that there are no rules,
-    but 429 means that we asked too often.
+    but 429 means that we asked too often. `is_part`: the file goes on behind `body`, whose last line may be
+    the beginning of another one.
     """
     if status is None or status == 429:
         return None
     if 200 <= status < 300:
-        return Robots(_rules_for_us(body[:MAX_ROBOTS_BYTES]))
+        if is_part or len(body) > MAX_ROBOTS_BYTES:
+            body = _whole_lines(body[:MAX_ROBOTS_BYTES])
+        return Robots(_rules_for_us(body))
     return Robots() if 300 <= status < 500 else None
 
 
@@ -91,6 +94,10 @@ def keeps_out(robots: Robots, paths: Iterable[str]) -> bool:
     a part of the answers it would look worse than it is.
     """
     return not all(may_fetch(robots, path) for path in paths)
+
+
+def _whole_lines(body: bytes) -> bytes:
+    return body[: max(body.rfind(b"\n"), body.rfind(b"\r")) + 1]
 
 
 def _rules_for_us(body: bytes) -> tuple[Rule, ...]:

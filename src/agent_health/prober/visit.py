@@ -141,6 +141,7 @@ class Visit:
         etag: str | None = None,
         may_leave_origin: bool = False,
         is_head_enough: bool = False,
+        is_part_enough: bool = False,
     ) -> Fetched | None:
         """Send one request; None if it must not be sent, or cannot be any more."""
         if not self.may_ask(url) or self._is_closed(url):
@@ -155,6 +156,7 @@ class Visit:
             deadline_s=min(self._loop.time() + self._total_s, self._deadline_s),
             may_leave_origin=may_leave_origin,
             is_head_enough=is_head_enough,
+            is_part_enough=is_part_enough,
             accept=accept,
             is_closed=None if self.robots is None else self._is_closed,
         )

@@ -4,8 +4,6 @@ It is read first, and about once a day. Whoever cannot be reached for it cannot 
 the probe saw, for nobody is shown as one who opted out because it is down.
 """
 
-from typing import Final
-
 from yarl import URL
 
 from agent_health.client.places import place_under
@@ -13,9 +11,6 @@ from agent_health.observation import LayerResult, ResultClass
 from agent_health.probe_cadence import wants_robots
 from agent_health.prober.robots import MAX_ROBOTS_BYTES, ROBOTS_PATH, keeps_out, read_robots
 from agent_health.prober.visit import Visit, not_measured
-
-# Nothing of the file was read: it says nothing, whatever the status was.
-_UNREAD: Final = frozenset({ResultClass.TIMEOUT, ResultClass.TOO_LARGE})
 
 
 async def keep_away(visit: Visit) -> LayerResult | None:
@@ -34,15 +29,20 @@ async def _read(visit: Visit) -> LayerResult | None:
     """Read robots.txt; return the failure if that showed that nobody can be asked."""
     place = place_under(visit.given.url, "", ROBOTS_PATH)
     fetched = await visit.ask(
-        place, max_bytes=MAX_ROBOTS_BYTES, accept="text/plain, */*;q=0.1", may_leave_origin=True
+        place,
+        max_bytes=MAX_ROBOTS_BYTES,
+        accept="text/plain, */*;q=0.1",
+        may_leave_origin=True,
+        is_part_enough=True,
     )
     if fetched is None:
         return not_measured("no time was left")
     is_stranger = visit.entry.memory.card_read_at_s is None and visit.entry.memory.health_url is None
     if not visit.may_ask(place) or (is_stranger and visit.is_silent(place)):
         return visit.layer(fetched)
-    status = None if fetched.result in _UNREAD else fetched.status
-    robots = read_robots(status, fetched.body)
+    # A success that is an error all the same cannot be unpacked: it says nothing.
+    is_unread = fetched.result is ResultClass.HTTP_ERROR and (fetched.status or 0) // 100 == 2
+    robots = read_robots(None if is_unread else fetched.status, fetched.body, is_part=fetched.is_part)
     visit.learned["robots_read_at_s"] = visit.at_s
     if robots is not None:
         visit.robots = robots
