@@ -96,8 +96,9 @@ async def goes_on(registry: RegistryServer, name: str, task_id: str, *, has_left
         if (await admin.tasks.get(task_id)).status == "review":
             return
     async with RegistryClient(registry.url, key=key) as successor:
-        granted = await successor.tasks.claim(wait_seconds=PATIENCE_SECONDS)
-        assert granted is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (granted := await successor.tasks.claim(wait_seconds=30)) is None:
+                pass
         assert granted.task.task_id == task_id
 
 
@@ -195,7 +196,8 @@ def test_an_adapter_that_is_stopped_at_any_moment_ends_with_its_agent(
     registry: RegistryServer, standing: Gate, tmp_path: Path, name: str, case: Case
 ) -> None:
     task_id = asyncio.run(asked_for(registry, name))
-    wanted = Wanted(task_id=task_id, role_id=name, is_once=case.deed != "leave")
+    # A run whose lease a slow machine has lost is followed by another.
+    wanted = Wanted(task_id=task_id, role_id=name)
     asyncio.run(adapt(standing, wanted, tmp_path, case))
     assert standing.has_fired.is_set()
     if (tmp_path / "pid").exists():
