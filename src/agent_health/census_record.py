@@ -5,10 +5,10 @@ Counts and no judgements: shares, platforms and trends are for `prober/census` t
 
 from typing import Annotated
 
-from pydantic import BaseModel, StrictBool, StringConstraints
+from pydantic import BaseModel, ConfigDict, StrictBool, StringConstraints
 
 from agent_health.agent_record import NAME_PATTERN, Body
-from agent_health.document import HealthStatus, Time
+from agent_health.document import HealthStatus, Quantity, Time
 from agent_health.observation import ResultClass
 from agent_health.result_sums import Layer
 
@@ -59,6 +59,19 @@ class ShownCount(BaseModel):
     count: int
 
 
+class Deadlines(BaseModel):
+    """How long one request may take before it counts as a timeout."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    connect_seconds: Quantity
+    """Until the connection stands."""
+    first_byte_seconds: Quantity
+    """From the request's last byte to the answer's first."""
+    total_seconds: Quantity
+    """For all of it, redirects included."""
+
+
 class CensusRun(BaseModel):
     """One pass over all targets."""
 
@@ -68,6 +81,8 @@ class CensusRun(BaseModel):
     began_at: Time
     ended_at: Time | None = None
     """Absent: it goes on, or was broken off."""
+    deadlines: Deadlines | None = None
+    """Of its requests; absent: nobody said, or those who took part had different ones."""
     counts: list[TargetCount]
     """Targets by what it saw of them; `not_measured`: it learned nothing of them, though others may have."""
 
@@ -107,5 +122,7 @@ class RunRequest(Body):
 
     name: RunName
     """Of the probe definition."""
+    deadlines: Deadlines | None = None
+    """That whoever begins it, or takes part, asks with."""
     is_over: StrictBool = False
     """Whether all targets were probed: then they are counted."""

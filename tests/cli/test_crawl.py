@@ -154,7 +154,7 @@ async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: 
 
 async def test_what_a_crawl_without_an_end_does_now_and_then_can_be_done(tmp_path: Path) -> None:
     directory = tmp_path / "report"
-    report = Report(directory=directory, name="mixed", timeouts=Timeouts(total_seconds=7))
+    report = Report(directory=directory, name="mixed", deadlines=Timeouts(total_seconds=7).deadlines)
     async with open_local_home("sqlite:///mixed.db", report) as home:
         directory.mkdir()
         jobs = home.jobs()
@@ -206,7 +206,7 @@ async def test_a_pass_ends_if_the_disk_is_full_before_its_list_was_read(
         raise StoreUnavailable("database or disk is full")
 
     async with open_local_home("sqlite:///mixed.db") as home:
-        run = await home.begin_run("mixed")
+        run = await home.begin_run("mixed", Timeouts().deadlines)
         with monkeypatch.context() as patched:
             patched.setattr(home, "begin_run", AsyncMock(return_value=run))
             patched.setattr(SqliteDatabase, "write", full)

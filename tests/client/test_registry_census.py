@@ -1,12 +1,16 @@
 """What can be asked of a registry about all targets together?"""
 
+from asyncio import StreamWriter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.support.hostile_server import as_json, serving
+from tests.support.hostile_server import answer, as_json, serving
 
+from agent_health.census_record import Deadlines, RunRequest
 from agent_health.client import RegistryClient, registry_census
 from agent_health.client.registry_errors import InvalidAnswer
+
+DEADLINES = Deadlines(connect_seconds=5.0, first_byte_seconds=10.0, total_seconds=20.0)
 
 
 async def test_targets_and_runs_are_counted(client: RegistryClient) -> None:
@@ -30,3 +34,32 @@ async def test_a_list_that_never_ends_is_not_followed(monkeypatch: pytest.Monkey
     async with serving(paths) as server, RegistryClient(server.url, key="k") as client:
         with pytest.raises(InvalidAnswer, match="does not end"):
             [host async for host in client.census.hosts()]
+
+
+async def test_the_deadlines_of_a_run_are_told_to_whoever_asks(client: RegistryClient) -> None:
+    begun = await client.census.begin_run("one", "weekly", DEADLINES)
+    assert begun.deadlines == DEADLINES
+    assert (await client.census.begin_run("two", "weekly", DEADLINES)) == begun, "it takes part"
+    assert (await client.census.end_run("one", "weekly")).deadlines == DEADLINES
+    shorter = DEADLINES.model_copy(update={"total_seconds": 5.0})
+    await client.census.begin_run("three", "weekly", DEADLINES)
+    assert (await client.census.begin_run("four", "weekly", shorter)).deadlines is None, "they differ"
+    assert (await client.census.begin_run("three", "weekly", DEADLINES)).deadlines is None
+    ended, mixed = reversed((await client.census.counts(name="weekly")).runs)
+    assert (ended.deadlines, mixed.deadlines) == (DEADLINES, None)
+
+
+async def test_a_registry_that_knows_of_no_deadlines_is_told_of_none() -> None:
+    run = {"run_id": "one", "name": "weekly", "began_at": "2026-01-01T00:00:00Z", "counts": []}
+
+    refusal, taken = answer(422, b'{"error": {"code": "invalid_body", "message": "no"}}'), as_json(run)
+    length = len(RunRequest(name="weekly").model_dump_json(exclude_none=True))
+
+    async def older(writer: StreamWriter, head: str) -> None:
+        is_known = f"content-length: {length}\r\n" in head.lower()
+        await (taken if is_known else refusal)(writer, head)
+
+    async with serving({"/api/v1/census/runs/one": older}) as server:
+        async with RegistryClient(server.url, key="k") as client:
+            assert (await client.census.begin_run("one", "weekly", DEADLINES)).run_id == "one"
+        assert len(server.heads) == 2

@@ -8,6 +8,7 @@ from sqlalchemy import update
 from tests.support.databases import WoundClock
 
 from agent_health.access import Role
+from agent_health.census_record import Deadlines
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
 from agent_health.directory_record import ImportPage
@@ -109,6 +110,18 @@ async def test_who_is_no_target_any_more_is_not_counted(counted: Database) -> No
 async def end(database: Database, run_id: str, since_s: float) -> None:
     counts = await database.read(partial(census_counts.results_since, since_s=since_s))
     await database.write(partial(census_counts.end_run, run_id=run_id, counts=counts))
+
+
+async def test_the_deadlines_of_a_pass_are_kept_until_somebody_has_others(database: Database) -> None:
+    deadlines = Deadlines(connect_seconds=5.0, first_byte_seconds=7.5, total_seconds=7.5)
+    begin = partial(census_counts.begin_run, name="census")
+    begun = await database.write(partial(begin, run_id="one", deadlines=deadlines))
+    assert begun.deadlines == deadlines
+    assert await database.read(partial(census_counts.find_run, run_id="one")) == begun
+    assert (await database.write(partial(begin, run_id="two"))).deadlines is None
+    await database.write(partial(census_counts.forget_deadlines, run_id="one"))
+    found = await database.read(partial(census_counts.runs, name="census", limit=10))
+    assert [run.deadlines for run in found] == [None, None]
 
 
 async def test_a_pass_is_open_until_it_has_ended_and_keeps_how_it_ended(

@@ -17,7 +17,7 @@ from tests.support.fleet import older_columns
 
 from agent_health.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 from agent_health.probe_memory import ProbeMemory
-from agent_health.storage import schema, tables, targets
+from agent_health.storage import census_counts, schema, tables, targets
 from agent_health.storage.database import Database, Transaction, open_database
 from agent_health.storage.schema import REVISION_TABLE
 from agent_health.storage.tables import metadata
@@ -151,6 +151,19 @@ async def test_agents_that_probers_found_are_told_apart_from_their_cards_by_the_
             (target_id(own), None, own),
         ]
     )
+
+
+async def test_a_pass_of_an_older_version_has_no_deadlines_in_the_next_one(bare: Database) -> None:
+    def set_up_as_before(transaction: Transaction) -> None:
+        command.upgrade(schema.alembic_config(transaction.connection), "0011")
+        row = {"run_id": "old", "name": "census", "began_at_s": 1.0}
+        transaction.connection.execute(insert(tables.census_runs).values(row))
+
+    await bare.write(set_up_as_before)
+    await bare.write(schema.upgrade)
+    run = await bare.read(partial(census_counts.find_run, run_id="old"))
+    assert run is not None
+    assert (run.began_at_s, run.deadlines) == (1.0, None)
 
 
 async def test_an_empty_database_is_set_up_once(bare: Database) -> None:

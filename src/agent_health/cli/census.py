@@ -122,8 +122,6 @@ def census(
         place = known or _registry(registry, key_file, allow_plain_http=allow_plain_http)
         _write(_taken(place, None), place, form, output)
         return 0
-    from agent_health.cli.census_report import measured_with  # noqa: PLC0415 - see above
-
     code = 0
     definition = _definition(source, contact, allow_network or [], timeout_seconds)
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
@@ -134,10 +132,7 @@ def census(
             return code
     elif isinstance(place, str) and not moved:
         _refuse_other_lists(definition, place)
-    taken = _taken(place, definition.name)
-    if isinstance(place, str) and not no_crawl:
-        taken = measured_with(definition.timeouts, taken)
-    _write(taken, place, form, output)
+    _write(_taken(place, definition.name), place, form, output)
     return code
 
 

@@ -51,6 +51,7 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
             health=counts.health,
             shown=shown,
             gone=counts.gone,
+            deadlines=None if last is None else last.deadlines,
             runs=[_run_of(run) for run in counts.runs],
         )
     )

@@ -9,14 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TextIO
 
+from agent_health.census_record import Deadlines
 from agent_health.cli.target_order import pages_in_order
 from agent_health.cli.targets_csv import write_targets
 from agent_health.client.registry_targets import PagedTargets
 from agent_health.errors import InvalidSetting
-from agent_health.prober.census_form import Census, Deadlines
+from agent_health.prober.census_form import Census
 from agent_health.prober.census_page import as_html
 from agent_health.prober.census_text import as_csv, as_json, as_markdown
-from agent_health.prober.definition import Timeouts
 
 FORMS: Final[Mapping[str, Callable[[Census], str]]] = MappingProxyType(
     {"md": as_markdown, "json": as_json, "csv": as_csv, "html": as_html}
@@ -33,7 +33,7 @@ class Report:
     directory: Path
     name: str
     """Of the probe definition."""
-    timeouts: Timeouts
+    deadlines: Deadlines
     """That it asks with."""
 
 
@@ -45,16 +45,6 @@ def check_directory(directory: Path, option: str) -> None:
         raise InvalidSetting(option, str(directory), f"a directory ({error.strerror})") from None
     if not os.access(directory, os.W_OK):
         raise InvalidSetting(option, str(directory), "a directory that may be written")
-
-
-def measured_with(timeouts: Timeouts, taken: Census) -> Census:
-    """Return the census of what was just asked with these deadlines, which it names."""
-    deadlines = Deadlines(
-        connect_seconds=timeouts.connect_seconds,
-        first_byte_seconds=timeouts.first_byte_seconds,
-        total_seconds=timeouts.total_seconds,
-    )
-    return taken.model_copy(update={"deadlines": deadlines})
 
 
 def titled(taken: Census, title: str) -> Census:

@@ -259,7 +259,7 @@ def run_crawl(
     if report is not None:
         from agent_health.cli.census_report import Report  # noqa: PLC0415
 
-        wanted = Report(directory=report, name=definition.name, timeouts=definition.timeouts)
+        wanted = Report(directory=report, name=definition.name, deadlines=definition.timeouts.deadlines)
 
     async def ran(progress: "Progress") -> "Crawled":
         stop = asyncio.Event()

@@ -18,9 +18,9 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from agent_health.access import Role
-from agent_health.census_record import CensusRun
+from agent_health.census_record import CensusRun, Deadlines
 from agent_health.cli.census_facts import census_at, census_of
-from agent_health.cli.census_report import Report, measured_with, titled, write_report
+from agent_health.cli.census_report import Report, titled, write_report
 from agent_health.cli.crawl_process import registry_client
 from agent_health.cli.crawl_share import RegistryPlace, Share, worker_name
 from agent_health.cli.directory_import import TakesLists
@@ -84,8 +84,8 @@ class Home(Protocol):
         """Return what each process has to know."""
         ...
 
-    async def begin_run(self, name: str) -> Run:
-        """Begin a pass over all targets, or go on with one that was broken off."""
+    async def begin_run(self, name: str, deadlines: Deadlines) -> Run:
+        """Begin a pass over all targets, or go on with one that was broken off; `deadlines` are ours."""
         ...
 
     async def end_run(self, run: Run) -> None:
@@ -135,14 +135,14 @@ class LocalHome:
             for number in range(1, processes + 1)
         ]
 
-    async def begin_run(self, name: str) -> Run:
+    async def begin_run(self, name: str, deadlines: Deadlines) -> Run:
         """Begin a pass over all targets, or go on with one that was broken off. StoreUnavailable."""
 
         def deed(transaction: Transaction) -> Run:
             latest = census_counts.runs(transaction, name, 1)
             is_set_back = bool(latest) and lies_ahead(latest[0].began_at_s, transaction.now_s)
             run_id = uuid4().hex
-            run = begin_or_join(transaction, run_id, name)
+            run = begin_or_join(transaction, run_id, name, deadlines)
             return Run(
                 run_id=run.run_id,
                 name=name,
@@ -189,7 +189,10 @@ class LocalHome:
         report = self._report
         if report is not None:
             taken = await self.database.read(partial(census_of, name=None))
-            taken = measured_with(report.timeouts, titled(taken, report.name))
+            taken = titled(taken, report.name)
+            if not taken.runs:
+                # All that is known was asked for by this crawl, or by one like it.
+                taken = taken.model_copy(update={"deadlines": report.deadlines})
             targets = LocalTargets(LocalRegistry(self.database, Role.READER))
             await write_report(taken, targets, report.directory)
 
@@ -230,19 +233,19 @@ class RegistryHome:
             for number in range(1, processes + 1)
         ]
 
-    async def begin_run(self, name: str) -> Run:
+    async def begin_run(self, name: str, deadlines: Deadlines) -> Run:
         """Begin a pass over all targets, or go on with one: others may be at work on it. RegistryError."""
         counts = await self._client.census.counts(name=name)
         now_s, known = counts.made_at.timestamp(), counts.runs
         is_set_back = bool(known) and lies_ahead(known[0].began_at.timestamp(), now_s)
         last = last_not_ahead(known, lambda run: run.began_at.timestamp(), now_s)
+        new_id = run_id = uuid4().hex
         if last is not None:
             ended_at_s = None if last.ended_at is None else last.ended_at.timestamp()
             if may_go_on(last.began_at.timestamp(), ended_at_s, now_s):
-                return _run(last, is_resumed=True, is_set_back=is_set_back)
-        run_id = uuid4().hex
-        begun = await self._client.census.begin_run(run_id, name)
-        return _run(begun, is_resumed=begun.run_id != run_id, is_set_back=is_set_back)
+                run_id = last.run_id
+        begun = await self._client.census.begin_run(run_id, name, deadlines)
+        return _run(begun, is_resumed=begun.run_id != new_id, is_set_back=is_set_back)
 
     async def drop_run(self, run: Run) -> None:
         """Note that it is over: others may have asked everybody meanwhile. RegistryError."""

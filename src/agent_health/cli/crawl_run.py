@@ -87,7 +87,7 @@ class Crawl:
 
     async def once(self, *, processes: int) -> Crawled:
         """Probe every target once, or those that are left of a pass that was broken off. AgentHealthError."""
-        run = await self._home.begin_run(self._definition.name)
+        run = await self._home.begin_run(self._definition.name, self._definition.timeouts.deadlines)
         if run.is_set_back:
             self._progress.say(SET_BACK)
         if run.is_resumed:

@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 from datetime import datetime
 
-from agent_health.census_record import CensusCounts, CensusRun, HostCount, HostCounts, RunRequest
+from agent_health.census_record import CensusCounts, CensusRun, Deadlines, HostCount, HostCounts, RunRequest
 from agent_health.client.registry_connection import Question, RegistryConnection, made, path_of, query_of
-from agent_health.client.registry_errors import InvalidAnswer
+from agent_health.client.registry_errors import InvalidAnswer, Unprocessable
 
 MAX_PAGES = 10_000
 """That `hosts` turns: a registry that never ends is not followed for ever."""
@@ -52,12 +52,18 @@ class RegistryCensus:
                 return
         raise InvalidAnswer("the list of hosts does not end")
 
-    async def begin_run(self, run_id: str, name: str) -> CensusRun:
-        """Note that a pass over all targets begins; again, nothing happens.
+    async def begin_run(self, run_id: str, name: str, deadlines: Deadlines | None = None) -> CensusRun:
+        """Note that a pass over all targets begins, or that we take part in it; again, nothing happens.
 
-        If one of this name is under way, that one is returned, by its own id.
+        If one of this name is under way, that one is returned, by its own id. `deadlines` are those of our
+        requests; a registry that knows of none is not told.
         """
-        return await self._put_run(run_id, made(RunRequest, name=name))
+        try:
+            return await self._put_run(run_id, made(RunRequest, name=name, deadlines=deadlines))
+        except Unprocessable:
+            if deadlines is None:
+                raise
+            return await self._put_run(run_id, made(RunRequest, name=name))
 
     async def end_run(self, run_id: str, name: str) -> CensusRun:
         """Note that all targets were probed, and have them counted; again, nothing happens."""
@@ -67,7 +73,7 @@ class RegistryCensus:
         question = Question(
             method="PUT",
             path=path_of("census", "runs", run_id),
-            body=body.model_dump_json().encode(),
+            body=body.model_dump_json(exclude_none=True).encode(),
             may_repeat=True,
         )
         return await self._connection.ask_for(CensusRun, question)

@@ -67,6 +67,7 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
             },
             shown=shown,
             gone=dict(targets.count_gone(transaction)),
+            deadlines=None if last is None else last.deadlines,
             runs=[_run(run) for run in runs],
         )
     )

@@ -14,6 +14,7 @@ from typing import Final
 
 from publicsuffixlist import PublicSuffixList
 
+from agent_health.census_record import Deadlines
 from agent_health.document import HealthStatus
 from agent_health.observation import ResultClass
 from agent_health.prober.census_form import (
@@ -102,6 +103,8 @@ class CensusFacts:
     """How layers of living targets ended, in the order in which they are asked, and how many did so."""
     gone: Mapping[str, int] = field(default_factory=dict)
     """By reason: left the directory, opted out. They are not among the listed."""
+    deadlines: Deadlines | None = None
+    """Of the last pass."""
     runs: Sequence["RunFacts"] = ()
     """In any order."""
 
@@ -133,6 +136,7 @@ def take_census(facts: CensusFacts) -> Census:
         made_at=_time(facts.made_at_s),
         since=None if facts.since_s is None else _time(facts.since_s),
         until=None if facts.until_s is None else _time(facts.until_s),
+        deadlines=facts.deadlines,
         listed=groups.listed,
         groups=groups,
         alive_ratio=groups.alive_ratio,

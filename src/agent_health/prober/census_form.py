@@ -4,6 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from agent_health.census_record import Deadlines
 from agent_health.document import Quantity, Ratio, Time
 from agent_health.observation import ResultClass
 from agent_health.prober.census_group import Group
@@ -142,17 +143,6 @@ class Run(_Shown):
     """How many targets the pass before had, if over a tenth more or fewer: not the same list; else null."""
 
 
-class Deadlines(_Shown):
-    """How long one request may take before it counts as a timeout."""
-
-    connect_seconds: Quantity
-    """Until the connection stands."""
-    first_byte_seconds: Quantity
-    """From the request's last byte to the answer's first."""
-    total_seconds: Quantity
-    """For all of it, redirects included."""
-
-
 class Census(_Shown):
     """What is known of all targets at one moment."""
 
@@ -167,7 +157,7 @@ class Census(_Shown):
     until: Time | None
     """Its end."""
     deadlines: Deadlines | None = None
-    """Of the requests; null: it was counted from results that may have been asked for with any."""
+    """Of the requests of the last pass; null: there was none, nobody said, or they were different ones."""
     listed: Count
     """How many targets there are."""
     groups: Groups

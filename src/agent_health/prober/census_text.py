@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from agent_health.census_record import Deadlines
 from agent_health.harmless_text import harmless
-from agent_health.prober.census_form import Census, Deadlines, Groups
+from agent_health.prober.census_form import Census, Groups
 from agent_health.prober.census_tables import Table, headline, of_groups, tables
 from agent_health.utc_time import utc_text
 

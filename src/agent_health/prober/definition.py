@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from agent_health.agent_card import MAX_CARD_BYTES
+from agent_health.census_record import Deadlines
 from agent_health.document_reader import MAX_DOCUMENT_BYTES
 from agent_health.errors import InvalidSetting
 from agent_health.expectation import invalid_setting
@@ -222,6 +223,15 @@ class Timeouts(_Settings):
     """From the request's last byte to the answer's first."""
     total_seconds: PhaseSeconds = 20
     """For all of it, redirects included; a whole probe takes three times as long at most."""
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """Those that a census names."""
+        return Deadlines(
+            connect_seconds=self.connect_seconds,
+            first_byte_seconds=self.first_byte_seconds,
+            total_seconds=self.total_seconds,
+        )
 
     @classmethod
     def within(cls, total_seconds: float | None) -> dict[str, float]:

@@ -4,8 +4,10 @@ Whoever begins one while another of the same name is under way joins it: two tha
 ask each target once between them.
 """
 
+from dataclasses import replace
 from typing import Final
 
+from agent_health.census_record import Deadlines
 from agent_health.clock_ahead import last_not_ahead, lies_ahead
 from agent_health.storage import census_counts
 from agent_health.storage.census_counts import StoredRun
@@ -17,15 +19,23 @@ MAX_RUNS: Final = 100
 """Passes among which the last one is looked for that does not lie ahead of now."""
 
 
-def begin_or_join(transaction: Transaction, run_id: str, name: str) -> StoredRun:
+def begin_or_join(transaction: Transaction, run_id: str, name: str, deadlines: Deadlines | None) -> StoredRun:
     """Return the pass of this name that is under way, else a new one; its id tells which it is."""
     census_counts.lock_runs(transaction)
     transaction = transaction.after_waiting()
     known = census_counts.runs(transaction, name, MAX_RUNS)
     last = last_not_ahead(known, lambda run: run.began_at_s, transaction.now_s)
     if last is not None and may_go_on(last.began_at_s, last.ended_at_s, transaction.now_s):
-        return last
-    return census_counts.begin_run(transaction, run_id, name)
+        return take_part(transaction, last, deadlines)
+    return census_counts.begin_run(transaction, run_id, name, deadlines)
+
+
+def take_part(transaction: Transaction, run: StoredRun, deadlines: Deadlines | None) -> StoredRun:
+    """Return a pass as it is with one more who asks: with other deadlines than before it has none to name."""
+    if run.deadlines is None or run.deadlines == deadlines:
+        return run
+    census_counts.forget_deadlines(transaction, run.run_id)
+    return replace(run, deadlines=None)
 
 
 def may_go_on(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:

@@ -25,7 +25,7 @@ from agent_health.document import HealthStatus, Time
 from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
 from agent_health.observation import ANSWERED, ResultClass
-from agent_health.registry.begin_pass import begin_or_join
+from agent_health.registry.begin_pass import begin_or_join, take_part
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.result_sums import Layer
@@ -122,13 +122,16 @@ def list_hosts(transaction: Transaction, call: Call) -> Reply:
 def put_run(transaction: Transaction, call: Call) -> Reply:
     """Note that a pass over all targets has begun, or is over; again, nothing happens.
 
-    While one of the same name is under way none begins: the answer tells of that one, by its own id.
+    While one of the same name is under way none begins: the answer tells of that one, by its own id. Whoever
+    takes part with other deadlines than those before leaves it without any to name.
     """
     body, run_id = call.body_as(RunRequest), _run_id(call)
     run = census_counts.find_run(transaction, run_id)
     if run is None:
         begin = census_counts.begin_run if body.is_over else begin_or_join
-        run = begin(transaction, run_id, body.name)
+        run = begin(transaction, run_id, body.name, body.deadlines)
+    elif not body.is_over and run.ended_at_s is None:
+        run = take_part(transaction, run, body.deadlines)
     if body.is_over and call.seen is not None:
         census_counts.end_run(transaction, run_id, call.seen)
         run = census_counts.find_run(transaction, run_id) or run
@@ -172,6 +175,7 @@ def _run(run: StoredRun) -> CensusRun:
         name=run.name,
         began_at=moment(run.began_at_s),
         ended_at=None if run.ended_at_s is None else moment(run.ended_at_s),
+        deadlines=run.deadlines,
         counts=[TargetCount(result=_result(result), count=count) for result, count in run.counts.items()],
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 from sqlalchemy import delete, func, insert, select, text, update
 
+from agent_health.census_record import Deadlines
 from agent_health.observation import ResultClass
 from agent_health.storage.database import Transaction
 from agent_health.storage.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
@@ -34,6 +35,8 @@ class StoredRun:
     began_at_s: float
     ended_at_s: float | None
     """None: it goes on, or was broken off."""
+    deadlines: Deadlines | None
+    """Of its requests; None: nobody said, or those who took part had different ones."""
     counts: Mapping[str | None, int]
     """Targets by what it saw of them, None for those never measured; empty until it has ended."""
 
@@ -55,6 +58,7 @@ _RUN = select(
     census_runs.c.name,
     census_runs.c.began_at_s,
     census_runs.c.ended_at_s,
+    census_runs.c.deadlines,
     census_runs.c.counts,
 )
 _DIRECTORIES = text("""
@@ -155,14 +159,27 @@ def lock_runs(transaction: Transaction) -> None:
         transaction.connection.exec_driver_sql("LOCK TABLE census_runs IN SHARE ROW EXCLUSIVE MODE")
 
 
-def begin_run(transaction: Transaction, run_id: str, name: str) -> StoredRun:
+def begin_run(
+    transaction: Transaction, run_id: str, name: str, deadlines: Deadlines | None = None
+) -> StoredRun:
     """Note that a pass over all targets begins now; `name` is that of the probe definition."""
     began_at_s = transaction.now_s
     before = to_json(_sums_since(transaction, began_at_s)).decode()
+    stored = None if deadlines is None else deadlines.model_dump_json()
     transaction.connection.execute(
-        insert(census_runs).values(run_id=run_id, name=name, began_at_s=began_at_s, sums=before)
+        insert(census_runs).values(
+            run_id=run_id, name=name, began_at_s=began_at_s, sums=before, deadlines=stored
+        )
     )
-    return StoredRun(run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=None, counts={})
+    return StoredRun(
+        run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=None, deadlines=deadlines, counts={}
+    )
+
+
+def forget_deadlines(transaction: Transaction, run_id: str) -> None:
+    """Note that no deadlines are those of all of a pass."""
+    of_run = census_runs.c.run_id == run_id
+    transaction.connection.execute(update(census_runs).where(of_run).values(deadlines=None))
 
 
 def end_run(transaction: Transaction, run_id: str, counts: Mapping[str | None, int]) -> None:
@@ -235,9 +252,14 @@ def runs(transaction: Transaction, name: str | None, limit: int) -> list[StoredR
 
 
 def _run(row: Sequence[Any]) -> StoredRun:
-    run_id, name, began_at_s, ended_at_s, counts = row
+    run_id, name, began_at_s, ended_at_s, deadlines, counts = row
     return StoredRun(
-        run_id=run_id, name=name, began_at_s=began_at_s, ended_at_s=ended_at_s, counts=_counts(counts)
+        run_id=run_id,
+        name=name,
+        began_at_s=began_at_s,
+        ended_at_s=ended_at_s,
+        deadlines=None if deadlines is None else Deadlines.model_validate_json(deadlines),
+        counts=_counts(counts),
     )
 
 

@@ -383,6 +383,7 @@ census_runs = Table(
     Column(
         "sums", Text, comment="of its probes, as JSON; until its end: of those of its first hour before it"
     ),
+    Column("deadlines", Text, comment="of its requests, as JSON; null: not known, or different ones"),
     Index(None, "name", "began_at_s"),
 )
 
