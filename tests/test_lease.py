@@ -34,6 +34,7 @@ from agent_health.lease import (
     raised_epoch,
     raised_floor,
     read_resource,
+    read_window_s,
 )
 from agent_health.lifecycle import Status
 
@@ -51,6 +52,22 @@ RELEASED = replace(HELD, ended_at_s=1100.0, end_reason=EndReason.RELEASED)
 EPOCHS = st.integers(0, MAX_EPOCH)
 COUNTERS = st.integers(1, 2**32 - 1)
 SALTS = st.integers(0, COUNTERS_PER_MS - 1)
+
+
+@given(st.floats(1, 86_400), st.floats(0, 10**9))
+def test_a_window_is_read_as_it_was_granted_though_its_times_are_told_in_milliseconds(
+    window_s: float, began_s: float
+) -> None:
+    told_s = (int((began_s + window_s) * 1_000) - int(began_s * 1_000)) / 1_000
+    read_s = read_window_s(told_s)
+    assert read_s is not None
+    assert 1 <= read_s <= 86_400
+    assert read_s == pytest.approx(window_s, abs=0.002)
+
+
+@given(st.floats(max_value=0.99) | st.floats(min_value=86_400.01))
+def test_a_window_that_nobody_grants_is_none(told_s: float) -> None:
+    assert read_window_s(told_s) is None
 
 
 def code_of(judged: object) -> RefusalCode:

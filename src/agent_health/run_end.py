@@ -61,6 +61,8 @@ class RunEnd:
 _STOPPED: Final = {
     Stop.LOST:         RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
     Stop.EXPIRED:      RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
+    # Of an end that nobody has written: the lease is kept no longer, and may be somebody else's.
+    Stop.OVER:         RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
     Stop.UNAUTHORIZED: RunEnd(ExitReason.AUTH, Telling.NOTHING),
     Stop.TIMEOUT:      RunEnd(ExitReason.TIMEOUT, Telling.RELEASE),
     # Another holder would have no more to spend: people top it up, or not. To the registry, a run that
@@ -81,7 +83,7 @@ def judge_end(
     if written is not None:
         # What it did afterwards, and how it ended, changes nothing of a finished task.
         return RunEnd(ExitReason.COMPLETED, Telling.NOTHING, asks_people=written is Telling.HELP)
-    if stopped in {Stop.LOST, Stop.EXPIRED, Stop.UNAUTHORIZED}:
+    if stopped is not None and _STOPPED[stopped].telling is Telling.NOTHING:
         return _STOPPED[stopped]
     if exit_code == 0 and completes_on_exit:
         # It was faster than whoever wanted it to end, or it listened.

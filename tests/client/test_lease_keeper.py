@@ -283,6 +283,31 @@ async def test_what_is_not_the_registrys_own_no_is_asked_again() -> None:
 
 
 @in_virtual_time
+async def test_what_was_answered_at_all_is_the_reason_and_not_that_nothing_was_at_last() -> None:
+    async with renewing() as (registry, client):
+        page = web.Response(text="<html>log in", content_type="text/html")
+        registry.answers.append(page)
+        registry.always = HANGS
+        async with kept(keeper_of(client, window_s=10)) as keeper:
+            loss = await keeper.wait_lost()
+        assert loss.kind is LossKind.EXPIRED
+        assert loss.why.startswith("the lease could not be renewed before its deadline; HTTP 200: this is no")
+        assert "'text/html'" in loss.why
+
+
+@in_virtual_time
+async def test_what_nobody_has_foreseen_loses_a_lease_in_words(caplog: pytest.LogCaptureFixture) -> None:
+    def break_down(_: float) -> None:
+        raise ValueError("no such timer\nand more")
+
+    async with renewing() as (_, client), kept(keeper_of(client, renewed=break_down)) as keeper:
+        loss = await keeper.wait_lost()
+        assert (loss.kind, keeper.is_held()) == (LossKind.EXPIRED, False)
+        assert loss.why == "the lease cannot be renewed: ValueError: no such timer"
+    assert caplog.messages == ["lease-1: it cannot be kept"]
+
+
+@in_virtual_time
 async def test_a_process_that_stood_still_past_its_deadline_has_lost_it_without_asking() -> None:
     async with renewing() as (registry, client):
         async with kept(keeper_of(client)) as keeper:

@@ -2,15 +2,23 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
-from agent_health.budget import Spend
+from agent_health.budget import BudgetRecord, Spend
 from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import Conflict, NotFound, RegistryRefusal, Stale, Unprocessable
+from agent_health.client.registry_errors import (
+    Conflict,
+    InvalidAnswer,
+    NotFound,
+    RegistryRefusal,
+    Stale,
+    Unprocessable,
+)
 from agent_health.client.registry_tasks import HeldRun
 from agent_health.errors import InvalidSetting
 from agent_health.progress_report import ProgressReport
@@ -89,6 +97,56 @@ async def test_a_task_whose_answer_was_lost_is_created_once(
     assert (await client.tasks.create("own key", idempotency_key="k")).task_id == (
         await client.tasks.create("own key", idempotency_key="k")
     ).task_id
+
+
+@pytest.mark.parametrize(
+    ("nonsense", "told"),
+    [
+        ({"expires_at": "9999-12-31T23:59:59.999Z"}, "expected expires_at 1 to 86400 s after acquired_at"),
+        ({"expires_at": "2000-01-01T00:00:00.000Z"}, "expected expires_at 1 to 86400 s after acquired_at"),
+        ({"fencing_token": 0}, "expected a fencing_token of 1 to "),
+        ({"fencing_token": 2**60}, "expected a fencing_token of 1 to "),
+        ({"lease_id": ".."}, "expected a lease_id"),
+    ],
+)
+async def test_a_lease_that_no_registry_grants_is_no_answer(nonsense: dict[str, Any], told: str) -> None:
+    grant: dict[str, Any] = {
+        "task": {
+            **dict.fromkeys(("created_at", "status_since"), "2026-11-22T07:34:33.703Z"),
+            "task_id": f"task_{'0' * 26}",
+            "title": "Write it",
+            "status": "assigned",
+            "capabilities": [],
+            "attempts": 1,
+        },
+        "input": {},
+        "run_id": f"run_{'0' * 26}",
+        "lease": {
+            "lease_id": "lease_1",
+            "resource": "task:1",
+            "holder": "worker",
+            "fencing_token": 1,
+            "acquired_at": "2026-11-22T07:34:33.703Z",
+            "expires_at": "2026-11-22T07:39:33.703Z",
+        },
+        "budget": {key: {"tokens": 0, "usd": 0} for key in BudgetRecord.model_fields},
+    }
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response(grant)
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    async with (
+        TestServer(app, host="127.0.0.1") as server,
+        RegistryClient(str(server.make_url(""))) as client,
+    ):
+        granted = await client.tasks.claim()
+        assert granted is not None
+        assert granted.window_s == 300
+        grant["lease"].update(nonsense)
+        with pytest.raises(InvalidAnswer, match=f"/lease: .*{told}"):
+            await client.tasks.claim()
 
 
 async def test_whoever_holds_the_parent_reviews_the_child(

@@ -38,6 +38,10 @@ _ENDED: Final[Mapping[str, str]] = MappingProxyType({
 _log = logging.getLogger("agent_health.lease")
 
 
+class _CutOff(RegistryError):
+    """We did not wait any longer for an answer."""
+
+
 class LossKind(StrEnum):
     """How a lease came to be lost."""
 
@@ -46,7 +50,7 @@ class LossKind(StrEnum):
     UNAUTHORIZED = "unauthorized"
     """The registry does not take the holder's key any more."""
     EXPIRED = "expired"
-    """Nobody answered in time: what the registry thinks of it is not known."""
+    """It could not be renewed in time: what the registry thinks of it is not known."""
     LET_GO = "let_go"
     """Its holder keeps it no longer."""
 
@@ -125,7 +129,7 @@ class LeaseKeeper:
             lease.lease_id,
             fencing_token=lease.fencing_token,
             deadline_s=granted.deadline_s,
-            window_s=(lease.expires_at - lease.acquired_at).total_seconds(),
+            window_s=granted.window_s,
             incarnation=incarnation,
             grace_s=grace_s,
             renewed=renewed,
@@ -175,7 +179,10 @@ class LeaseKeeper:
         self._is_doubted.set()
 
     async def run(self) -> None:
-        """Renew it until it is lost or let go; returns only then."""
+        """Renew it until it is lost or let go; returns only then.
+
+        What nobody has foreseen loses it too, and is logged: its work must not go on without a lease.
+        """
         give_up_s = self._first_give_up_s()
         try:
             while self._loss is None:
@@ -183,6 +190,9 @@ class LeaseKeeper:
                 await self._wait_doubted_until(renewal_due_s(asked_at_s, self._window_s, self._chance()))
                 await self._renew(give_up_s)
                 give_up_s = self._notice_at_s()
+        except Exception as error:  # noqa: BLE001 - whoever works under it must hear of its loss
+            _log.exception("%s: it cannot be kept", self._lease_id)
+            self._lose(LossKind.EXPIRED, f"the lease cannot be renewed: {_in_a_line(error)}")
         finally:
             self._lose(LossKind.LET_GO, "nobody keeps it any more")
 
@@ -200,10 +210,9 @@ class LeaseKeeper:
 
     async def _renew(self, give_up_s: float) -> None:
         """Renew it, or lose it."""
-        failures, error = 0, None
+        failures, told = 0, ""
         while self._loss is None:
             if _now_s() >= give_up_s:
-                told = f"; {error}" if error is not None else ""
                 self._lose(LossKind.EXPIRED, f"the lease could not be renewed before its deadline{told}")
                 return
             error = await self._try(give_up_s)
@@ -216,6 +225,9 @@ class LeaseKeeper:
                 self._lose(LossKind.UNAUTHORIZED if is_of_key else LossKind.REFUSED, _refused(error))
                 return
             failures += 1
+            if not told or not isinstance(error, _CutOff):
+                # What was answered before says more than that nothing was at last.
+                told = f"; {error}"
             if failures == 1:
                 _log.warning("%s: not renewed, and tried again: %s", self._lease_id, error)
             due_s = next_try_s(_now_s(), give_up_s, failures, self._chance(), error.retry_after_s)
@@ -232,7 +244,7 @@ class LeaseKeeper:
                     incarnation=self._incarnation,
                 )
         except TimeoutError:
-            return RegistryError("no answer in time")
+            return _CutOff("no answer in time")
         except RegistryError as error:
             return error
         self._deadline_s = renewed.deadline_s
@@ -266,6 +278,10 @@ def _refused(error: RegistryError) -> str:
     if error.code == "stale_token":
         return "somebody else has got it meanwhile"
     return _ENDED.get(str(error.details.get("end_reason")), str(error))
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
 
 
 def _now_s() -> float:

@@ -8,9 +8,9 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from agent_health.budget import Spend
 from agent_health.client.registry_connection import (
@@ -23,6 +23,9 @@ from agent_health.client.registry_connection import (
     read_answer,
     texts,
 )
+from agent_health.document import MAX_NUMBER
+from agent_health.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS, TTL_SECONDS, read_window_s
+from agent_health.lease_record import LeaseRecord
 from agent_health.progress_report import ProgressReport
 from agent_health.task import TaskStatus
 from agent_health.task_record import (
@@ -37,6 +40,7 @@ from agent_health.task_record import (
     ProgressWrite,
     ReportList,
     Reviewed,
+    RunId,
     RunRelease,
     RunWrite,
     TaskCancellation,
@@ -77,9 +81,29 @@ class HeldRun:
         )
 
 
+def _take_granted(lease: LeaseRecord) -> LeaseRecord:
+    """Refuse a lease that no registry grants: it could not be renewed, or its deadline would never come."""
+    if read_window_s(_lasts_s(lease)) is None:
+        what = f"expires_at {MIN_TTL_SECONDS} to {MAX_TTL_SECONDS} s after acquired_at"
+        raise ValueError(f"expected {what}, not {_lasts_s(lease):g} s")
+    if not 1 <= lease.fencing_token <= MAX_NUMBER:
+        raise ValueError(f"expected a fencing_token of 1 to {MAX_NUMBER}")
+    if lease.lease_id in {"", ".", ".."}:
+        raise ValueError("expected a lease_id that can stand in a path")
+    return lease
+
+
+def _lasts_s(lease: LeaseRecord) -> float:
+    return (lease.expires_at - lease.acquired_at).total_seconds()
+
+
 class GrantedTask(TaskGrant):
     """A task of one's own."""
 
+    run_id: RunId
+    lease: Annotated[LeaseRecord, AfterValidator(_take_granted)]
+    window_s: float = TTL_SECONDS
+    """For how long it was granted, and is to be renewed each time."""
     deadline_s: float = -math.inf
     """When to have stopped unless the lease was renewed, on the event loop's clock: counted from the latest
     moment at which the registry cannot have granted it yet."""
@@ -137,8 +161,9 @@ class RegistryTasks:
             return None
         grant = read_answer(GrantedTask, reply)
         # When in that time it was granted is not known: the registry's clock tells how long it is good.
-        lasts_s = (grant.lease.expires_at - grant.lease.acquired_at).total_seconds()
-        return grant.model_copy(update={"deadline_s": reply.sent_at_s + lasts_s})
+        deadline_s = reply.sent_at_s + _lasts_s(grant.lease)
+        window_s = read_window_s(_lasts_s(grant.lease))
+        return grant.model_copy(update={"deadline_s": deadline_s, "window_s": window_s})
 
     async def list(
         self,
