@@ -1,3 +1,4 @@
+import asyncio
 import json
 import socket
 import sqlite3
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import trustme
 from tests.support.databases import bare_url
+from tests.support.dns_server import dns_serving
 from tests.support.registry_server import KEYS, registry_server
 
 from agent_health.access import Role, key_of
@@ -237,6 +239,28 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
     assert "contcat" in faults
     assert "none.yml" in faults
     assert "bare.yml: line 3: /directories/0/file: expected a list that can be read: nope.txt" in faults
+
+
+async def test_canaries_are_looked_up_by_the_name_servers_of_the_definition(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = [f"c{number}.test" for number in range(5)]
+    async with dns_serving(dict.fromkeys(hosts[:4], ("192.0.2.7",))) as server:
+        lines = (
+            "name: a",
+            "contact: mailto:a@b.example",
+            "targets: [https://a.example/]",
+            f"canaries: [{', '.join(f'https://{host}/' for host in hosts)}]",
+            f"resolver: {{servers: ['{server.address}']}}",
+        )
+        (tmp_path / "named.yml").write_text("\n".join(lines))
+        words = ("--port", port, "--definition", "named.yml")
+        found = await asyncio.to_thread(examine, capsys, *words)
+        assert f"4 of 5 canaries have an address, by {server.address}; " in found.of("names", "ok")
+        server.names.clear()
+        (told,) = (await asyncio.to_thread(examine, capsys, *words)).of("names", "fault")
+    assert told.startswith(f"no address was found for {', '.join(hosts)}, by {server.address}")
+    assert "resolver.servers" in told
 
 
 @pytest.mark.parametrize(("apart_s", "verdict"), [(0.5, "ok"), (-5, "warning"), (100, "fault")])
