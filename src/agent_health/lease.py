@@ -17,7 +17,7 @@ TTL_SECONDS = 300
 """How long a lease is good unless its holder asks otherwise (lease protocol, "Lease renewal")."""
 MIN_TTL_SECONDS = 1
 MAX_TTL_SECONDS = 86_400
-_ROUNDING_S = 0.002
+TOLD_WITHIN_SECONDS = 0.002
 """By so much two times with milliseconds may tell of a lease more or less than it has."""
 
 COUNTERS_PER_EPOCH = 2**32
@@ -270,7 +270,7 @@ def next_token(last_token: int, floor: int) -> int:
 def read_window_s(told_s: float) -> float | None:
     """Return how long a lease is good that was told to be good for so long; None for what nobody grants."""
     window_s = min(max(told_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
-    return window_s if abs(told_s - window_s) <= _ROUNDING_S else None
+    return window_s if abs(told_s - window_s) <= TOLD_WITHIN_SECONDS else None
 
 
 def is_unexpired(claim: Claim, now_s: float) -> bool:

@@ -95,7 +95,7 @@ class TaskRequest(Body):
     capabilities: Needs = Field(default_factory=list)
     """Only agents that declare all of these may have it."""
     lease_seconds: TtlSeconds = TTL_SECONDS
-    """How long a holder has it without renewing, unless its claim says otherwise."""
+    """How long a holder has it without renewing, at most: a claim or a renewal may ask for less."""
     max_attempts: Attempts = MAX_ATTEMPTS
     backoff_seconds: BackoffSeconds = BACKOFF_SECONDS
     budget: Spend = Spend()
@@ -121,7 +121,7 @@ class TaskClaim(Body):
     wait_seconds: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS, allow_inf_nan=False, strict=True)] = 0
     """How long to wait for a task if there is none."""
     ttl_seconds: TtlSeconds | None = None
-    """Of the lease; absent: as the task says."""
+    """Of the lease; absent: as the task says, which is the most."""
 
 
 class RunWrite(Body):

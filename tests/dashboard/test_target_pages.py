@@ -28,6 +28,13 @@ def test_targets_are_found_by_what_was_seen(sample: Sample, query: str, hosts: l
     assert sorted(re.findall(r">https://(\w+)\.example\.net/<", html)) == hosts
 
 
+def test_targets_stand_by_host(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get("/targets").html
+    hosts = re.findall(r">https://(\w+)\.example\.net/<", html)
+    assert len(hosts) > 3
+    assert hosts == sorted(hosts)
+
+
 def test_a_target_that_is_no_agent_has_a_page(sample: Sample) -> None:
     visitor = sample.visitor(Role.COORDINATOR)
     html = visitor.get("/targets?host=gamma.example.net").html

@@ -10,7 +10,10 @@ from tests.support.registry_api import RegistryApi
 
 from agent_health.access import Role
 from agent_health.agent_record import moment
-from agent_health.target import target_id
+from agent_health.registry import list_targets
+from agent_health.registry.cursors import cursor_at
+from agent_health.storage import targets
+from agent_health.target import host_of, target_id
 
 PATH = "/api/v1/targets"
 URLS = [f"https://agent-{number}.example/" for number in range(5)]
@@ -89,6 +92,63 @@ async def test_all_pages_together_are_the_list(api: RegistryApi) -> None:
             break
         cursor = f"&cursor={page['cursor']}"
     assert sorted(found) == sorted([*URLS[:4], SAME_HOST])
+
+
+ORDERED = [
+    "https://a.example:8443/",
+    "http://a.example/",
+    "https://b.example/1",
+    "https://b.example/2",
+    "https://b.example/3",
+    "https://c.example/",
+]
+ORDERED.sort(key=lambda url: (host_of(url), url))
+
+
+async def pages_by_host(api: RegistryApi, query: str = "", size: int = 2) -> list[list[str]]:
+    found, cursor = [], ""
+    while True:
+        answer = await api.ask("GET", f"{PATH}?sort=host&limit={size}{query}{cursor}", key=Role.READER)
+        assert answer.status == 200, answer.body
+        page = answer.json()
+        found.append([target["url"] for target in page["targets"]])
+        if "cursor" not in page:
+            return found
+        cursor = f"&cursor={page['cursor']}"
+
+
+@pytest.mark.parametrize("common", [0, 20_000])
+async def test_targets_are_told_by_host_and_url_however_many_there_are(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch, common: int
+) -> None:
+    monkeypatch.setattr(list_targets, "COMMON", common)
+    await put(api, "dir", "one", ORDERED[::-1])
+    await put(api, "second", "one", ORDERED[3:1:-1])
+    for url in ORDERED[1:4]:
+        await report(api, clock, url, discovery={"result": "refused"})
+    assert await pages_by_host(api) == [ORDERED[:2], ORDERED[2:4], ORDERED[4:]]
+    assert await pages_by_host(api, "&directory=second", 1) == [ORDERED[2:3], ORDERED[3:4]]
+    assert await pages_by_host(api, "&result=refused") == [ORDERED[1:3], ORDERED[3:4]]
+    assert await pages_by_host(api, "&never_measured=true") == [ORDERED[:1] + ORDERED[4:5], ORDERED[5:]]
+    assert await pages_by_host(api, "&host=b.example") == [ORDERED[2:4], ORDERED[4:5]]
+
+
+async def test_a_page_goes_on_though_the_target_at_its_beginning_is_forgotten(api: RegistryApi) -> None:
+    await put(api, "dir", "one", ORDERED)
+    first = (await api.ask("GET", f"{PATH}?sort=host&limit=4", key=Role.READER)).json()
+    forgotten = first["targets"][-1]["target_id"]
+    await api.database.write(lambda transaction: targets.remove(transaction, forgotten))
+    rest = (await api.ask("GET", f"{PATH}?sort=host&cursor={first['cursor']}", key=Role.READER)).json()
+    # Nothing is missed: of its host all are told again.
+    assert [target["url"] for target in rest["targets"]] == [ORDERED[2], *ORDERED[4:]]
+    # A place in one order is none in the other, nor is one that somebody made up.
+    made_up = cursor_at("targets_by_host", 1, 1, "")
+    for query in (f"cursor={first['cursor']}", f"sort=host&cursor={made_up}"):
+        answer = await api.ask("GET", f"{PATH}?{query}", key=Role.READER)
+        assert (answer.status, answer.json()["error"]["details"]["faults"][0]["name"]) == (
+            422,
+            "invalid_cursor",
+        )
 
 
 @pytest.mark.usefixtures("directory")

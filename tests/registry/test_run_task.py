@@ -1,6 +1,7 @@
 """What may the holder of a task write? The numbers are those of the cases in docs/registry.md."""
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -324,6 +325,32 @@ async def test_case_23_the_next_holder_gets_the_latest_report_and_a_new_token(ap
     assert after["run_id"] != grant["run_id"]
     # The run before was lost, which is no fault of the task.
     assert (after["task"]["attempts"], after["task"]["lost_runs"]) == (1, 1)
+
+
+async def test_no_holder_has_a_task_for_longer_at_a_time_than_it_allows(api: RegistryApi) -> None:
+    await create(api, lease_seconds=60)
+    one = await worker(api)
+    lease = (await one.granted(ttl_seconds=86_400))["lease"]
+    assert seconds_between(lease["acquired_at"], lease["expires_at"]) == 60
+    path, shown = f"/api/v1/leases/{lease['lease_id']}/renew", {"fencing_token": lease["fencing_token"]}
+
+    async def renewed(**members: float) -> Any:
+        return (await api.ask("POST", path, {**shown, **members}, key=one.key)).json()
+
+    refused = await renewed(ttl_seconds=61)
+    (fault,) = refused["error"]["details"]["faults"]
+    assert (fault["name"], fault["pointer"]) == ("longer_than_its_task", "/ttl_seconds")
+    api.clock.advance(20)
+    # A window of 60 s may be told as 60.001 s; and whoever does not say gets what the task says.
+    for members in ({"ttl_seconds": 60.001}, {}):
+        ends = (await renewed(**members))["expires_at"]
+        assert 80 <= seconds_between(lease["acquired_at"], ends) < 80.01
+    ends = (await renewed(ttl_seconds=5))["expires_at"]
+    assert seconds_between(lease["acquired_at"], ends) == 25
+
+
+def seconds_between(begin: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(begin)).total_seconds()
 
 
 async def test_case_24_a_holder_without_progress_is_told_of_and_left_alone(api: RegistryApi) -> None:

@@ -17,7 +17,7 @@ from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
 from agent_health.observation import ResultClass
 from agent_health.registry.cursors import Cursor
-from agent_health.registry.list_targets import Host
+from agent_health.registry.list_targets import Host, TargetOrder
 from agent_health.result_sums import layers_of
 from agent_health.sight import LAYER_WORDS
 from agent_health.storage import event_log, probers
@@ -43,7 +43,7 @@ class TargetsQuery(BaseModel):
 def show_targets(look: Look, request: Request) -> Mapping[str, Any]:
     """Return one page of targets."""
     query = query_in(request, TargetsQuery)
-    asked: dict[str, object] = {"limit": PAGE_SIZE}
+    asked: dict[str, object] = {"limit": PAGE_SIZE, "sort": TargetOrder.HOST.value}
     kept = query.model_dump(mode="json", exclude_none=True)
     asked |= {name: value for name, value in kept.items() if name != "seen"}
     if query.seen is not None:

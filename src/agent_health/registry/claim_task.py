@@ -179,7 +179,8 @@ def _claimed(
         Status(agent.status),
         token_floor=askers.token_floor,
         now_s=transaction.now_s,
-        ttl_seconds=task.lease_s if wanted.ttl_seconds is None else wanted.ttl_seconds,
+        # Which task it would be nobody knew: more than it allows is cut, as the grant shows.
+        ttl_seconds=min(task.lease_s, task.lease_s if wanted.ttl_seconds is None else wanted.ttl_seconds),
     )
     if isinstance(decision, Refusal):
         raise refused(decision, before.resource, now_s=transaction.now_s)

@@ -26,15 +26,29 @@ def cursor_at(listed: str, *place: int | str) -> str:
 
 def numbers_in(cursor: str, listed: str, how_many: int) -> list[int]:
     """Return the numbers in a cursor of this list, 0 to 2^63 - 1; InvalidRequest if it is none of ours."""
+    return _numbers(_place(cursor, listed), how_many)
+
+
+def text_in(cursor: str, listed: str, most_characters: int = MAX_ID_CHARACTERS) -> str:
+    """Return the id in a cursor of this list; InvalidRequest if it is none of ours."""
+    return _text(_place(cursor, listed), most_characters)
+
+
+def numbers_and_text_in(
+    cursor: str, listed: str, how_many: int, most_characters: int
+) -> tuple[list[int], str]:
+    """Return the numbers in a cursor of this list, and the text behind them; InvalidRequest as above."""
     place = _place(cursor, listed)
+    return _numbers(place[:how_many], how_many), _text(place[how_many:], most_characters)
+
+
+def _numbers(place: list[Any], how_many: int) -> list[int]:
     if len(place) != how_many or not all(type(part) is int and 0 <= part < 2**63 for part in place):
         raise _refused()
     return place
 
 
-def text_in(cursor: str, listed: str, most_characters: int = MAX_ID_CHARACTERS) -> str:
-    """Return the id in a cursor of this list; InvalidRequest if it is none of ours."""
-    place = _place(cursor, listed)
+def _text(place: list[Any], most_characters: int) -> str:
     text = place[0] if len(place) == 1 else None
     if not isinstance(text, str) or not 0 < len(text) <= most_characters:
         raise _refused()

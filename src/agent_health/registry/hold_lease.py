@@ -13,13 +13,17 @@ from agent_health.errors import (
     AgentGone,
     AgentHealthError,
     AgentNotFound,
+    InvalidRequest,
     InvalidResource,
     LeaseNotFound,
     NotAllowed,
     UnknownKey,
 )
 from agent_health.event import EventDraft
+from agent_health.finding import Finding
 from agent_health.lease import (
+    TOLD_WITHIN_SECONDS,
+    TTL_SECONDS,
     Claim,
     EndReason,
     Refusal,
@@ -35,7 +39,7 @@ from agent_health.registry import lease_events
 from agent_health.registry.change_status import MONITOR
 from agent_health.registry.lease_records import refused
 from agent_health.registry.move_task import lose_tasks
-from agent_health.storage import agents, event_log, lease_askers, leases
+from agent_health.storage import agents, event_log, lease_askers, leases, tasks
 from agent_health.storage.database import Transaction
 from agent_health.storage.lease_askers import Askers, Holder
 from agent_health.task import task_in
@@ -62,7 +66,8 @@ class Renew:
     incarnation: int | None = None
     lease_id: str
     token: int
-    ttl_s: float
+    ttl_s: float | None
+    """None: as long as its task says; of any other lease TTL_SECONDS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,8 @@ class _Facts:
     rows: dict[int, Claim]
     numbers: dict[str, int]
     """Of the rows, by resource."""
+    lease_s: Mapping[int, float]
+    """Of those to be renewed that are of tasks: the most that the task allows, by number."""
     changed: dict[int, Claim] = field(default_factory=dict)
     drafts: list[EventDraft] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
@@ -168,12 +175,15 @@ def _fetch(transaction: Transaction, allowed: Sequence[Asked], askers: Askers) -
         to_hold={one.resource for one in allowed if isinstance(one, Acquire)},
         numbers=_numbers_in({one.lease_id for one in allowed if not isinstance(one, Acquire)}),
     )
+    renewed = _numbers_in({one.lease_id for one in allowed if isinstance(one, Renew)})
+    of_tasks = [number for number in renewed if number in rows and task_in(rows[number].resource) is not None]
     return _Facts(
         now_s=transaction.now_s,
         token_floor=askers.token_floor,
         holders=askers.holders,
         rows=rows,
         numbers={row.resource: number for number, row in rows.items()},
+        lease_s=tasks.leases_of(transaction, of_tasks),
     )
 
 
@@ -233,16 +243,21 @@ def _renew(one: Renew, caller: Principal, agent: Holder | None, facts: _Facts) -
     if agent is not None and agent.status not in ALIVE:
         raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
     number, claim = _row_of(one.lease_id, facts)
+    most_s = facts.lease_s.get(number)
     decision = judge_renew(
         claim,
         one.lease_id,
         holder=holder_of(caller),
         token=one.token,
         now_s=facts.now_s,
-        ttl_seconds=one.ttl_s,
+        ttl_seconds=most_s or TTL_SECONDS if one.ttl_s is None else one.ttl_s,
     )
     if isinstance(decision, Refusal):
         raise refused(decision, one.lease_id, now_s=facts.now_s, token=one.token, agent=agent)
+    if one.ttl_s is not None and most_s is not None and one.ttl_s > most_s + TOLD_WITHIN_SECONDS:
+        # Whoever asks counts its own deadline by what it asked for: less, without a word, would be too late.
+        expected = f"expected at most {most_s:g}, the lease_seconds of the task"
+        raise InvalidRequest([Finding("longer_than_its_task", "/ttl_seconds", expected)])
     claim = replace(claim, expires_at_s=decision.expires_at_s)
     facts.put(number, claim)
     return claim

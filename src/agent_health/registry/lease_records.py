@@ -60,8 +60,8 @@ class LeaseRenewal(Body):
     """The body of `POST /api/v1/leases/{lease_id}/renew`."""
 
     fencing_token: Token
-    ttl_seconds: TtlSeconds = TTL_SECONDS
-    """From now on, whatever was left."""
+    ttl_seconds: TtlSeconds | None = None
+    """From now on, whatever was left; absent: 300, of a task's lease as the task says, which is the most."""
 
 
 def lease_record(claim: Claim, now_s: float) -> LeaseRecord:

@@ -1,6 +1,7 @@
 """Which targets are there, and what came of their probes? (`GET /api/v1/targets`)"""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints
@@ -15,7 +16,7 @@ from agent_health.errors import DirectoryNotFound, TargetNotFound
 from agent_health.international_host import ascii_host
 from agent_health.lifecycle import Status
 from agent_health.observation import LayerResult, ResultClass
-from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
+from agent_health.registry.cursors import Cursor, cursor_at, numbers_and_text_in, numbers_in
 from agent_health.registry.feed_targets import recalled
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
 from agent_health.registry.target_results import ASKED, last_of
@@ -23,7 +24,7 @@ from agent_health.sight import sight, signs_of_life
 from agent_health.storage import directories, result_history, target_search
 from agent_health.storage.database import Transaction
 from agent_health.storage.result_history import ResultChange
-from agent_health.storage.target_search import TargetFilter
+from agent_health.storage.target_search import Place, TargetFilter
 from agent_health.target_address import MAX_HOST_CHARACTERS, Refused
 from agent_health.target_record import ShownChange, TargetList, TargetRecord, TargetSeen, TargetSummary
 
@@ -32,7 +33,20 @@ MAX_PAGE = 1_000
 MAX_CHANGES = 50
 """Of one target that are shown."""
 
+COMMON = 20_000
+"""From how many on it is quicker to walk along the order of hosts than to sort those who match."""
+
 _LISTED = "targets"
+_LISTED_BY_HOST = "targets_by_host"
+
+
+class TargetOrder(StrEnum):
+    """In which order targets are told."""
+
+    ADDED = "added"
+    """As they were added, and so in the same order for ever."""
+    HOST = "host"
+    """By host, then by URL."""
 
 
 def _as_targets_spell_it(value: str) -> str:
@@ -63,6 +77,7 @@ class TargetListing(Body):
     """In any alphabet; its targets at all ports."""
     include_gone: bool = False
     """Also those that are not probed any more."""
+    sort: TargetOrder = TargetOrder.ADDED
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
     """As the page before gave it, with the same query."""
@@ -80,18 +95,39 @@ def list_targets(transaction: Transaction, call: Call) -> Reply:
         host=query.host,
         include_gone=query.include_gone,
     )
+    place, total = (None, None) if query.cursor is None else _place_in(query.cursor, query.sort)
     # Counted for the first page: counting a million for each of their pages would take longer than listing.
-    after, total = (0, None) if query.cursor is None else numbers_in(query.cursor, _LISTED, 2)
     if total is None:
         total = target_search.count(transaction, wanted)
-    found = target_search.listing(transaction, wanted, after=after, limit=query.limit + 1)
+    limit = query.limit + 1
+    if query.sort is TargetOrder.ADDED:
+        after = 0 if place is None else place.id
+        found = target_search.listing(transaction, wanted, after=after, limit=limit)
+    else:
+        is_common = total > COMMON
+        found = target_search.by_host(transaction, wanted, after=place, limit=limit, is_common=is_common)
     page = found[: query.limit]
     answer = TargetList(
         targets=[TargetSummary(**_summary(row)) for row in page],
         total=total,
-        cursor=cursor_at(_LISTED, page[-1].id, total) if len(found) > len(page) else None,
+        cursor=_cursor_behind(page[-1], total, query.sort) if len(found) > len(page) else None,
     )
     return Reply(content=answer)
+
+
+def _cursor_behind(row: Row[Any], total: int, order: TargetOrder) -> str:
+    if order is TargetOrder.ADDED:
+        return cursor_at(_LISTED, row.id, total)
+    return cursor_at(_LISTED_BY_HOST, row.id, total, row.host)
+
+
+def _place_in(cursor: str, order: TargetOrder) -> tuple[Place, int]:
+    """Return behind which target a page begins, and how many there are in all; InvalidRequest."""
+    if order is TargetOrder.ADDED:
+        number, total = numbers_in(cursor, _LISTED, 2)
+        return Place(number, ""), total
+    (number, total), host = numbers_and_text_in(cursor, _LISTED_BY_HOST, 2, MAX_HOST_CHARACTERS)
+    return Place(number, host), total
 
 
 def show_target(transaction: Transaction, call: Call) -> Reply:

@@ -15,7 +15,7 @@ from agent_health.lifecycle import Status
 from agent_health.storage.agents import StoredAgent, find_many
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import agents, capabilities, targets
-from agent_health.target import host_of, read_target, shard_of
+from agent_health.target import host_of, read_target
 
 
 class Order(StrEnum):
@@ -158,9 +158,7 @@ def _conditions(transaction: Transaction, wanted: TableFilter, *, is_walk: bool)
             able = able.where(capabilities.c.status == wanted.status)
         conditions.append(agents.c.id.in_(able))
     if wanted.host is not None:
-        there = select(targets.c.subject_id).where(
-            targets.c.shard == shard_of(wanted.host), targets.c.host == wanted.host
-        )
+        there = select(targets.c.subject_id).where(targets.c.host == wanted.host)
         conditions.append(agents.c.agent_id.in_(there))
     if wanted.text:
         named = agents.alias("named")
@@ -180,7 +178,6 @@ def _targets_at(text: str) -> Select[tuple[str]] | None:
         return None
     host, place = host_of(url), url.partition("://")[2].removesuffix("/")
     return select(targets.c.subject_id).where(
-        targets.c.shard == shard_of(host),
         targets.c.host == host,
         targets.c.url.contains(f"://{place}", autoescape=True),
     )

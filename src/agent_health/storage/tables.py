@@ -269,6 +269,7 @@ targets = Table(
     Column("gone_at_s", Double, comment="since when it is no target any more"),
     Column("gone_reason", String(16)),
     Index(None, "shard", "version"),
+    Index(None, "host", "url", "id"),
     Index("ix_targets_left_shard_version", "left_shard", "version",
           sqlite_where=text("left_shard IS NOT NULL"), postgresql_where=text("left_shard IS NOT NULL")),
     Index("ix_targets_gone_at_s", "gone_at_s",

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, func, or_, select
+from sqlalchemy import Row, Select, func, literal, or_, select, tuple_
 
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import agents, directories, listings, probed, targets
-from agent_health.target import shard_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,13 +23,22 @@ class TargetFilter:
     include_gone: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page ends that is ordered by host."""
+
+    id: int
+    host: str
+
+
 _SUMMARY: tuple[Any, ...] = (
-    targets.c.id, targets.c.subject_id, targets.c.url, targets.c.gone_at_s, targets.c.gone_reason,
+    targets.c.id, targets.c.subject_id, targets.c.url, targets.c.host, targets.c.gone_at_s,
+    targets.c.gone_reason,
     probed.c.result, probed.c.result_since_s, probed.c.observed_at_s, probed.c.seen,
     probed.c.layers,
 )  # fmt: skip
 _WHOLE: tuple[Any, ...] = (
-    *_SUMMARY, targets.c.host, targets.c.shard, targets.c.is_registered, targets.c.added_at_s,
+    *_SUMMARY, targets.c.shard, targets.c.is_registered, targets.c.added_at_s,
     targets.c.recheck_at_s, probed.c.memory, agents.c.status, agents.c.health,
 )  # fmt: skip
 
@@ -39,6 +47,27 @@ def listing(transaction: Transaction, wanted: TargetFilter, *, after: int, limit
     """Return targets behind our number `after`, with their last results; the rows have `_SUMMARY`'s names."""
     statement = _filtered(select(*_SUMMARY), wanted).where(targets.c.id > after)
     return list(transaction.connection.execute(statement.order_by(targets.c.id).limit(limit)))
+
+
+def by_host(
+    transaction: Transaction, wanted: TargetFilter, *, after: Place | None, limit: int, is_common: bool
+) -> list[Row[Any]]:
+    """Return targets behind a place by host, then by URL, with their last results.
+
+    `is_common`: so many match that it is quicker to walk along the order than to sort those who do.
+    """
+    host, url = targets.c.host, targets.c.url
+    is_walk = is_common or wanted.host is not None
+    statement = _filtered(select(*_SUMMARY), wanted, is_walk=is_walk and not transaction.is_postgresql)
+    # No index is taken of what is an expression: those who match are found first, and sorted then.
+    order = (host, url) if is_walk else (host.concat(""), url.concat(""))
+    if after is not None:
+        known = select(url, targets.c.id).where(targets.c.id == after.id, host == after.host)
+        # Of who is forgotten since, the host is told again from its first URL on.
+        after_url, after_id = transaction.connection.execute(known).one_or_none() or ("", 0)
+        place = tuple_(literal(after.host), literal(after_url), literal(after_id))
+        statement = statement.where(tuple_(*order, targets.c.id) > place)
+    return list(transaction.connection.execute(statement.order_by(*order, targets.c.id).limit(limit)))
 
 
 def count(transaction: Transaction, wanted: TargetFilter) -> int:
@@ -66,9 +95,13 @@ def directories_of(transaction: Transaction, number: int) -> list[str]:
     return list(transaction.connection.scalars(statement))
 
 
-def _filtered(statement: Select[Any], wanted: TargetFilter) -> Select[Any]:
+def _filtered(statement: Select[Any], wanted: TargetFilter, *, is_walk: bool = False) -> Select[Any]:
+    """Return what finds them; `is_walk`: by looking at one target after the other."""
     tables = targets.outerjoin(probed, probed.c.target == targets.c.id)
-    if wanted.directory is not None:
+    if wanted.directory is not None and is_walk:
+        is_listed = (listings.c.target == targets.c.id) & (listings.c.directory == wanted.directory)
+        statement = statement.where(select(listings.c.target).where(is_listed).exists())
+    elif wanted.directory is not None:
         tables = tables.join(listings, listings.c.target == targets.c.id)
         statement = statement.where(listings.c.directory == wanted.directory)
     if not wanted.include_gone:
@@ -76,13 +109,13 @@ def _filtered(statement: Select[Any], wanted: TargetFilter) -> Select[Any]:
     if wanted.subject_id is not None:
         statement = statement.where(targets.c.subject_id == wanted.subject_id)
     if wanted.host is not None:
-        # All targets of a host lie in one shard, and an index leads there.
-        statement = statement.where(targets.c.shard == shard_of(wanted.host), targets.c.host == wanted.host)
-    has_result = probed.c.result.in_(wanted.results)
+        statement = statement.where(targets.c.host == wanted.host)
+    result = probed.c.result.concat("") if is_walk else probed.c.result
+    has_result = result.in_(wanted.results)
     if wanted.results and wanted.never_measured:
-        statement = statement.where(or_(has_result, probed.c.result.is_(None)))
+        statement = statement.where(or_(has_result, result.is_(None)))
     elif wanted.results:
         statement = statement.where(has_result)
     elif wanted.never_measured:
-        statement = statement.where(probed.c.result.is_(None))
+        statement = statement.where(result.is_(None))
     return statement.select_from(tables)

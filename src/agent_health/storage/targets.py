@@ -204,7 +204,7 @@ def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> No
 
 def on_host(transaction: Transaction, host: str) -> list[StoredTarget]:
     """Return all targets of a host, also those that are gone."""
-    wanted = _ALL.where(targets.c.shard == shard_of(host), targets.c.host == host)
+    wanted = _ALL.where(targets.c.host == host)
     return [_stored(row) for row in transaction.connection.execute(wanted.order_by(targets.c.id))]
 
 

@@ -133,6 +133,12 @@ def ids_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
     return {row[0]: row[1] for row in transaction.connection.execute(wanted)} if numbers else {}
 
 
+def leases_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, float]:
+    """Return how long tasks let themselves be leased, by their numbers."""
+    wanted = select(tasks.c.number, tasks.c.lease_s).where(tasks.c.number.in_(numbers))
+    return {row[0]: row[1] for row in transaction.connection.execute(wanted)} if numbers else {}
+
+
 def find(transaction: Transaction, number: int) -> StoredTask:
     """Return a task that there is."""
     return _stored(transaction.connection.execute(_ALL.where(tasks.c.number == number)).mappings().one())
