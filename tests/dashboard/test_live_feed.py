@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import logging
 import re
 import signal
 from collections.abc import Iterator
@@ -164,6 +165,20 @@ def test_the_script_puts_in_texts_as_texts() -> None:
     script = Path("src/agent_health/dashboard/static/live.js").read_text()
     for markup in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert markup not in script
+
+
+def test_open_pages_go_with_a_server_that_gets_no_signal(
+    filled: Filled, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that runs in a thread, say: it was ended by force after its grace as long as somebody watched."""
+    with filled.served(tmp_path, open_dashboard=True) as served, open_page(served, 0) as stream:
+        stream.next("missed")
+        monkeypatch.setattr(logging.getLogger("uvicorn"), "propagate", True)
+        served.server.stop()
+        while stream.answer.readline():
+            pass
+        served.server.start()
+    assert "exceeded" not in caplog.text
 
 
 def test_a_server_that_is_asked_to_end_lets_open_pages_go(tmp_path: Path) -> None:

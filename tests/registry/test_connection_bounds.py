@@ -109,6 +109,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all times be short."""
     monkeypatch.setattr(connection_bounds, "HEAD_SECONDS", 0.2)
     monkeypatch.setattr(connection_bounds, "TAKE_SECONDS", 0.2)
+    monkeypatch.setattr(connection_bounds, "END_SECONDS", 0.2)
     monkeypatch.setattr(connection_bounds, "LINGER_SECONDS", 0.1)
     monkeypatch.setattr(connection_bounds, "LOOK_EVERY_SECONDS", 0.02)
 
@@ -241,6 +242,21 @@ async def test_who_takes_nothing_of_an_answer_is_let_go(last: bytes, scheme: str
     async with served(Authority(tmp_path) if scheme == "https" else None) as server:
         caller = await server.connect(b"GET /large HTTP/1.1\r\nHost: a\r\n" + last + b"\r\n")
         await server.asked.wait()
+        await server.until_alone()
+        assert len((await caller.end()).body) < LARGE
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@on_both_loops
+async def test_who_takes_nothing_holds_up_no_server_that_ends(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_bounds, "TAKE_SECONDS", 3_600.0)
+    async with served(Authority(tmp_path) if scheme == "https" else None) as server:
+        caller = await server.connect(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+        await server.asked.wait()
+        for connection in [*server.state.connections]:
+            connection.shutdown()
         await server.until_alone()
         assert len((await caller.end()).body) < LARGE
 

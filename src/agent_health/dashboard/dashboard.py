@@ -36,7 +36,7 @@ class Dashboard:
         self.desk = Desk(registry)
         self.facts = FleetFacts(registry.database)
         self.census = CensusPage(self.desk, registry.database)
-        self.live = LiveFeed(self.desk, registry.feed, self.facts)
+        self.live = LiveFeed(self.desk, registry.feed, self.facts, registry.claims.stops)
         self.streams: tuple[str, ...] = (live_feed.PATH,)
 
     def routes(self) -> Iterable[BaseRoute]:

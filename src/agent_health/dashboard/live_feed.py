@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from pydantic_core import to_json
@@ -60,9 +61,11 @@ _log = logging.getLogger("agent_health.dashboard")
 class LiveFeed:
     """Answers at `/live`; one per server process."""
 
-    def __init__(self, desk: Desk, feed: EventFeed, facts: FleetFacts) -> None:
+    def __init__(self, desk: Desk, feed: EventFeed, facts: FleetFacts, stops: asyncio.Event) -> None:
         self.desk = desk
         self._feed = feed
+        self._stops = stops
+        """Set when the server is asked to end, if it tells."""
         self._facts = facts
         self._chunks: list[bytes] = []
         self._first = 0
@@ -109,7 +112,7 @@ class LiveFeed:
 
     async def run(self) -> None:
         """Tell what happens until cancelled."""
-        tick = asyncio.create_task(self._tick())
+        beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._count())]
         try:
             while True:
                 await self._wanted.wait()
@@ -121,7 +124,8 @@ class LiveFeed:
                     _log.exception("the live feed stumbled")
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
-            tick.cancel()
+            for task in beside:
+                task.cancel()
             self.close()
 
     def close(self) -> None:
@@ -170,27 +174,36 @@ class LiveFeed:
             return [line_of(event, {}) for event in events]
 
     async def _tick(self) -> None:
-        """Say that we are there, tell counts that have changed, and see whether the server ends."""
-        pinged_at_s = counted_at_s = time.monotonic()
-        told: tuple[FleetCounts, int] | None = None
+        """Say that we are there, and let all go as soon as the server ends, whatever else hangs."""
+        pinged_at_s = time.monotonic()
         while not self.is_closed:
-            await asyncio.sleep(TICK_SECONDS)
-            if _is_server_ending() or self._feed.is_closed:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._stops.wait()
+            if self._stops.is_set() or _is_server_ending() or self._feed.is_closed:
                 self.close()
                 return
-            now_s = time.monotonic()
-            if self.watchers and now_s - counted_at_s >= COUNTS_SECONDS:
-                counted_at_s = now_s
-                try:
-                    counts = await self._facts.agents.get(), await self._facts.waiting.get()
-                except StoreUnavailable:
-                    continue
-                if counts != told:
-                    told = counts
-                    self._tell([_counts(*counts)])
-            if now_s - pinged_at_s >= PING_SECONDS:
+            if (now_s := time.monotonic()) - pinged_at_s >= PING_SECONDS:
                 pinged_at_s = now_s
                 self._tell([_PING])
+
+    async def _count(self) -> None:
+        """Tell the counts of the fleet when they have changed."""
+        told: tuple[FleetCounts, int] | None = None
+        while True:
+            await asyncio.sleep(COUNTS_SECONDS)
+            if not self.watchers:
+                continue
+            try:
+                counts = await self._facts.agents.get(), await self._facts.waiting.get()
+            except StoreUnavailable:
+                continue
+            except Exception:  # noqa: BLE001 - it is logged, and counted again
+                _log.exception("the fleet could not be counted for those who watch")
+                continue
+            if counts != told:
+                told = counts
+                self._tell([_counts(*counts)])
 
     def _tell(self, chunks: Iterable[bytes]) -> None:
         self._chunks.append(b"".join(chunks))
@@ -257,7 +270,7 @@ class _Watching(Response):
 
 
 def _is_server_ending() -> bool:
-    """Whether uvicorn was asked to end: it waits for open pages before it tells the app."""
+    """Whether uvicorn was asked to end, where it does not tell: it waits for open pages before it says so."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return bool(getattr(server, "should_exit", False))
 

@@ -29,6 +29,8 @@ MAX_HEAD_BYTES = 65_536
 """Of a head that has not ended yet; one that comes in one piece may be longer, by what is read at once."""
 TAKE_SECONDS = 30.0
 """How long a caller may take nothing of what is written to it."""
+END_SECONDS = 2.0
+"""The same once the server is asked to end: well within the grace that it gives to what is under way."""
 LINGER_SECONDS = 2.0
 """How long is read, for nothing, from a caller that was refused: closed at once, it might miss the answer."""
 MAX_CONNECTIONS = 50_000
@@ -71,6 +73,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._left_bytes = 0
         """Of what was written, at the last look: the caller has taken none of it since `_stands_since_s`."""
         self._stands_since_s = 0.0
+        self._take_s = TAKE_SECONDS
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, unless there are too many."""
@@ -112,6 +115,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begin to end, with the server; who waits for news is let go before it waits for them."""
         if stops := self.app_state.get(STOPS):
             stops.set()
+        self._take_s = END_SECONDS
         super().shutdown()
 
     def look(self, now_s: float) -> None:
@@ -121,7 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
         is_standing = left_bytes > 0 or self.transport.is_closing()
         if not is_standing or left_bytes != self._left_bytes:
             self._left_bytes, self._stands_since_s = left_bytes, now_s
-        if now_s >= min(self._ends_at_s, self._stands_since_s + TAKE_SECONDS):
+        if now_s >= min(self._ends_at_s, self._stands_since_s + self._take_s):
             self.transport.abort()
         elif self._waits_since_s is not None and now_s >= self._waits_since_s + HEAD_SECONDS:
             self._refuse(408, "head_too_slow", f"a request's head has {HEAD_SECONDS:g} s")
