@@ -205,7 +205,7 @@ Window = Annotated[
     PlainSerializer(_write_short, return_type=int | float, when_used="json"),
 ]
 """A length of time in seconds, 300 or more."""
-Count = Annotated[int, BeforeValidator(_take_whole_float), Field(strict=True, ge=0, le=MAX_NUMBER)]
+Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER), BeforeValidator(_take_whole_float)]
 """A whole number, 0 or more; 12.0 counts as 12."""
 Version = Annotated[str, Field(strict=True, max_length=MAX_VERSION_CHARS), AfterValidator(_take_version)]
 AgentId = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_AGENT_ID_CHARS)]

@@ -253,6 +253,8 @@ def _without_nulls(members: dict[str, Any], sight: _Sight) -> dict[str, Any]:
         if None not in members.values():
             return members
         nulls = {name for name in _MAY_BE_LEFT_OUT[part] & members.keys() if members[name] is None}
+        if not nulls:
+            return members
         for name in sorted(nulls):
             message = "null; a value that does not exist is left out"
             parts = (part, name) if part else (name,)

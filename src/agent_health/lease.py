@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from agent_health.errors import InvalidResource, InvalidSetting, TokensExhausted
 from agent_health.lifecycle import ALIVE, Status
+from agent_health.light_value import light_value
 
 TTL_SECONDS = 300
 """How long a lease is good unless its holder asks otherwise (lease protocol, "Lease renewal")."""
@@ -83,7 +84,7 @@ class EndReason(StrEnum):
     """The store was restored or failed over: what was granted before is void."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_value(kw_only=True)
 class Claim:
     """The stored row of one resource: its last lease, current or ended. Holds no secret.
 

@@ -5,7 +5,7 @@ answer (transport), does the agent say or show that it works (readiness, message
 is what a prober sends to the registry; what many of them add up to stands in `observed`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Self
@@ -13,7 +13,7 @@ from typing import Annotated, Final, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from agent_health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio, Time
+from agent_health.document import MAX_AGENT_ID_CHARS, MAX_NUMBER, Count, HealthStatus, Quantity, Ratio, Time
 from agent_health.harmless_text import harmless
 
 MAX_REASON_CHARS: Final = 500
@@ -91,7 +91,10 @@ def _without_unprintable(text: object) -> object:
     return harmless(text) if isinstance(text, str) else text
 
 
-_Quoted = Annotated[str, BeforeValidator(_without_unprintable)]
+# Behind what bounds a text: bounds behind it would be calls of Python, each time.
+_QUOTED: Final = BeforeValidator(_without_unprintable)
+# Without what writes 12.0 as 12, as a `Quantity` is written: there are a dozen in an observation.
+_Milliseconds = Annotated[float, Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 
 
 class _Wire(BaseModel):
@@ -103,15 +106,15 @@ class _Wire(BaseModel):
 class Phases(_Wire):
     """Where the time of the last request of a layer went, in ms, 0 or more; None: that did not happen."""
 
-    dns_ms: Quantity | None = None
+    dns_ms: _Milliseconds | None = None
     """Until the name had an address; None also where the address was known or given."""
-    connect_ms: Quantity | None = None
+    connect_ms: _Milliseconds | None = None
     """Until the TCP connection stood; None for a connection that was there already."""
-    tls_ms: Quantity | None = None
+    tls_ms: _Milliseconds | None = None
     """Until it was encrypted."""
-    first_byte_ms: Quantity | None = None
+    first_byte_ms: _Milliseconds | None = None
     """From the request's last byte to the answer's first."""
-    last_byte_ms: Quantity | None = None
+    last_byte_ms: _Milliseconds | None = None
     """From the answer's first byte to its last."""
 
 
@@ -120,11 +123,11 @@ class LayerResult(_Wire):
 
     result: Annotated[ResultClass, Field(strict=False)]
     """By its name, also where JSON was read before."""
-    reason: Annotated[_Quoted, Field(max_length=MAX_REASON_CHARS)] = ""
+    reason: Annotated[str, Field(max_length=MAX_REASON_CHARS), _QUOTED] = ""
     """What was seen, for people, up to 500 characters; empty if the class says it all."""
     status_code: Annotated[int, Field(ge=100, le=599)] | None = None
     """The HTTP status; None if none came."""
-    latency_ms: Quantity | None = None
+    latency_ms: _Milliseconds | None = None
     """Time to the end of the answer, 0 or more; None if none came."""
     phases: Phases | None = None
     evidence: Annotated[str, Field(pattern=EVIDENCE_PATTERN)] | None = None
@@ -198,9 +201,11 @@ class Observation(_Wire):
     message: LayerResult | None = None
     """A real message, where the probe's definition asks for one."""
     document: DocumentSeen | None = None
-    reported_agent_id: Annotated[_Quoted, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS)] | None = None
+    reported_agent_id: Annotated[str, Field(min_length=1, max_length=MAX_AGENT_ID_CHARS), _QUOTED] | None = (
+        None
+    )
     """What the agent calls itself in its document; a claim, never a key."""
-    card_etag: Annotated[_Quoted, Field(max_length=MAX_ETAG_CHARS)] | None = None
+    card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS), _QUOTED] | None = None
     """The card's entity tag, as it was sent; None if there was none."""
     certificate_expires_at: Time | None = None
     """When the certificate that was shown ends."""
@@ -229,7 +234,7 @@ class Observation(_Wire):
         A message that is answered shows what an interface that answers shows. A card or a document
         that is gated shows a gate, not an agent; a stale document may be left over from a dead one.
         """
-        if _is(self.discovery, _OK) or _is(self.readiness, _OK):
+        if self._has_shown_itself:
             return True
         transport, message = self.transport, self.message
         return (transport is not None and transport.has_answered) or (
@@ -248,7 +253,9 @@ class Observation(_Wire):
         `ok` or `gated` with a sign of life; else what the first layer that was measured ended with, else the
         first that was asked; `not_measured` if none was.
         """
-        asked = list(self._asked())
+        if self._has_shown_itself:
+            return _OK
+        asked = self._asked()
         if self.is_sign_of_life:
             is_ok = any(layer.result is ResultClass.OK for layer in asked)
             return ResultClass.OK if is_ok else ResultClass.GATED
@@ -280,9 +287,14 @@ class Observation(_Wire):
         }
         return self.model_copy(update=failed) if failed else self
 
-    def _asked(self) -> Iterator[LayerResult]:
+    @property
+    def _has_shown_itself(self) -> bool:
+        """Whether card or document are what was expected, as with most who are alive."""
+        return _is(self.discovery, _OK) or _is(self.readiness, _OK)
+
+    def _asked(self) -> Sequence[LayerResult]:
         layers = (self.discovery, self.transport, self.readiness, self.message)
-        return (layer for layer in layers if layer is not None)
+        return [layer for layer in layers if layer is not None]
 
 
 def decisive(asked: Sequence[LayerResult]) -> LayerResult | None:

@@ -9,9 +9,10 @@ Besides ticks there are two looks that somebody has a reason for: one confirmati
 an operator's recheck. Times are seconds since the epoch, by the clock of whoever probes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor, inf
-from typing import Final
+from typing import Any, Final
 
 from agent_health.clock_ahead import lies_ahead
 from agent_health.errors import InvalidSetting
@@ -127,8 +128,10 @@ def after_probe(
     cadence: Cadence,
     began_at_s: float,
     retry_after_s: float | None = None,
+    *,
+    learned: Mapping[str, Any] | None = None,
 ) -> ProbeMemory:
-    """Return what is remembered after a probe that began then; what it read (card, URLs) is the prober's.
+    """Return what is remembered after a probe that began then; what it has `learned` is the prober's.
 
     A change is one between answering and failing, and the look that it gives reason for gives reason
     for none itself: who flaps is not looked at more often. `retry_after_s` is the longest that any
@@ -164,6 +167,7 @@ def after_probe(
             "confirm_at_s": confirm_at_s,
             "not_before_s": not_before_s,
             "slowdowns": slowdowns,
+            **(learned or {}),
         }
     )
 

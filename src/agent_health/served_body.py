@@ -12,6 +12,7 @@ from agent_health.document import HealthDocument
 from agent_health.document_reader import read_document
 from agent_health.errors import InvalidDocument
 from agent_health.finding import Finding
+from agent_health.light_value import light_value
 from agent_health.observation import ResultClass
 
 NOTHING: Final = "an empty answer"
@@ -33,7 +34,7 @@ class ServedCard:
     """Given with `ok`, and only then."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_value()
 class ServedDocument:
     """What a body is that stood where a health document was expected."""
 

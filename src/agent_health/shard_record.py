@@ -1,6 +1,5 @@
 """What do a prober and the registry say to one another of shards? (protocol 8; `/api/v1/shards`)"""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
@@ -8,6 +7,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from agent_health.agent_record import Body
 from agent_health.document import Time
 from agent_health.lease_record import Token, TtlSeconds
+from agent_health.light_value import light_value
 from agent_health.probe_memory import ProbeMemory
 from agent_health.target import SHARDS
 
@@ -29,7 +29,7 @@ class ShardClaimRequest(Body):
     """The shards that it believes to hold, each with its fencing token."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_value()
 class GrantedShard:
     """A shard that the caller owns from now on."""
 

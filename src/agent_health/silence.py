@@ -12,6 +12,7 @@ from math import inf
 from typing import Final
 
 from agent_health.errors import InvalidSetting
+from agent_health.light_value import light_value
 
 MAX_SPANS: Final = 32
 """How many excused spans are remembered; beyond it the two that lie closest become one."""
@@ -39,7 +40,7 @@ class Span:
     end_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@light_value()
 class Thresholds:
     """How long an agent may be silent, in seconds (RFC-0016 1.1); the defaults are the RFC's.
 

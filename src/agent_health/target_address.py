@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from agent_health.errors import InvalidSetting
+from agent_health.light_value import light_value
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -152,7 +153,7 @@ class Refused:
     """For people; never quotes the URL, which may hold a password."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_value()
 class TargetUrl:
     """Whom a URL leads to. Connect to what stands here, not to what another reader makes of the URL."""
 

@@ -16,6 +16,7 @@ from typing import Final, Literal
 from agent_health.counted import counted, plural
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Reason, Signal, Status, reason_of, status_after
+from agent_health.light_value import light_value
 from agent_health.observed import Observed, health_of
 from agent_health.silence import Span, Thresholds, deadline_s, silent_for_s
 from agent_health.time_span import duration_text, excess_text
@@ -67,7 +68,7 @@ class Override:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@light_value()
 class Facts:
     """All that is known of one agent when it is judged."""
 
@@ -91,7 +92,7 @@ class Facts:
     """When it last went from unhealthy to active, in any order; see MAX_DAMPING."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_value()
 class Verdict:
     """What follows from the facts at one moment."""
 

@@ -23,6 +23,7 @@ from yarl import URL
 from agent_health.client.http_headers import max_age_seconds, retry_after_seconds, status_links, whole_number
 from agent_health.client.reach import LedInward, Reach
 from agent_health.client.redirects import MAX_SHOWN_CHARS, joined, refusal
+from agent_health.light_value import light_value
 from agent_health.observation import ResultClass
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Ask:
     """Whether a redirect may lead to another origin; from http to https of one host it always may."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_value(kw_only=True)
 class Answer:
     """What came back. All but `url`, `result` and `reason` is empty if nothing did."""
 

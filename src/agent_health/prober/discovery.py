@@ -77,9 +77,10 @@ def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerR
     if fetched.result is not ResultClass.OK:
         return visit.layer(fetched)
     digest = sha256(fetched.body).hexdigest()
-    if _is_as_it_was(visit, url, fetched, digest):
+    place = str(url)
+    if _is_as_it_was(visit, place, fetched, digest):
         visit.card_place = fetched.url
-        _remember_reading(visit, url, fetched, digest)
+        _remember_reading(visit, place, fetched, digest)
         return visit.layer(fetched, evidence=visit.keep(fetched.body))
     served = judge_card(fetched.body, is_json=fetched.is_json)
     if served.card is None:
@@ -87,7 +88,7 @@ def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerR
         return visit.layer(fetched, served.result, served.reason, evidence)
     visit.card_place = fetched.url
     visit.health_places = _places_of_health(visit, served.card, fetched)
-    _remember_reading(visit, url, fetched, digest)
+    _remember_reading(visit, place, fetched, digest)
     visit.learned |= _whom_to_ask(served.card)
     visit.learned["health_url"] = _first_health_url(visit)
     return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))
@@ -101,24 +102,24 @@ def _oddities(card: AgentCard) -> str:
     return f"read leniently: {card.findings[0]}{more}"
 
 
-def _is_as_it_was(visit: Visit, url: URL, fetched: Fetched, digest: str) -> bool:
+def _is_as_it_was(visit: Visit, place: str, fetched: Fetched, digest: str) -> bool:
     """Whether this is the card that is remembered, so that all that it said is remembered too.
 
     A `Link` beside it is no part of it; if there is one, it must lead to where the document is known to be.
     """
-    if digest != visit.recall("card_digest") or str(url) != visit.recall("card_url"):
+    if digest != visit.recall("card_digest") or place != visit.recall("card_url"):
         return False
     health_url = visit.recall("health_url")
     return all(str(joined(fetched.url, link)) == health_url for link in fetched.status_links)
 
 
-def _remember_reading(visit: Visit, url: URL, fetched: Fetched, digest: str) -> None:
+def _remember_reading(visit: Visit, place: str, fetched: Fetched, digest: str) -> None:
     etag = fetched.etag or ""
     visit.card_etag = etag if len(etag) <= MAX_ETAG_CHARS and _ETAG.fullmatch(etag) else None
     visit.learned |= {
         "card_read_at_s": visit.at_s,
         # Where it was asked for, not where that led: a redirect may lead elsewhere tomorrow.
-        "card_url": str(url),
+        "card_url": place,
         "card_etag": visit.card_etag,
         "card_digest": digest,
     }

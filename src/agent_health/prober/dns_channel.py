@@ -10,7 +10,6 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from ipaddress import ip_address
 from logging import getLogger
 from typing import Any, Final, Protocol
@@ -18,6 +17,7 @@ from typing import Any, Final, Protocol
 import pycares
 
 from agent_health.errors import InvalidSetting
+from agent_health.light_value import light_value
 from agent_health.target_address import IPV6_GLOBAL_UNICAST, Address
 
 MAX_ADDRESSES: Final = 32
@@ -47,7 +47,7 @@ _SOMEWHERE_6: Final = ip_address("2001:4860:4860::8888")
 _logger = getLogger("agent_health.prober")
 
 
-@dataclass(frozen=True, slots=True)
+@light_value()
 class NameAnswer:
     """What came back about a name."""
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self
@@ -33,6 +34,7 @@ from agent_health.client.bounded_get import (
 )
 from agent_health.client.redirects import joined, refusal
 from agent_health.errors import InvalidSetting
+from agent_health.light_value import light_value
 from agent_health.observation import MAX_ETAG_CHARS, Phases, ResultClass
 from agent_health.prober.connector import JudgedConnector, Unreached
 from agent_health.prober.line import Line
@@ -52,6 +54,8 @@ KEEPS_METHOD: Final = frozenset({307, 308})
 """A POST that is redirected otherwise would become a GET."""
 ACCEPT_ENCODING: Final = "gzip, deflate"
 """What aiohttp unpacks in pieces of bounded size without further packages."""
+MAX_ACCEPTED: Final = 16
+"""Fields that say which types are asked for, of which it is remembered how they are written."""
 MAX_TIME_CHARS: Final = 64
 """Of a time in a header."""
 
@@ -62,7 +66,7 @@ _BROKE_WHILE_IDLE: Final = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedErr
 """Nobody's fault: servers close what waits for long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_value(kw_only=True)
 class Request:
     """What is asked for, and how far we go for it."""
 
@@ -90,7 +94,7 @@ class Request:
     """Whether robots.txt keeps us out of where a redirect leads; None: nobody knows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_value(kw_only=True)
 class Fetched(Answer):
     """What came back: to a GET a body with `ok` alone, to a POST with every status."""
 
@@ -301,16 +305,16 @@ class Fetcher:
     def _written(self, hop: _Hop) -> bytes:
         """Return a request as it is sent; InvalidSetting for headers that are none."""
         url, request = hop.url, hop.request
-        fields = {"Accept": request.accept, **request.headers}
+        fields = _asked_for(request.accept) + _header(request.headers, "headers")
         # What a peer sent once, or what remembers it, may be no field at all.
         if etag := _short(request.etag, MAX_ETAG_CHARS):
-            fields["If-None-Match"] = etag
+            fields += f"If-None-Match: {etag}\r\n"
         elif modified := _short(request.modified_since, MAX_TIME_CHARS):
-            fields["If-Modified-Since"] = modified
+            fields += f"If-Modified-Since: {modified}\r\n"
         if request.body is not None:
-            fields["Content-Length"] = str(len(request.body))
+            fields += f"Content-Length: {len(request.body)}\r\n"
         place = f"{request.method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
-        head = f"{place}{self._common_header}{_header(fields, 'headers')}\r\n"
+        head = f"{place}{self._common_header}{fields}\r\n"
         return head.encode("ascii") + (request.body or b"")
 
 
@@ -330,6 +334,12 @@ def _header(fields: Mapping[str, str], setting: str) -> str:
         if not (_FIELD_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
             raise InvalidSetting(setting, None, "header fields of printable ASCII")
     return "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+
+
+@lru_cache(maxsize=MAX_ACCEPTED)
+def _asked_for(types: str) -> str:
+    """Return the field that says which types are asked for: the same few in all requests."""
+    return _header({"Accept": types}, "headers")
 
 
 def _short(text: str | None, max_chars: int) -> str | None:

@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from agent_health.light_value import light_value
 from agent_health.observation import Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_value(kw_only=True)
 class ShardClaim:
     """A shard that this worker owns for a while."""
 
@@ -22,7 +23,7 @@ class ShardClaim:
     """On this machine's monotonic clock, counted from the moment at which the claim was asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_value(kw_only=True)
 class TargetEntry:
     """One target of a shard, as the ledger knows it."""
 
@@ -48,7 +49,7 @@ class TargetPage:
     """Ask for what comes after this one the next time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_value(kw_only=True)
 class ProbeReport:
     """What one probe of one target leaves: what was seen, and what to remember."""
 

@@ -5,7 +5,6 @@ peer back that sends faster than we read. Its session is left out: it costs as m
 """
 
 import asyncio
-from dataclasses import dataclass
 from datetime import datetime
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
@@ -17,6 +16,7 @@ from aiohttp.http_parser import RawResponseMessage
 from aiohttp.streams import StreamReader
 
 from agent_health.client.bounded_get import MAX_HEADER_LINE_BYTES, MAX_HEADERS
+from agent_health.light_value import light_value
 
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
@@ -32,7 +32,7 @@ Place = tuple[str, str, int]
 """Scheme, host and port, as the judge has read them."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_value()
 class Reply:
     """The header of an answer; its body may be still on its way."""
 

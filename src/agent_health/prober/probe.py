@@ -67,8 +67,10 @@ class Prober:
         )
 
     def _memory(self, visit: Visit, observation: Observation) -> ProbeMemory:
-        after = after_probe(visit.entry.memory, observation, self._cadence, visit.at_s, visit.retry_after_s)
-        return after.model_copy(update=visit.learned) if visit.learned else after
+        memory, retry_after_s = visit.entry.memory, visit.retry_after_s
+        return after_probe(
+            memory, observation, self._cadence, visit.at_s, retry_after_s, learned=visit.learned
+        )
 
     async def _observe(self, visit: Visit) -> Observation:
         asked, memory = self._asked, visit.entry.memory

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Reason, Signal, Status
+from agent_health.light_value import light_value
 from agent_health.monitor_health import Excused
 from agent_health.observed import Observed
 from agent_health.silence import Span, Thresholds
@@ -19,7 +20,7 @@ from agent_health.verdict import Facts, Monitoring, Override, Verdict, judge, si
 _SILENCES = frozenset({Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_SILENCE})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_value(kw_only=True)
 class Change:
     """What is to become of one agent: signals, in their order, and what else its record shows."""
 

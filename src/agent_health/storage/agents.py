@@ -2,18 +2,19 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from pydantic_core import to_json
 from sqlalchemy import Row, bindparam, delete, insert, select, text, update
 
+from agent_health.light_value import light_value
 from agent_health.storage.database import Transaction
 from agent_health.storage.given_values import given, is_given
 from agent_health.storage.tables import agents, beats, capabilities, observed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@light_value(kw_only=True)
 class StoredAgent:
     """All that is stored of one agent; the members are the columns of `agents`, `beats` and `observed`."""
 

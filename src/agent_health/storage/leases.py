@@ -6,8 +6,9 @@ many rows travel as one JSON text, as in `beats`.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from pydantic_core import from_json, to_json
@@ -29,6 +30,7 @@ _CLAIM_COLUMNS = (
     "acquired_at_s", "expires_at_s", "ended_at_s", "end_reason",
 )  # fmt: skip
 _COLUMNS = ", ".join(("number", *_CLAIM_COLUMNS))
+_columns: Callable[[Claim], tuple[Any, ...]] = attrgetter(*_CLAIM_COLUMNS)
 
 
 def _exact(column: str) -> str:
@@ -337,7 +339,3 @@ def _claim(row: Sequence[Any]) -> Claim:
         ended_at_s=ended_at_s,
         end_reason=None if reason is None else EndReason(reason),
     )
-
-
-def _columns(claim: Claim) -> list[Any]:
-    return [getattr(claim, name) for name in _CLAIM_COLUMNS]

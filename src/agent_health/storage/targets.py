@@ -14,6 +14,7 @@ from typing import Any
 from pydantic_core import to_json
 from sqlalchemy import Row, delete, insert, select, text, update
 
+from agent_health.light_value import light_value
 from agent_health.storage.database import Transaction
 from agent_health.storage.given_values import given, is_given
 from agent_health.storage.tables import agents, listings, probed, target_log, targets
@@ -56,7 +57,7 @@ class Place:
     id: int
 
 
-@dataclass(frozen=True, slots=True)
+@light_value()
 class FeedRow:
     """What a prober is told of one target."""
 
