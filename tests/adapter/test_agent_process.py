@@ -1,6 +1,7 @@
 """How is an agent's process started, and how is it ended with all that it has started?"""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -35,8 +36,6 @@ while not os.path.exists("daemon") or not open("daemon").read():
     time.sleep(0.01)
 """
 """Leaves a process behind that is in a session of its own and nobody's child, and says so once it is."""
-ONCE_IT_IS_TOLD = "until test -e go; do sleep 0.05; done; "
-"""A warden that is stopped before it has said that the agent has begun says nothing."""
 
 
 @asynccontextmanager
@@ -139,7 +138,7 @@ async def test_who_does_not_listen_is_killed_after_its_grace(tmp_path: Path) -> 
         assert not is_alive(pid)
 
 
-@pytest.mark.parametrize("stopped", ["warden", "keeper", "nobody"])
+@pytest.mark.parametrize("stopped", ["warden", "keeper", "both", "nobody"])
 async def test_whoever_of_its_watchers_goes_on_kills_all_of_it_when_its_timer_is_due(
     tmp_path: Path, stopped: str
 ) -> None:
@@ -149,12 +148,14 @@ async def test_whoever_of_its_watchers_goes_on_kills_all_of_it_when_its_timer_is
         async with running(tmp_path, *python(code), timer_fd=timer.fd) as process:
             daemon = pid_in(tmp_path / "daemon")
             keeper, watching = keeper_of(process), warden.processes()[process.pid or 0][0]
-            if stopped != "nobody":
-                os.kill(watching if stopped == "warden" else keeper, signal.SIGSTOP)
+            # The keeper goes on by itself.
+            for pid in {"warden": [watching], "keeper": [keeper], "both": [watching, keeper]}.get(
+                stopped, []
+            ):
+                os.kill(pid, signal.SIGSTOP)
             timer.set(0.0)
             assert await process.wait() == -signal.SIGKILL
             until("all is gone", lambda: not is_alive(daemon))
-            os.kill(keeper, signal.SIGCONT)
             await process.wait_gone()
             assert process.fault == ""
     finally:
@@ -173,6 +174,35 @@ async def test_its_timer_is_no_descriptor_of_an_agent(tmp_path: Path) -> None:
     said = (tmp_path / "stdout.log").read_text()
     assert "timerfd" not in said
     assert said.endswith(" 4\n")
+
+
+async def test_a_chain_of_forks_is_ended_though_each_is_gone_before_it_is_looked_at(tmp_path: Path) -> None:
+    chain = (
+        "import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('ready', 'w').write('1')\n"
+    )
+    chain += "while True:\n    if os.fork():\n        os._exit(0)\n    os.setsid()"
+    async with running(tmp_path, *python(chain)) as process:
+        pid_in(tmp_path / "ready")
+        assert await process.end(0.1, asyncio.Event())
+        assert process.fault == ""
+
+
+async def test_to_speak_to_watchers_that_have_just_ended_is_no_error(tmp_path: Path) -> None:
+    said: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    async with running(tmp_path, "sleep", "1000") as process:
+        watching = warden.descendants(process._process.pid)
+        keeper = process._process.pid
+        for pid in (keeper, *watching):
+            os.kill(pid, signal.SIGKILL)
+        # While the loop hears nothing of it.
+        until("they are gone", lambda: not {keeper, *watching} & warden.processes().keys())
+        process._tell(warden.KILL)
+        await process.wait_gone()
+    del process
+    gc.collect()
+    await asyncio.sleep(0)
+    assert said == []
 
 
 async def test_hurry_ends_the_grace(tmp_path: Path) -> None:
@@ -256,8 +286,7 @@ async def test_what_outlives_both_is_known_by_its_environment_or_by_what_it_is_b
 
 async def test_an_agent_that_stops_its_warden_is_ended_all_the_same(tmp_path: Path) -> None:
     once = "kill -STOP $PPID; echo $$ > ready; exec sleep 1000"
-    async with running(tmp_path, "sh", "-c", f"{ONCE_IT_IS_TOLD}{once}") as process:
-        (tmp_path / "go").touch()
+    async with running(tmp_path, "sh", "-c", once) as process:
         pid = pid_in(tmp_path / "ready")
         assert await process.end(30, asyncio.Event())
         assert not is_alive(pid)
@@ -268,8 +297,7 @@ async def test_a_warden_that_is_stopped_again_and_again_without_its_keeper_is_re
 ) -> None:
     monkeypatch.setattr("agent_health.adapter.agent_process.WARDEN_SECONDS", 0.1)
     again_and_again = "( while :; do kill -STOP $PPID; done ) & echo $! > ready; sleep 1000"
-    async with running(tmp_path, "sh", "-c", f"{ONCE_IT_IS_TOLD}{again_and_again}") as process:
-        (tmp_path / "go").touch()
+    async with running(tmp_path, "sh", "-c", again_and_again) as process:
         pid_in(tmp_path / "ready")
         below = warden.descendants(keeper_of(process)).keys()
         os.kill(keeper_of(process), signal.SIGKILL)

@@ -320,6 +320,26 @@ async def test_an_agent_that_goes_on_after_that_is_ended(world: World) -> None:
     assert (await world.now()).status == "handoff"
 
 
+async def test_an_agent_that_has_handed_its_task_in_has_one_grace_in_all(world: World) -> None:
+    ready, grace_s = world.directory / "ready", 2.0
+    now_s = asyncio.get_running_loop().time
+    ended_s: list[float] = []
+
+    async def ask(held: HeldWork) -> None:
+        held.ended("request_human_help")
+        ended_s.append(now_s())
+
+    code = f"trap '' TERM; touch {ready}; while :; do sleep 0.05; done"
+    opened = tools(ask, ready)
+    async with world.adapting(*shell(code), open_tools=opened, grace_s=grace_s) as adapter:
+        await adapter.until("stopping")
+        run, asked_s = adapter.adapter._run, now_s()
+        assert run is not None
+        assert asked_s + run._grace_s() <= ended_s[0] + grace_s
+        assert (await adapter.outcome()).exit_code == -9
+        assert adapter.said()[-2] == ("asked", "it has called request_human_help, and goes on")
+
+
 async def test_an_agent_whose_budget_is_gone_is_ended_and_people_are_asked_if_that_is_wanted(
     world: World,
 ) -> None:

@@ -104,6 +104,22 @@ async def test_what_is_under_way_ends_with_the_block(registry: RegistryServer, t
     assert str(tmp_path) not in ps.stdout
 
 
+async def test_a_call_that_is_cut_off_by_the_end_of_its_run_is_nothing_to_be_told(
+    registry: RegistryServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = ["sh", "-c", "touch $0/began; tail -f /dev/null $0/began", str(tmp_path)]
+    upstreams = read(upstreams={"slow": {"command": program, "tools": {"search": {"usd_per_call": 0}}}})
+    async with proxied(registry, "cut-2") as work, httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+        async with open_tool_proxy(work.held, upstreams) as opened:
+            headers = {"Authorization": f"Bearer {opened.run_token}", "Content-Type": "application/json"}
+            headers["Accept"] = "application/json, text/event-stream"
+            asking = asyncio.create_task(http.post(opened.url, content=LIST, headers=headers))
+            await asyncio.to_thread(until, "it is started", (tmp_path / "began").exists)
+        answer = await asking
+    assert (answer.status_code, answer.json()) == (503, {"error": "the run is over"})
+    assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
+
+
 def test_until_somebody_connects_there_is_a_socket_and_then_not_the_sdk() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=60, check=True

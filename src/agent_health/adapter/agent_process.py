@@ -19,13 +19,11 @@ from agent_health.adapter.left_behind import end_left
 from agent_health.errors import CommandFailed
 
 START_SECONDS: Final = 60.0
-"""For its first process to begin; an agent may stop its warden before that is told."""
+"""For its first process to begin."""
 WARDEN_SECONDS: Final = 5.0
 """For warden and keeper to kill all, before we do."""
 _MAX_STATUS_BYTES: Final = 4096
-_SAID: Final = re.compile(
-    rb"(?:started (?P<pid>[1-9]\d{0,9})|failed (?P<errno>[1-9]\d{0,4})|exited (?P<code>-?\d{1,4}))\n"
-)
+_SAID: Final = re.compile(rb"(?:started (?P<pid>[1-9]\d{0,9})|exited (?P<code>-?\d{1,4}))\n")
 """All that a warden says."""
 
 
@@ -65,11 +63,13 @@ class AgentProcess:
     def __init__(
         self,
         process: asyncio.subprocess.Process,
+        control: asyncio.WriteTransport,
         status: asyncio.StreamReader,
         life: asyncio.StreamReader,
         mark: str,
     ) -> None:
         self._process = process
+        self._control = control
         self._status = status
         self._life = life
         self._mark = mark
@@ -87,8 +87,8 @@ class AgentProcess:
         """Start it in a session of its own; CommandFailed if there is no such program."""
         # By which warden and keeper are found should they be stopped, and the adapter be killed.
         mark = job.environment.get(RUN_ID_VARIABLE) or f"server_{secrets.token_hex(8)}"
-        status, life = os.pipe(), os.pipe()
-        theirs = [status[1], life[1], *(fd for fd in (job.input_fd, job.timer_fd) if fd is not None)]
+        control, status, life, begun = os.pipe()[::-1], os.pipe(), os.pipe(), os.pipe()
+        given = [fd for fd in (job.input_fd, job.timer_fd) if fd is not None]
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -99,28 +99,31 @@ class AgentProcess:
                 str(status[1]),
                 str(life[1]),
                 mark,
-                stdin=asyncio.subprocess.PIPE,
+                stdin=control[1],
                 stdout=output.stdout_fd,
                 stderr=output.stderr_fd,
                 env={},
                 cwd="/",
-                pass_fds=theirs,
+                pass_fds=[status[1], life[1], begun[1], *given],
             )
         except BaseException:
-            os.close(status[0])
-            os.close(life[0])
+            for ours, _ in (control, status, life, begun):
+                os.close(ours)
             raise
         finally:
-            os.close(status[1])
-            os.close(life[1])
+            for _, theirs in (control, status, life, begun):
+                os.close(theirs)
             output.begin()
-        started = cls(process, await _reader(status[0]), await _reader(life[0]), mark)
-        started._tell(_job_line(job))
+        begins = await _reader(begun[0])
+        started = cls(
+            process, await _writer(control[0]), await _reader(status[0]), await _reader(life[0]), mark
+        )
+        started._tell(_job_line(job, begun[1]))
         # Retrieved, so that nobody is told of what was given up.
         started._started.add_done_callback(asyncio.Future.exception)
         try:
             async with asyncio.timeout(START_SECONDS):
-                await asyncio.shield(started._started)
+                await started._until_begun(begins)
         except TimeoutError:
             await started.kill()
             raise CommandFailed(f"it has not begun within {START_SECONDS:g} s") from None
@@ -174,6 +177,11 @@ class AgentProcess:
         await self._watching
         return self._is_gone.is_set()
 
+    async def _until_begun(self, begins: asyncio.StreamReader) -> None:
+        await asyncio.shield(self._started)
+        if failure := await begins.read():
+            raise CommandFailed(os.strerror(int(failure)))
+
     def _wake(self) -> None:
         """Let all of it go on that the agent has stopped, who may have stopped its warden too."""
         if self._process.returncode is None and not self._is_gone.is_set():
@@ -182,9 +190,8 @@ class AgentProcess:
                     os.kill(pid, signal.SIGCONT)
 
     def _tell(self, what: bytes) -> None:
-        assert self._process.stdin is not None  # noqa: S101 - it was asked for
-        if not self._process.stdin.is_closing():
-            self._process.stdin.write(what)
+        if not self._control.is_closing():
+            self._control.write(what)
 
     async def _watch(self) -> None:
         """Take in how it goes, until nothing of it is left; what its watchers leave is ours to kill."""
@@ -193,9 +200,8 @@ class AgentProcess:
         overdue = asyncio.create_task(self._is_overdue.wait())
         try:
             await asyncio.wait({listening, living, overdue}, return_when=asyncio.FIRST_COMPLETED)
-            if self._process.stdin is not None:
-                # Of that, a warden without its keeper hears as well.
-                self._process.stdin.close()
+            # Of that, a warden without its keeper hears as well.
+            self._control.close()
             if not self._fault:
                 both: asyncio.Future[Any] = asyncio.gather(listening, living)
                 rest: set[asyncio.Future[Any]] = {both, overdue}
@@ -248,9 +254,6 @@ class AgentProcess:
         if said["pid"]:
             self._pid = int(said["pid"])
             self._started.set_result(self._pid)
-        elif said["errno"] and not self._started.done():
-            self._started.set_exception(CommandFailed(os.strerror(int(said["errno"]))))
-            self._exited.set_result(warden.EXIT_NOT_STARTED)
         elif said["code"] and not self._exited.done():
             self._exited.set_result(int(said["code"]))
 
@@ -263,7 +266,15 @@ async def _reader(read_fd: int) -> asyncio.StreamReader:
     return reader
 
 
-def _job_line(job: Job) -> bytes:
+async def _writer(write_fd: int) -> asyncio.WriteTransport:
+    # Of its protocol nobody asks how it ended: who reads may be gone at any time.
+    transport, _ = await asyncio.get_running_loop().connect_write_pipe(
+        asyncio.BaseProtocol, os.fdopen(write_fd, "wb")
+    )
+    return transport
+
+
+def _job_line(job: Job, begun_fd: int) -> bytes:
     """Return what the warden reads, byte for byte as the kernel is to get it."""
     said = {
         "adapter": os.getpid(),
@@ -272,6 +283,7 @@ def _job_line(job: Job) -> bytes:
         "cwd": _said(str(job.directory)),
         "input": job.input_fd,
         "timer": job.timer_fd,
+        "begun": begun_fd,
     }
     return json.dumps(said).encode() + b"\n"
 

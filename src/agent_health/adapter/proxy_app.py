@@ -4,11 +4,12 @@ Behind the guard, which has asked for the token and read the message. That comes
 is one JSON object: there are no sessions, and no streams.
 """
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final
 
 from pydantic_core import to_json
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent_health.adapter.proxy_answers import ProxyAnswers, Reply
 
@@ -30,11 +31,7 @@ class ProxyApp:
         if reply is None:
             whole = await receive()
             reply = await self._answers.reply(whole["body"], headers)
-        fields = [(b"content-length", b"%d" % len(reply.body))]
-        if reply.body:
-            fields.append((b"content-type", JSON.encode()))
-        await send({"type": "http.response.start", "status": reply.status, "headers": fields})
-        await send({"type": "http.response.body", "body": reply.body})
+        await _send_back(send, reply)
 
     def _refusal(self, headers: Mapping[str, str]) -> Reply | None:
         """Return what is answered to a request that is not meant for us, or not for a program."""
@@ -54,6 +51,52 @@ class ProxyApp:
     def _is_ours(self, host: str) -> bool:
         name, _, port = host.rpartition(":")
         return host in self._hosts or (name in self._hosts and port.isdecimal())
+
+
+class Ending:
+    """An ASGI app that ends what is under way in another one, before its server complains of it.
+
+    A run's end is nothing out of the ordinary. Whoever asked is gone mostly, with the agent.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._has_ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Answer nothing any more."""
+        self._has_ended.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on until the end."""
+        has_begun = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        answering = asyncio.ensure_future(self._app(scope, receive, send_noting))
+        ends = asyncio.ensure_future(self._has_ended.wait())
+        try:
+            await asyncio.wait({answering, ends}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+                return
+        finally:
+            ends.cancel()
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+        if not has_begun:
+            await _send_back(send, _refused(503, "the run is over"))
+
+
+async def _send_back(send: Send, reply: Reply) -> None:
+    fields = [(b"content-length", b"%d" % len(reply.body))]
+    if reply.body:
+        fields.append((b"content-type", JSON.encode()))
+    await send({"type": "http.response.start", "status": reply.status, "headers": fields})
+    await send({"type": "http.response.body", "body": reply.body})
 
 
 def _headers_of(scope: Scope) -> dict[str, str]:

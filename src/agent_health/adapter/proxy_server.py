@@ -17,7 +17,7 @@ from mcp_types import Implementation
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.proxied_calls import ProxiedCalls
 from agent_health.adapter.proxy_answers import ProxyAnswers
-from agent_health.adapter.proxy_app import ProxyApp
+from agent_health.adapter.proxy_app import Ending, ProxyApp
 from agent_health.adapter.upstreams import Upstreams
 from agent_health.mcp.guard import Guard
 from agent_health.mcp.http_server import config_of
@@ -51,7 +51,8 @@ class ProxyServer:
         app = ProxyApp(ProxyAnswers(self._calls, about, INSTRUCTIONS), LOOPBACK_NAMES)
         call_seconds = limits.start_seconds + limits.call_seconds + ASIDE_SECONDS
         guarded = Guard(app, token, call_seconds=call_seconds)
-        self._uvicorn = _Server(config_of(guarded, grace_seconds=GRACE_SECONDS, lifespan="off"))
+        self._ending = Ending(guarded)
+        self._uvicorn = _Server(config_of(self._ending, grace_seconds=2 * GRACE_SECONDS, lifespan="off"))
 
     async def serve(self, listening: socket.socket) -> None:
         """Serve until `end`."""
@@ -64,6 +65,7 @@ class ProxyServer:
     def end(self) -> None:
         """Take no call any more, and end."""
         self._uvicorn.should_exit = True
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._ending.end)
 
 
 def _servers_of(upstreams: Upstreams, timer_fd: int | None) -> dict[str, "UpstreamServer"]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from agent_health.adapter.agent_process import WARDEN_SECONDS, AgentProcess, Job
+from agent_health.adapter.agent_process import AgentProcess, Job
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.lease_environment import ToolPlace, environment_of
 from agent_health.adapter.lease_timer import LeaseTimer
@@ -35,6 +35,8 @@ from agent_health.task_record import detail_of
 
 GRACE_SECONDS: Final = 10.0
 """Between the request to end and the kill, unless it is said otherwise."""
+HEAR_SECONDS: Final = 0.05
+"""For an end to be heard of that was there before its reason was: after the adapter stood still, say."""
 BUDGET_GONE: Final = "a metered call was refused: what they may cost is used up"
 
 OpenTools = Callable[[HeldWork], AbstractAsyncContextManager[ToolPlace]]
@@ -140,6 +142,7 @@ class TaskRun:
         self._why = ""
         self._is_asked = asyncio.Event()
         self._written: Telling | None = None
+        self._ends_s = 0.0
 
     @property
     def task_id(self) -> str:
@@ -260,10 +263,13 @@ class TaskRun:
                 {exited, lost, asked}, timeout=self._settings.timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if self._written is not None:
-                # It has handed its task in, and says good-bye.
-                await asyncio.wait({exited}, timeout=self._settings.grace_s)
+                # It has handed its task in, and says good-bye: by itself, and then asked to.
+                wait_s = self._settings.grace_s / 2.0
+                await asyncio.wait({exited, asked}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({exited}, timeout=HEAR_SECONDS)
             if exited.done():
-                if exited.result() == -signal.SIGKILL and self._timer is not None and self._timer.is_due:
+                is_killed = exited.result() == -signal.SIGKILL and self._written is None
+                if is_killed and self._timer is not None and self._timer.is_due:
                     self.stop(Stop.EXPIRED, "the lease's deadline passed, and it was killed")
                 return
             if self._written is not None:
@@ -294,6 +300,8 @@ class TaskRun:
     def _grace_s(self) -> float:
         """Return how long the agent may go on once it is asked to end: under no other holder's lease."""
         loss, grace_s = self._keeper.loss, self._settings.grace_s
+        if self._written is not None:
+            return grace_left_s(asyncio.get_running_loop().time(), self._ends_s, grace_s)
         if loss is None or loss.kind is LossKind.LET_GO:
             return grace_s
         return grace_left_s(asyncio.get_running_loop().time(), self._keeper.deadline_s, grace_s)
@@ -312,9 +320,9 @@ class TaskRun:
         self._written = Telling.HELP if tool == HELP_TOOL else Telling.COMPLETE
         self._why = f"it has called {tool}"
         self._keeper.let_go()
-        # To end by itself, and once it is asked to.
-        grace_s = 2.0 * self._settings.grace_s + WARDEN_SECONDS
-        self._set_timer(asyncio.get_running_loop().time() + grace_s)
+        # Others may have the task from now on: it has one grace, half of it to end by itself.
+        self._ends_s = asyncio.get_running_loop().time() + self._settings.grace_s
+        self._set_timer(self._ends_s)
 
     def _budget_gone(self) -> None:
         if self._settings.stops_on_budget:

@@ -10,7 +10,8 @@ and when it is the keeper who was, the warden kills all. Each has a group of its
 run's timer is due, which the adapter sets to the lease's deadline as long as it goes on (`lease_timer`).
 
     adapter -> warden   one line of JSON (`Job`), then T: ask all to end, K: kill all
-    warden -> adapter   `started PID` or `failed ERRNO`, `exited CODE`; then its end
+    warden -> adapter   `started PID`, before anything of the agent runs; `exited CODE`; then its end
+    agent  -> adapter   the errno of a program that cannot be started; its pipe ends as the program begins
     keeper -> adapter   nothing: its pipe ends with it, and exit code 0 says that nothing is left
 
 What they hold, an agent of the same user cannot open: they hide their memory, and their descriptors with it.
@@ -22,7 +23,9 @@ import json
 import os
 import select
 import signal
+import struct
 import sys
+import time
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
@@ -38,9 +41,12 @@ MARK_AT: Final = 3
 """And of which run they are, for whoever looks for them: an environment that is hidden tells nobody."""
 KILL_AGAIN_MS: Final = 20
 """Who is killed may have forked just before."""
+KILLS_AT_ONCE: Final = 100
+"""Of its own children, before it looks at all processes again."""
 EXIT_NOT_STARTED: Final = 127
 
 _CONTROL_FD: Final = 0
+_GO: Final = b"G"
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -57,6 +63,20 @@ def prctl(option: int, value: int) -> None:
 def hide_memory() -> None:
     """Let no other process of this user read our memory and first environment: keys may stand there."""
     prctl(_PR_SET_DUMPABLE, 0)
+
+
+def go_on_every_second() -> None:
+    """Have the kernel let this process go on, should an agent have stopped it; none is sent to its children.
+
+    A C library that has no such timers leaves it as it is.
+    """
+    libc = ctypes.CDLL(None)
+    # A sigevent: no value, the signal, SIGEV_SIGNAL; and when it is due: again and again, and first.
+    event = struct.pack("@Pii64x", 0, signal.SIGCONT, 0)
+    timer, every_second = ctypes.c_void_p(), (ctypes.c_long * 4)(1, 0, 1, 0)
+    with suppress(AttributeError):
+        if libc.timer_create(time.CLOCK_BOOTTIME, event, ctypes.byref(timer)) == 0:
+            libc.timer_settime(timer, 0, every_second, None)
 
 
 def processes() -> dict[int, tuple[int, int, int]]:
@@ -87,20 +107,19 @@ def descendants(of: int) -> dict[int, int]:
 class Warden:
     """Watches over one agent's processes."""
 
-    def __init__(self, job: dict[str, Any], status_fd: int, keeper: int) -> None:
+    def __init__(self, job: dict[str, Any], status_fd: int, keeper: int, ready_fd: int) -> None:
         self._job = job
         self._timer: int | None = job["timer"]
         self._status_fd = status_fd
         self._keeper = keeper
+        self._ready_fd = ready_fd
         self._pid = 0
         self._is_killing = False
-        self._has_ended = False
 
     def run(self) -> None:
         """Start the agent; return once nothing of it is left."""
         woken = _be_woken()
-        if not self._start():
-            return
+        self._start()
         poll = select.poll()
         poll.register(_CONTROL_FD, select.POLLIN)
         poll.register(woken, select.POLLIN)
@@ -111,6 +130,7 @@ class Warden:
                 self._is_killing = True
             if self._is_killing:
                 self._signal_all(signal.SIGKILL)
+                _kill_children()
             ready = dict(poll.poll(KILL_AGAIN_MS if self._is_killing else None))
             if woken in ready:
                 os.read(woken, 4096)
@@ -120,22 +140,21 @@ class Warden:
             if _CONTROL_FD in ready and not self._obey():
                 poll.unregister(_CONTROL_FD)
 
-    def _start(self) -> bool:
-        failed_read, failed_write = os.pipe2(os.O_CLOEXEC)
+    def _start(self) -> None:
+        waits, goes = os.pipe2(os.O_CLOEXEC)
         warden = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            _become_agent(self._job, warden, failed_write)
-        os.close(failed_write)
+            _become_agent(self._job, warden, waits)
+        os.close(waits)
         _drop_output()
-        _drop_input(self._job)
-        failure = os.read(failed_read, 16)
-        if failure:
-            os.waitpid(self._pid, 0)
-            _say(self._status_fd, f"failed {int(failure)}")
-            return False
+        _drop_given(self._job)
+        # By then the agent alone holds what ends as its program begins: it may stop us from there on.
+        os.read(self._ready_fd, 1)
         _say(self._status_fd, f"started {self._pid}")
-        return True
+        with suppress(OSError):
+            os.write(goes, _GO)
+        os.close(goes)
 
     def _reap(self) -> bool:
         """Take leave of whoever has ended; return whether anybody is left."""
@@ -147,7 +166,6 @@ class Warden:
             if pid == 0:
                 return True
             if pid == self._pid:
-                self._has_ended = True
                 _say(self._status_fd, f"exited {os.waitstatus_to_exitcode(status)}")
 
     def _obey(self) -> bool:
@@ -161,15 +179,15 @@ class Warden:
         return bool(asked)
 
     def _signal_all(self, number: int) -> None:
-        """Signal the agent's group as a whole, and each process that has left it."""
-        if not self._has_ended:
-            # Later the number may be another group's.
+        """Signal each group below as a whole: who forks without end is gone when it is signalled alone."""
+        below = descendants(os.getpid())
+        for group in set(below.values()) - {os.getpgrp()}:
             with suppress(OSError):
-                os.killpg(self._pid, number)
-        for pid, group in descendants(os.getpid()).items():
-            if group != self._pid or self._has_ended:
-                with suppress(OSError):
-                    os.kill(pid, number)
+                os.killpg(group, number)
+        for pid in [pid for pid, group in below.items() if group == os.getpgrp()]:
+            # It has just begun.
+            with suppress(OSError):
+                os.kill(pid, number)
 
 
 def keep(warden: int, adapter: int, timer: int | None = None) -> None:
@@ -192,12 +210,27 @@ def keep(warden: int, adapter: int, timer: int | None = None) -> None:
                 for pid in descendants(os.getpid()):
                     with suppress(OSError):
                         os.kill(pid, signal.SIGKILL if is_alone or pid != warden else signal.SIGCONT)
+            if is_alone:
+                _kill_children()
             ready = dict(poll.poll(KILL_AGAIN_MS if is_alone or is_due else None))
             if woken in ready:
                 os.read(woken, 4096)
             if timer is not None and timer in ready:
                 is_due = True
                 poll.unregister(timer)
+
+
+def _kill_children() -> None:
+    """Kill who has just become ours: of a chain of forks that outruns a look at all processes, the last."""
+    with suppress(OSError), io.FileIO(f"/proc/self/task/{os.getpid()}/children") as children:
+        for _ in range(KILLS_AT_ONCE):
+            pids = children.read().split()
+            if not pids:
+                return
+            for pid in pids:
+                with suppress(OSError):
+                    os.kill(int(pid), signal.SIGKILL)
+            children.seek(0)
 
 
 def _be_woken() -> int:
@@ -223,10 +256,11 @@ def _drop_output() -> None:
     os.dup2(nothing, 2)
 
 
-def _drop_input(job: dict[str, Any]) -> None:
-    """Let whoever writes to it see that nobody reads any more."""
+def _drop_given(job: dict[str, Any]) -> None:
+    """Leave to the agent alone what it reads, and what ends as its program begins."""
     if job["input"] is not None:
         os.close(job["input"])
+    os.close(job["begun"])
 
 
 def _say(status_fd: int, line: str) -> None:
@@ -234,13 +268,13 @@ def _say(status_fd: int, line: str) -> None:
         os.write(status_fd, f"{line}\n".encode())
 
 
-def _become_agent(job: dict[str, Any], warden: int, failed_fd: int) -> NoReturn:
-    """Turn into the agent's program; never returns."""
+def _become_agent(job: dict[str, Any], warden: int, waits: int) -> NoReturn:
+    """Turn into the agent's program once the warden says so; never returns."""
     try:
         os.setsid()
         # The warden's own end; its pipe cannot tell of that.
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != warden:
+        if os.getppid() != warden or os.read(waits, 1) != _GO:
             os._exit(EXIT_NOT_STARTED)
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -252,9 +286,9 @@ def _become_agent(job: dict[str, Any], warden: int, failed_fd: int) -> NoReturn:
         environment = {_bytes(name): _bytes(value) for name, value in job["environment"].items()}
         os.execvpe(command[0], command, environment)  # noqa: S606 - it is what we are for
     except OSError as error:
-        os.write(failed_fd, str(error.errno or 1).encode())
+        os.write(job["begun"], str(error.errno or 1).encode())
     except BaseException:  # noqa: BLE001 - nothing of this copy of the warden may go on
-        os.write(failed_fd, b"1")
+        os.write(job["begun"], b"1")
     os._exit(EXIT_NOT_STARTED)
 
 
@@ -275,7 +309,7 @@ def _read_job() -> dict[str, Any] | None:
     if asked:
         return None
     job: dict[str, Any] = json.loads(written)
-    for fd in (job["input"], job["timer"]):
+    for fd in (job["input"], job["timer"], job["begun"]):
         if fd is not None:
             os.set_inheritable(fd, False)  # noqa: FBT003 - has no name
     return job
@@ -293,15 +327,20 @@ def main() -> None:
     keeper = os.getpid()
     # First, or what is left of a warden that ends right after its start would be nobody's.
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    go_on_every_second()
+    ready, is_ready = os.pipe2(os.O_CLOEXEC)
     warden = os.fork()
     if warden == 0:
+        os.close(is_ready)
         os.close(life_fd)
         os.setsid()
-        Warden(job, status_fd, keeper).run()
+        Warden(job, status_fd, keeper, ready).run()
         return
     os.close(status_fd)
     _drop_output()
-    _drop_input(job)
+    _drop_given(job)
+    os.close(ready)
+    os.close(is_ready)
     keep(warden, job["adapter"], job["timer"])
 
 

@@ -29,6 +29,10 @@ MIN_PAUSE_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 15.0
 """The most that is waited before a registry that did not answer is asked again."""
 
+NOTICE_SECONDS: Final = 5.0
+"""So long before the deadline of a lease that cannot be renewed is its handler cancelled, or a fifth of
+the lease where that is shorter."""
+
 _log = logging.getLogger("agent_health.agent")
 
 
@@ -132,7 +136,7 @@ class TaskSource:
     ) -> Assignment | None:
         """Begin to keep a task's lease; None if it was over before we knew."""
         run = HeldRun.of(granted, incarnation)
-        keeper = LeaseKeeper.of_task(client.leases, granted, incarnation=incarnation)
+        keeper = LeaseKeeper.of_task(client.leases, granted, incarnation=incarnation, grace_s=NOTICE_SECONDS)
         task = HeldTask(client, granted, run, keeper.let_go)
         assignment = Assignment(task, run.task_id)
         keeping = asyncio.create_task(self._run(keeper, assignment), name=f"lease of {run.task_id}")

@@ -99,7 +99,7 @@ class LogTeller(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Tell one line."""
         is_of_tools = any(record.name == name or record.name.startswith(f"{name}.") for name in _OF_TOOLS)
-        text = record.getMessage()
+        text = record.getMessage().strip()
         if record.exc_info and record.exc_info[1] is not None:
             # Where it was raised is no line for people, nor is what a library adds on further ones.
             text = f"{text}: {_in_a_line(record.exc_info[1])}"
