@@ -52,7 +52,7 @@ class Cadence:
     max_backoff_s: float = 86_400.0
     """However long a target fails or asks us to slow down, its ticks are no further apart."""
     recheck_every_s: float = 60.0
-    """How soon after its last probe a target may be looked at because somebody asked."""
+    """How soon after somebody asked for a look at a target somebody may again; whoever is asked keeps it."""
 
     def __post_init__(self) -> None:
         _refuse_unless_positive("interval_seconds", self.interval_s)
@@ -86,7 +86,8 @@ def next_probe_at_s(
 
     What was missed is not caught up, neither a tick nor a confirmation: after a restart nothing is due
     at once but what somebody asked for. A recheck (`recheck_at_s` is when it was asked for, None or
-    before the last probe if nobody did) overrides our own caution, not the peer's `Retry-After`.
+    before the last probe if nobody did) overrides our own caution, not the peer's `Retry-After`: it is done
+    at once however soon after a tick, for whoever takes such wishes takes one in `recheck_every_s`.
     """
     asked_s = _not_before_s(memory, now_s)
     due_s = _tick_after(subject_id, memory, cadence, max(now_s, asked_s, _rested_s(memory, cadence, now_s)))
@@ -94,7 +95,7 @@ def next_probe_at_s(
         due_s = min(due_s, max(memory.confirm_at_s, asked_s))
     last_s = _last_s(memory, now_s)
     if recheck_at_s is not None and recheck_at_s > last_s:
-        due_s = min(due_s, max(recheck_at_s, last_s + cadence.recheck_every_s, asked_s, now_s))
+        due_s = min(due_s, max(recheck_at_s, asked_s, now_s))
     return due_s
 
 

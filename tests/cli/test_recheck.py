@@ -37,14 +37,14 @@ async def recheck(*arguments: str) -> int:
 
 
 @asynccontextmanager
-async def watched(directory: Path) -> AsyncIterator[tuple[str, dict[str, HostileServer]]]:
+async def watched(directory: Path, text: str = SELDOM) -> AsyncIterator[tuple[str, dict[str, HostileServer]]]:
     """Watch a directory whose agents are hardly ever due; gives the database, and the agents."""
     database = f"sqlite:///{directory}/mixed.db"
     async with mixed_directory(directory) as servers, open_local_home(database) as home:
-        definition = read_definition(SELDOM, file=directory / "mixed.yml")
+        definition = read_definition(text, file=directory / "mixed.yml")
         stop, shown = asyncio.Event(), Shown()
         crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
-        await shown.until(lambda state: state.note.startswith("6 targets"))
+        await shown.until(lambda state: sum(state.results.values()) == 6)
         try:
             yield database, servers
         finally:
@@ -80,14 +80,35 @@ async def test_who_asked_to_be_left_alone_is_not_waited_for(
         server = servers["healthy"]
         for path in server.replies:
             server.replies[path] = answer(429, Retry_After="3600")
-        assert await recheck(server.url, "--database", database) == 0
-        assert "429" in capsys.readouterr().out
+        assert await recheck(server.url, "--database", database) == 2
+        shown = capsys.readouterr()
+        assert "429" in shown.out
+        assert shown.err == "it was looked at, and whether it lives could not be measured: rate_limited\n"
         asked = len(server.heads)
         assert await recheck(server.url, "--database", database, "--wait", "600") == 2
         shown = capsys.readouterr()
         assert "429" in shown.out
         assert re.match(r"it asked us to wait until 20[-0-9]+T[:0-9]+Z \(Retry-After\)", shown.err)
         assert len(server.heads) == asked
+
+
+@pytest.mark.parametrize(
+    ("change", "result"),
+    [
+        (("opt_out: {robots_txt: false}", "opt_out: {robots_txt: true}"), "not_measured"),
+        (("networks: {allow: [127.0.0.0/8]}", ""), "blocked_address"),
+    ],
+)
+async def test_a_look_that_does_not_tell_whether_it_lives_has_one_exit_code(
+    change: tuple[str, str], result: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with watched(tmp_path, SELDOM.replace(*change)) as (database, servers):
+        server = servers["healthy"]
+        server.replies["/robots.txt"] = answer(200, b"User-agent: *\nDisallow: /\n")
+        assert await recheck(server.url, "--database", database) == 2
+        told = f"it was looked at, and whether it lives could not be measured: {result}\n"
+        assert capsys.readouterr().err == told
+        assert CARD_PATH not in server.paths
 
 
 async def test_a_look_that_measures_nothing_is_told_as_such(

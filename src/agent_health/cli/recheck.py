@@ -26,6 +26,7 @@ LOOK_SECONDS = 1.0
 JOIN_SECONDS = 3.0
 """How long nobody is there to look before that is told: a crawl that begins is not there yet."""
 EXIT_NO_RESULT = 2
+"""Of a look that told nothing of whether it lives as of one that did not come, like `agent-health probe`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,13 @@ class Looked:
         """Whether what is known of it now comes from a look since it was asked for."""
         seen, before = self.target.seen, self.asked.observed_at
         return self.is_new and seen is not None and (before is None or seen.observed_at > before)
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether that says if it lives: not if the prober was kept out, or held back."""
+        from agent_health.prober.census_group import Group, life_of  # noqa: PLC0415 - pydantic takes 60 ms
+
+        return self.tells_anything and life_of(self.target.result) is not Group.UNKNOWN
 
 
 class _Targets(ListsTargets, Protocol):
@@ -70,9 +78,9 @@ def recheck(
 ) -> int:
     """Have an agent probed now, whatever its cadence says, and show what was seen.
 
-    The prober that watches it looks within seconds; at most once a minute. Nobody is probed from here: where
-    no prober is at work, it says so after some seconds, and at once if the agent asked to be left alone for
-    longer (Retry-After). For an agent that nobody watches there is `agent-health probe`.
+    The prober that watches it looks within seconds; it may be asked once a minute. Nobody is probed from
+    here: where no prober is at work, it says so after some seconds, and at once if the agent asked to be left
+    alone for longer (Retry-After). For an agent that nobody watches there is `agent-health probe`.
 
     \b
     Examples:
@@ -83,7 +91,8 @@ def recheck(
     \b
     Exit codes:
       0 it was looked at   1 refused by the registry
-      2 no usable answer, nobody has looked in time, or nothing could be measured   3 wrong usage
+      2 no usable answer, nobody has looked in time, or the look did not tell whether it lives: robots.txt
+        keeps us out, it asked us to slow down, its address is closed to us   3 wrong usage
 
     \b
     The JSON is that of GET /api/v1/targets/{target_id}.
@@ -108,15 +117,18 @@ def recheck(
         write_json(sys.stdout, seen.target.model_dump(mode="json", exclude_none=True))
     else:
         _write(seen.target)
-    if seen.tells_anything:
+    if seen.has_measured:
         return 0
     where = f"--registry {registry}" if database is None else f"--database {database}"
-    sys.stderr.write(f"{printable(_why_not(seen, where, wait_seconds))}\nThat is what was known before.\n")
+    what = "" if seen.tells_anything else "That is what was known before.\n"
+    sys.stderr.write(f"{printable(_why_not(seen, where, wait_seconds))}\n{what}")
     return EXIT_NO_RESULT
 
 
 def _why_not(seen: Looked, where: str, wait_seconds: float) -> str:
     """Say why nothing new is known; `where` is the option that says who was asked."""
+    if seen.tells_anything:
+        return f"it was looked at, and whether it lives could not be measured: {seen.target.result}"
     if seen.is_new:
         return "it was looked at, and nothing could be measured: it opted out, or the prober is at fault"
     if not seen.has_prober:
