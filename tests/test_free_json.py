@@ -36,9 +36,9 @@ def test_it_is_taken_up_to_its_depth_and_its_size_and_not_beyond(value: dict[str
         take_small(value, levels, size - 1)
 
 
-@pytest.mark.parametrize("number", [nan, inf, -inf])
+@pytest.mark.parametrize("number", [nan, inf, -inf, 10**309, -(10**400)])
 @pytest.mark.parametrize("levels", [1, 2, 32])
-def test_what_json_has_no_word_for_is_refused_wherever_it_stands(number: float, levels: int) -> None:
+def test_what_most_read_as_no_number_is_refused_wherever_it_stands(number: float, levels: int) -> None:
     value: Any = number
     for level in range(levels):
         value = {"a": value} if (levels - level) % 2 else [0, value]

@@ -3,7 +3,6 @@
 For pydantic's validators: what is refused is a PydanticCustomError, which shows nothing of the value.
 """
 
-from math import isfinite
 from sys import float_info
 from typing import Any, Final
 
@@ -13,15 +12,17 @@ MAX_NUMBER: Final = float_info.max
 
 
 def take_shallow(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
-    """Return an object as it is, unless it is nested deeper than that, or holds NaN or an infinity.
+    """Return an object as it is, unless it is nested deeper than that, or holds what most read as no number.
 
-    JSON has no such numbers, but Python's readers make them of `NaN` and `1e999`, and YAML has them.
+    JSON has neither NaN nor an infinity, but Python's readers make them of `NaN` and `1e999`, and YAML has
+    them. An integer beyond the doubles would be handed on, and be an infinity or an error to who reads it.
     """
     level: list[Any] = [value]
     for _ in range(most_levels):
         inside = [inner for outer in level for inner in _inside(outer)]
-        if not all(isfinite(inner) for inner in inside if isinstance(inner, float)):
-            raise PydanticCustomError("not_finite", "expected finite numbers: JSON has no other")
+        if not all(_is_number_to_all(inner) for inner in inside if isinstance(inner, float | int)):
+            expected = "expected finite numbers, of at most 1.8e308: most readers of JSON have no other"
+            raise PydanticCustomError("not_finite", expected)
         level = [inner for inner in inside if isinstance(inner, dict | list)]
         if not level:
             return value
@@ -40,6 +41,11 @@ def _inside(value: dict[str, Any] | list[Any]) -> list[Any]:
     return [*value.values()] if isinstance(value, dict) else value
 
 
+def _is_number_to_all(number: float) -> bool:
+    """Whether it is one of the doubles, or an integer between them; NaN is beyond any."""
+    return -MAX_NUMBER <= number <= MAX_NUMBER
+
+
 def is_finite(value: Any) -> bool:
     """Whether all its numbers are such as JSON's readers have, however deep they stand.
 
@@ -48,7 +54,7 @@ def is_finite(value: Any) -> bool:
     left = [value]
     while left:
         one = left.pop()
-        if isinstance(one, float | int) and not -MAX_NUMBER <= one <= MAX_NUMBER:
+        if isinstance(one, float | int) and not _is_number_to_all(one):
             return False
         if isinstance(one, dict | list):
             left += _inside(one)
