@@ -19,6 +19,7 @@ from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json, serving, silence
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import RegistryServer
+from tests.support.small_disk import mounted
 
 from agent_health.cli import main
 from agent_health.client.variables import KEY_VARIABLE
@@ -396,10 +397,50 @@ def test_a_database_is_told_of_to_whom_may_not_write_it(
     assert "0 of 1 measured target" in capsys.readouterr().out
     assert main(["targets", "list", "--database", "sqlite:///50% sealed.db", "--csv"]) == 0
     assert "refused" in capsys.readouterr().out
+    assert main(["directories", "list", "--database", "sqlite:///50% sealed.db"]) == 0
+    assert "50-list.txt" in capsys.readouterr().out
     assert sorted(file.name for file in tmp_path.iterdir()) == before
     # Whoever wants to write is told why that is not possible.
     assert main(["census", "50%? list.txt", *ALLOW, "--database", "sqlite:///50% sealed.db"]) == 3
     assert "its owner or mode forbids it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("closed", "told"),
+    [
+        ("agents.db", "a file that can be read (its owner or mode forbids it)"),
+        ("agents.db-wal", "in agents.db-wal beside it (its owner or mode forbids it)"),
+        ("agents.db-shm", "in agents.db-shm beside it (only who may write can make it)"),
+    ],
+)
+def test_whoever_may_not_read_all_of_a_database_is_told_which_file_that_is(
+    closed: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:9/\n")
+    assert main(["census", "agents.txt", *ALLOW]) == 0
+    (tmp_path / "agents.db-wal").touch()
+    may = os.access
+
+    def may_look(file: str | Path, mode: int, **how: bool) -> bool:
+        return not mode & os.W_OK and Path(file).name != closed and may(file, mode, **how)
+
+    monkeypatch.setattr(os, "access", may_look)
+    assert main(["census", "agents.db", "--no-crawl"]) == 3
+    assert told in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_before_the_list_is_read_is_left_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:9/\n")
+    with mounted(tmp_path / "small", "size=100k") as small:
+        assert main(["census", "agents.txt", *ALLOW, "--database", "sqlite:///small/agents.db"]) == 1
+        assert "the database takes no changes (database or disk is full)" in capsys.readouterr().err
+        assert list(small.iterdir()) == []
 
 
 def test_a_file_that_is_no_database_of_ours_is_refused(

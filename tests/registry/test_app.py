@@ -59,6 +59,6 @@ async def test_a_server_whose_disk_is_full_is_ill_until_there_is_room_again(
             assert (await api.ask("GET", "/healthz", key=None)).status == 200
             assert await register_many() == {201}
     assert [line for line in caplog.messages if line.startswith("changes")] == [
-        "changes cannot be stored: the database does not answer (database or disk is full)",
+        "changes cannot be stored: the database takes no changes (database or disk is full)",
         "changes are stored again",
     ]

@@ -177,7 +177,7 @@ async def test_a_full_disk_is_unavailable_and_what_was_there_stays(
         await database.write(_add_row(3))
         assert database.writes.failure is None
     assert [record.getMessage() for record in caplog.records] == [
-        "changes cannot be stored: the database does not answer (database or disk is full)",
+        "changes cannot be stored: the database takes no changes (database or disk is full)",
         "changes are stored again",
     ]
 

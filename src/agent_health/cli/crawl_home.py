@@ -314,9 +314,10 @@ async def open_local_home(
     with _alone_with(file):
         made = file if is_once and file is not None and not file.exists() else None
         database = open_database(url)
-        is_empty = False
+        is_empty = made is not None
         try:
             await database.write(schema.set_up_or_check)
+            is_empty = False
             home = LocalHome(url, database, report, is_alone=file is not None)
             if file is not None:
                 await home.clear()

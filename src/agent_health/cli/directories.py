@@ -60,6 +60,7 @@ def list_directories(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     found = _ask(
         lambda lists: lists.all(),
+        is_write=False,
         database=database,
         registry=registry,
         key_file=key_file,
@@ -140,6 +141,7 @@ def remove_directory(
 def _ask(
     deed: "Callable[[LocalDirectories | RegistryDirectories], Awaitable[T]]",
     *,
+    is_write: bool = True,
     database: str | None,
     registry: str,
     key_file: Path | None,
@@ -156,7 +158,8 @@ def _ask(
     from agent_health.access import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
     from agent_health.cli.local_registry import LocalDirectories, run_locally  # noqa: PLC0415
 
-    return run_locally(database, Role.ADMIN, lambda local: deed(LocalDirectories(local)))
+    role = Role.ADMIN if is_write else Role.READER
+    return run_locally(database, role, lambda local: deed(LocalDirectories(local)))
 
 
 async def _confirm(lists: "LocalDirectories | RegistryDirectories", name: str) -> "ImportRecord":

@@ -365,14 +365,23 @@ def _sealed(url: URL) -> URL | None:
     """Return how an SQLite file is read that this user may read and not write; None if there is none.
 
     Where no log lies beside it nobody is at work on it: it is read as it is, for SQLite could not make there
-    the files by which readers and writers know of each other.
+    the files by which readers and writers know of each other. InvalidSetting if it may not be read, or its
+    log may not, which holds the latest changes.
     """
     file = Path(str(url.database or "")).absolute()
-    if not file.is_file() or not os.access(file, os.R_OK, effective_ids=True):
+    if not file.is_file():
         return None
+    if not os.access(file, os.R_OK, effective_ids=True):
+        raise InvalidSetting("database", str(file), "a file that can be read (its owner or mode forbids it)")
     if all(os.access(place, os.W_OK, effective_ids=True) for place in (file, file.resolve().parent)):
         return None
     log = file.resolve().with_name(f"{file.resolve().name}-wal")
+    index = log.with_name(f"{file.resolve().name}-shm")
+    for beside in (log, index) if log.exists() else ():
+        if not os.access(beside, os.R_OK, effective_ids=True):
+            why = "its owner or mode forbids it" if beside.exists() else "only who may write can make it"
+            expected = f"a file whose latest changes can be read too, in {beside.name} beside it ({why})"
+            raise InvalidSetting("database", str(file), expected)
     query = {"uri": "true", "mode": "ro"} | ({} if log.exists() else {"immutable": "1"})
     return url.set(database=file.as_uri(), query=query)
 

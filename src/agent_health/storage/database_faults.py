@@ -24,6 +24,7 @@ _SQLITE_IS_AWAY = frozenset({
 })  # fmt: skip
 DAMAGED = "the file is damaged or is no SQLite database: restore a backup"
 _SQLITE_IS_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_SQLITE_IS_CLOSED = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
 
 
 class Retry(Exception):
@@ -66,4 +67,6 @@ def _why_away(error: DBAPIError) -> str:
         return f"the database does not answer ({type(error.orig).__name__})"
     if error.orig.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_DAMAGED:
         return DAMAGED
+    if error.orig.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_CLOSED:
+        return f"the database takes no changes ({error.orig})"
     return f"the database does not answer ({error.orig})"
