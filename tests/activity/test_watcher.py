@@ -12,6 +12,7 @@ from tests.support.hostile_server import answer, as_json
 from tests.support.opencode_events import ENVELOPES, Envelope, captured, failed, idle, status, tool
 from tests.support.opencode_server import opencode
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time
 
 from agent_health.activity.beating import Dropped, Refused, RegistryHeart, Taken
@@ -106,7 +107,7 @@ async def test_a_real_registry_hears_of_what_a_session_does(registry: RegistrySe
             )
             await fake.is_listened_to()
             fake.says(tool("ses_1"))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while What.HEARTBEAT not in [one.what for one in told]:
                     assert not task.done(), task
                     await asyncio.sleep(0.01)

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.tool_proxies import connected
 
 from agent_health.adapter.held_work import HeldWork
@@ -57,7 +58,7 @@ async def test_what_is_not_meant_for_us_is_refused(proxy: OpenProxy) -> None:
         ({}, b" " * (MAX_BODY_BYTES + 1), 413),
         ({}, b"{", 400),
     ]
-    async with httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+    async with httpx2.AsyncClient(timeout=PATIENCE_SECONDS, trust_env=False) as http:
         for headers, body, status in cases:
             answer = await post(http, proxy, headers, body)
             assert answer.status_code == status, (headers, answer.text)
@@ -73,7 +74,7 @@ async def test_a_header_that_says_two_things_says_neither(proxy: OpenProxy) -> N
         ("Origin", "http://localhost"),
         ("Origin", "http://localhost"),
     ]
-    async with httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+    async with httpx2.AsyncClient(timeout=PATIENCE_SECONDS, trust_env=False) as http:
         assert (await http.post(proxy.url, content=LIST, headers=fields)).status_code == 403
 
 

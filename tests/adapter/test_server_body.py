@@ -5,6 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.support.misbehaving_tools import http_misbehaving, tool_answer
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.adapter.server_body import BoundedBodies
 from agent_health.adapter.server_line import TOO_LONG, UNREADABLE
@@ -15,7 +16,7 @@ WHOLE = tool_answer(7, "long", {"bytes": 5_000})
 async def said(max_bytes: int, **asked: Any) -> httpx2.Response:
     with http_misbehaving() as url:
         bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), max_bytes)
-        async with httpx2.AsyncClient(transport=bodies, trust_env=False, timeout=30) as http:
+        async with httpx2.AsyncClient(transport=bodies, trust_env=False, timeout=PATIENCE_SECONDS) as http:
             return await http.post(url, json={"method": "tools/call", **asked})
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCResponse
-from tests.support.servers import REPOSITORY, until
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
 from agent_health.adapter import server_pipes as module
 from agent_health.adapter.lease_timer import LeaseTimer
@@ -146,7 +146,7 @@ async def test_it_ends_with_the_lease_of_the_run_that_it_serves(tmp_path: Path) 
         async with server_pipes(program(script, tmp_path, timer.fd), end):
             pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
             timer.set(0.0)
-            await asyncio.wait_for(end.is_there.wait(), 30)
+            await asyncio.wait_for(end.is_there.wait(), PATIENCE_SECONDS)
             until("nothing of it is left", lambda: is_gone(pid))
     finally:
         timer.close()

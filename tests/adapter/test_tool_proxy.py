@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.support.registry_server import RegistryServer
-from tests.support.servers import until
+from tests.support.servers import PATIENCE_SECONDS, until
 from tests.support.tool_proxies import proxied, read
 
 from agent_health.adapter.held_work import HeldWork
@@ -59,7 +59,10 @@ async def test_nobody_is_answered_without_the_runs_token_and_no_page_at_all(
     registry: RegistryServer, headers: dict[str, str], status: int
 ) -> None:
     name = f"guarded-{status}-{len(headers.get('Authorization', 'none'))}"
-    async with proxied(registry, name) as work, httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+    async with (
+        proxied(registry, name) as work,
+        httpx2.AsyncClient(timeout=PATIENCE_SECONDS, trust_env=False) as http,
+    ):
         assert work.open is not None
         fields = {
             "Authorization": f"Bearer {work.open.run_token}",
@@ -80,7 +83,7 @@ async def test_each_run_has_a_place_and_a_token_of_its_own_that_end_with_it() ->
             assert one.url.startswith("http://127.0.0.1:")
             assert (one.url, one.run_token) != (other.url, other.run_token)
             assert one.run_token not in repr(one)
-        async with httpx2.AsyncClient(timeout=5, trust_env=False) as http:
+        async with httpx2.AsyncClient(timeout=PATIENCE_SECONDS, trust_env=False) as http:
             with pytest.raises(httpx2.ConnectError):
                 await http.post(one.url)
 
@@ -90,7 +93,7 @@ async def test_what_is_under_way_ends_with_the_block(registry: RegistryServer, t
     upstreams = read(upstreams={"slow": {"command": program, "tools": {"search": {"usd_per_call": 0}}}})
     async with (
         proxied(registry, "cut") as work,
-        httpx2.AsyncClient(timeout=30, trust_env=False) as http,
+        httpx2.AsyncClient(timeout=PATIENCE_SECONDS, trust_env=False) as http,
         open_tool_proxy(work.held, upstreams) as opened,
     ):
         headers = {"Authorization": f"Bearer {opened.run_token}", "Content-Type": "application/json"}

@@ -12,7 +12,7 @@ import pytest
 from tests.support import upstream_tools
 from tests.support.mcp_tools import text_of
 from tests.support.misbehaving_tools import http_misbehaving
-from tests.support.servers import REPOSITORY
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from agent_health.adapter import upstream_server
 from agent_health.adapter.telling import SPOKEN_WITH
@@ -51,7 +51,7 @@ def program(record: Path | str) -> list[str]:
 
 async def running(server: UpstreamServer, tool: str = "fetch") -> None:
     """Wait until it answers."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             try:
                 await server.call(tool, {})
@@ -95,16 +95,18 @@ async def test_a_secret_reaches_the_server_and_nothing_else_does(
 
 
 @pytest.mark.parametrize(
-    ("command", "why"),
+    ("command", "start_seconds", "why"),
     [
-        (["/no/such/program"], "No such file or directory"),
-        ([sys.executable, "-c", "print('hello')"], "it has ended"),
-        (program("never"), "it did not start within 1 s"),
+        (["/no/such/program"], 30, "No such file or directory"),
+        ([sys.executable, "-c", "print('hello')"], 30, "it has ended"),
+        (program("never"), 1, "it did not start within 1 s"),
     ],
     ids=["absent", "no server", "silent"],
 )
-async def test_one_that_does_not_start_is_told_with_the_reason(command: list[str], why: str) -> None:
-    async with started(command, start_seconds=1) as server:
+async def test_one_that_does_not_start_is_told_with_the_reason(
+    command: list[str], start_seconds: float, why: str
+) -> None:
+    async with started(command, start_seconds=start_seconds) as server:
         with pytest.raises(ToolFailed, match=f"acme does not run: {why}; it is started again in 0.[0-9] s"):
             await server.call("fetch", {})
         assert not server.tools
@@ -187,7 +189,7 @@ async def test_one_that_dies_between_two_calls_is_started_again_unasked(
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
     async with started([*MISBEHAVING[:2], "-c", "import sys; sys.exit(3)"]) as server:
         await server.ready()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while caplog.text.count("acme does not run") < 2:  # noqa: ASYNC110 - a log tells nobody
                 await asyncio.sleep(0.02)
 

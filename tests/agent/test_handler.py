@@ -60,7 +60,7 @@ async def test_a_function_that_blocks_blocks_nothing_else_and_can_be_left_alone(
     may_end, has_ended = threading.Event(), threading.Event()
 
     def block() -> None:
-        may_end.wait(30)
+        may_end.wait(PATIENCE_SECONDS)
         has_ended.set()
 
     blocking = asyncio.create_task(call(block))
@@ -70,7 +70,7 @@ async def test_a_function_that_blocks_blocks_nothing_else_and_can_be_left_alone(
     with pytest.raises(asyncio.CancelledError):
         await blocking
     may_end.set()
-    assert has_ended.wait(30)
+    assert has_ended.wait(PATIENCE_SECONDS)
 
 
 def test_a_function_that_never_ends_does_not_keep_the_process() -> None:
@@ -87,7 +87,7 @@ def test_a_thread_that_goes_on_after_the_loop_disturbs_nobody() -> None:
     may_end, has_ended = threading.Event(), threading.Event()
 
     def block() -> None:
-        may_end.wait(30)
+        may_end.wait(PATIENCE_SECONDS)
         has_ended.set()
 
     async def leave() -> None:
@@ -96,4 +96,4 @@ def test_a_thread_that_goes_on_after_the_loop_disturbs_nobody() -> None:
 
     asyncio.run(leave())
     may_end.set()
-    assert has_ended.wait(30)
+    assert has_ended.wait(PATIENCE_SECONDS)

@@ -129,7 +129,7 @@ async def test_an_idle_agent_that_somebody_drained_leaves_and_does_not_come_back
     await runner.registered()
     async with RegistryClient(registry.url, key=KEYS[Role.ADMIN]) as admin:
         await admin.agents.drain("a")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (await admin.agents.get("a")).status is not Status.DEREGISTERED:  # noqa: ASYNC110 - the sweep
                 await asyncio.sleep(0.02)
         await runner.beat()
@@ -360,7 +360,7 @@ async def test_a_method_that_is_no_coroutine_does_not_keep_heartbeats_waiting(
     may_end = threading.Event()
     runner = AgentRunner(
         "a",
-        on_assignment=lambda _task: may_end.wait(30),
+        on_assignment=lambda _task: may_end.wait(PATIENCE_SECONDS),
         registry=registry.url,
         key=KEYS[Role.COORDINATOR],
         key_file=registry.directory / "a.key",

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.agent.assignments import MAX_WAITING, Assignment, HandedIn
 from agent_health.agent.place import Load
@@ -80,7 +81,7 @@ async def test_dropped_work_is_stopped_and_said_to_be_dropped() -> None:
         work.drop_all("it was given up")
         with pytest.raises(WorkDropped, match="it was given up"):
             await outcome(given)
-        await asyncio.wait_for(work.idle(), 10)
+        await asyncio.wait_for(work.idle(), PATIENCE_SECONDS)
 
 
 async def test_work_that_is_dropped_before_its_first_step_is_not_begun() -> None:

@@ -389,6 +389,6 @@ async def test_a_crawl_ends_when_it_is_told_to_though_nobody_hears_what_it_says(
     stop = asyncio.Event()
     with stopped_by_signals(stop, say):
         signal.raise_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await stop.wait()
     assert isinstance(said[0], BrokenPipeError)

@@ -7,7 +7,7 @@ import pytest
 from tests.support.crawling import Shown
 from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.mixed_directory import mixed_directory
-from tests.support.servers import REPOSITORY
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from agent_health.cli import main
 from agent_health.cli.crawl_families import PREFIX, crawl_families
@@ -20,7 +20,7 @@ from agent_health.prober.definition_file import read_definition_file
 
 
 def fetch(port: int, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_SECONDS) as answer:
         return str(answer.read().decode())
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.crawl_acting import STANDING, act
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.cli import crawl_processes as module
 from agent_health.cli.crawl_processes import Standings, probe_all
@@ -51,7 +52,7 @@ class Heard:
         self.news.set()
 
     async def until_lines(self, count: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.lines) < count:
                 self.news.clear()
                 await self.news.wait()

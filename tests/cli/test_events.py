@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
 from agent_health.cli import main
@@ -154,7 +155,7 @@ def test_events_are_shown_as_they_happen_until_it_is_asked_to_end(
         register(capsys, "b")
         (second,) = read_lines(process, 1)
         process.send_signal(number)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
     assert first.split()[0] == "1"
@@ -182,7 +183,7 @@ def test_a_key_that_is_revoked_ends_it_with_one(registry: RegistryServer, capsys
         registry.stop()
         registry.revoke(KEYS[Role.READER])
         registry.start()
-        assert process.wait(20) == 1
+        assert process.wait(PATIENCE_SECONDS) == 1
         assert process.stderr is not None
         assert "unknown_key" in process.stderr.read()
 
@@ -194,7 +195,7 @@ def test_a_reader_that_left_ends_it_quietly(registry: RegistryServer, capsys: Ca
         assert process.stdout is not None
         process.stdout.close()
         register(capsys, "b")
-        assert process.wait(20) == 3
+        assert process.wait(PATIENCE_SECONDS) == 3
         assert process.stderr is not None
         assert process.stderr.read() == ""
 

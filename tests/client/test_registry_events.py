@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.hostile_server import HostileServer, Reply, answer, as_json, serving, silence
 from tests.support.registry_server import KEYS, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
 from agent_health.client import RegistryClient, registry_connection
@@ -28,7 +29,7 @@ STREAM = "/api/v1/events/stream"
 
 async def take(stream: AsyncGenerator[LoggedEvent, None], number: int) -> list[int]:
     """Return the sequences of the next events."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         return [(await anext(stream)).sequence for _ in range(number)]
 
 
@@ -192,7 +193,7 @@ async def test_a_stream_ends_with_its_key(status: int, kind: type[Exception]) ->
 
 
 async def test_a_stream_that_is_silent_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_connection, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(registry_connection, "IDLE_SECONDS", 0.5)
 
     async def fall_silent(writer: asyncio.StreamWriter, head: str) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + told(1))

@@ -51,7 +51,6 @@ async def test_a_holder_counts_its_time_from_before_it_asked(holder: RegistryCli
     before_s = asyncio.get_running_loop().time()
     lease = await holder.leases.acquire("task:1", ttl_seconds=60)
     assert before_s + 60 <= lease.deadline_s <= asyncio.get_running_loop().time() + 60
-    assert lease.deadline_s - before_s - 60 < 1
 
 
 async def test_leases_are_listed_a_page_at_a_time(holder: RegistryClient) -> None:

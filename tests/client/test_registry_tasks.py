@@ -8,6 +8,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.budget import BudgetRecord, Spend
 from agent_health.client import RegistryClient
@@ -172,7 +173,7 @@ async def test_a_claim_may_wait_longer_than_other_calls_may_take(
         claiming = asyncio.create_task(own.tasks.claim(wait_seconds=30))
         await asyncio.sleep(0.7)
         made = await client.tasks.create("late")
-        grant = await asyncio.wait_for(claiming, 20)
+        grant = await asyncio.wait_for(claiming, PATIENCE_SECONDS)
         assert grant is not None
         assert grant.task.task_id == made.task_id
         assert await own.tasks.claim(wait_seconds=0.05) is None

@@ -26,6 +26,7 @@ from playwright.sync_api import (
 from tests.dashboard.conftest import Filled, Sample
 from tests.support.dashboard_sample import KEYS
 from tests.support.dashboard_visitor import Visitor
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
 
@@ -38,7 +39,8 @@ FLAGS = (
 )  # fmt: skip
 DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
-PATIENCE_MS = 30_000
+PATIENCE_MS = 1_000 * PATIENCE_SECONDS
+expect.set_options(timeout=PATIENCE_MS)
 CUT_LINKS = """
 [...document.querySelectorAll(".top nav a")]
   .filter(link => link.getBoundingClientRect().right > link.closest("nav").getBoundingClientRect().right + 1)
@@ -194,7 +196,8 @@ def test_somebody_logs_in_and_finds_an_agent_by_keyboard_alone(browser: Browser,
 def keep_busy(served: Sample, agent_id: str) -> None:
     """Let an agent have something to do: else it has drained as soon as it is asked to."""
 
-    with closing(sqlite3.connect(served.server.directory / "registry.db", timeout=20)) as database, database:
+    file = served.server.directory / "registry.db"
+    with closing(sqlite3.connect(file, timeout=PATIENCE_SECONDS)) as database, database:
         wanted = "UPDATE beats SET current_load = 1 WHERE agent = (SELECT id FROM agents WHERE agent_id = ?)"
         assert database.execute(wanted, (agent_id,)).rowcount == 1
 
@@ -219,13 +222,13 @@ def test_what_happens_is_seen_as_it_happens(context: BrowserContext, served: Sam
     )
     assert answer.status == 200, answer.body
     line = fleet.locator("[data-feed] li").filter(has_text="research-2").filter(has_text="draining")
-    expect(line).to_have_count(1, timeout=PATIENCE_MS)
+    expect(line).to_have_count(1)
     assert line.locator("a").get_attribute("href") == "/agents/research-2"
     expect(table.locator('[data-agent="research-2"] [data-status]')).to_have_text("draining")
-    expect(agent.locator(".banner")).to_contain_text("draining", timeout=PATIENCE_MS)
+    expect(agent.locator(".banner")).to_contain_text("draining")
     # What somebody has opened stays open, though the page around it is fetched anew.
     expect(numbers.locator("table")).to_be_visible()
-    expect(fleet.locator("#news")).to_contain_text("new event", timeout=PATIENCE_MS)
+    expect(fleet.locator("#news")).to_contain_text("new event")
 
 
 def test_lists_tell_how_many_have_changed_and_what_waits_for_people_follows(
@@ -252,10 +255,10 @@ def test_lists_tell_how_many_have_changed_and_what_waits_for_people_follows(
         answer = asked._ask(method, path, body, sent)
         assert answer.status in {200, 201}, answer.body
     expect(table.locator("[data-changes]")).to_have_text("1 agent changed: show")
-    expect(total).to_have_text(f"{before + 1} agents", timeout=PATIENCE_MS)
+    expect(total).to_have_text(f"{before + 1} agents")
     expect(tasks.locator("[data-changes]")).to_have_text("1 task changed: show")
-    expect(waiting).to_contain_text("Waiting for people (2)", timeout=PATIENCE_MS)
-    expect(waiting.locator("li")).to_have_count(2, timeout=PATIENCE_MS)
+    expect(waiting).to_contain_text("Waiting for people (2)")
+    expect(waiting.locator("li")).to_have_count(2)
     table.get_by_role("link", name="show", exact=True).click()
     expect(table.locator('[data-agent="newcomer"]')).to_have_count(1)
 

@@ -32,7 +32,7 @@ class Stream:
     """One open page."""
 
     def __init__(self, url: str, path: str, **headers: str) -> None:
-        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_SECONDS)
         self._connection.request("GET", path, headers=headers)
         self.answer = self._connection.getresponse()
 

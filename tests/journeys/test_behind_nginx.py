@@ -19,7 +19,7 @@ import pytest
 import trustme
 from tests.support.dashboard_visitor import Visitor
 from tests.support.registry_process import ADMIN_KEY, prepare, registry
-from tests.support.servers import REPOSITORY, Server, free_port, serving, until
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, Server, free_port, serving, until
 
 pytestmark = pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx: apt-get install nginx-light")
 PROXIED_BYTES = 16 * 1024 * 1024
@@ -88,7 +88,9 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         file = directory / "nginx.conf"
         file.write_text(config(directory, registry_port=behind.port, port=port))
         command = ["nginx", "-p", str(directory), "-e", "stderr", "-c", str(file)]
-        checked = subprocess.run([*command, "-t"], capture_output=True, text=True, timeout=30, check=False)
+        checked = subprocess.run(
+            [*command, "-t"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
         assert checked.returncode == 0, checked.stderr
         with serving(command, log=directory / "nginx.log", port=port):
             yield Proxied(behind, Visitor(f"https://localhost:{port}", trusts=trusts))

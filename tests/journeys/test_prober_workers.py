@@ -18,7 +18,7 @@ import pytest
 from tests.support.databases import bare_url
 from tests.support.prober_worker import INTERVAL_SECONDS, KEY_VARIABLE
 from tests.support.registry_process import ADMIN_KEY, prepare, registry
-from tests.support.servers import REPOSITORY, stop, until
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, stop, until
 
 from agent_health.client.registry import RegistryClient
 from agent_health.event import EventType
@@ -246,5 +246,5 @@ def test_a_worker_that_leaves_gives_its_shards_back_at_once(tmp_path: Path) -> N
             "the other one has all",
             lambda: len(running.looked_at("w0", since_s=left_at_s)) == TARGETS,
         )
-        assert running.processes["w1"].wait(10) == 0
+        assert running.processes["w1"].wait(PATIENCE_SECONDS) == 0
         assert not asked(running.url, _rejected)

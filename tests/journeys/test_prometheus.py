@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.support.registry_server import KEYS, registry_server
-from tests.support.servers import REPOSITORY, Server, serving, until
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, Server, serving, until
 
 from agent_health.access import Role
 
@@ -66,7 +66,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def ask(server: Server, path: str, **parameters: str) -> Any:
     url = f"http://127.0.0.1:{server.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
             return json.load(answer)["data"]
     except urllib.error.HTTPError as error:
         if error.code == 503:

@@ -84,7 +84,9 @@ class Serving:
         connection: http.client.HTTPConnection
         if self.url.startswith("https"):
             unchecked = ssl._create_unverified_context()  # noqa: S323 - the test's own certificate
-            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=unchecked)
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=PATIENCE_SECONDS, context=unchecked
+            )
         else:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
         headers = {"Content-Type": "application/json"} | ({} if key is None else {"X-API-Key": key})

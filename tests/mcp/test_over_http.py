@@ -12,6 +12,7 @@ from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, serving
 from tests.support.mcp_process import HttpServer, by_http, http_server, settings
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.client import RegistryClient
 from agent_health.errors import InvalidSetting
@@ -37,7 +38,7 @@ async def post(
         "Accept": "application/json, text/event-stream",
         **headers,
     }
-    async with httpx2.AsyncClient(timeout=30, trust_env=False) as http:
+    async with httpx2.AsyncClient(timeout=PATIENCE_SECONDS, trust_env=False) as http:
         return await http.post(server.url, content=body, headers=fields)
 
 
@@ -96,7 +97,7 @@ def test_a_signal_ends_it_and_it_never_told_a_key(
     options = ["--token-file", str(token)]
     with http_server(options, settings(registry.url, ADMIN_KEY)) as server:
         server.process.send_signal(number)
-        output, errors = server.process.communicate(timeout=30)
+        output, errors = server.process.communicate(timeout=PATIENCE_SECONDS)
         assert server.process.returncode == 0
     assert output == ""
     assert "t" * 30 not in errors

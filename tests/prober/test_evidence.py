@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.errors import InvalidSetting
 from agent_health.prober import evidence as evidence_module
@@ -315,7 +316,11 @@ evidence.close()
 def test_a_file_that_could_not_be_written_whole_is_not_there_at_all(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     done = subprocess.run(
-        [sys.executable, "-c", FILE_LIMIT, str(kept)], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", FILE_LIMIT, str(kept)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout == "None\n"
     assert "no evidence is kept" in done.stderr

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import schedule
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from agent_health.errors import InvalidSetting
@@ -138,7 +139,7 @@ async def test_a_job_that_blocks_runs_in_a_thread_and_blocks_nobody() -> None:
 
     def block() -> None:
         where.append(threading.current_thread())
-        assert may_end.wait(30)
+        assert may_end.wait(PATIENCE_SECONDS)
 
     jobs.add("pruning", 3_600, block)
     running = asyncio.create_task(jobs.run_now("pruning"))

@@ -132,9 +132,9 @@ async def test_whoever_leaves_takes_its_deed_along(database: Database) -> None:
 async def test_all_who_ask_are_told_to_come_again_while_the_database_does_not_answer(
     database: Database, clock: WoundClock
 ) -> None:
-    api = RegistryApi(database, clock, answer_seconds=0.5)
-    await api.add_keys()
-    key = (await api.register("agent-1"))["agent_key"]
+    api, patient = RegistryApi(database, clock, answer_seconds=0.5), RegistryApi(database, clock)
+    await patient.add_keys()
+    key = (await patient.register("agent-1"))["agent_key"]
     busy = POOL_CONNECTIONS if isinstance(database, PostgresqlDatabase) else 3
     slow = [asyncio.create_task(database.write(_slowly(_do_nothing))) for _ in range(busy)]
     slow += [asyncio.create_task(database.read(_slowly(_do_nothing))) for _ in range(busy)]
@@ -148,4 +148,4 @@ async def test_all_who_ask_are_told_to_come_again_while_the_database_does_not_an
     assert [(one.status, one.json()["error"]["code"]) for one in answers] == [(503, "store_unavailable")] * 3
     assert {one.header("retry-after") for one in answers} == {"2"}
     await asyncio.gather(*slow)
-    assert (await api.beat("agent-1", key)).status == 200
+    assert (await patient.beat("agent-1", key)).status == 200

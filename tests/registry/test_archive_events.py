@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import update
 from tests.registry.test_verify_events import execute, live_a_little, report
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.errors import BrokenChain, InvalidEvent, StoreUnavailable
 from agent_health.event_chain import verify
@@ -95,7 +96,7 @@ async def test_one_file_holds_no_more_than_allowed(
     settings = RegistrySettings.read(event_retention_days=1, archive_dir=tmp_path)
     api.clock.advance(2 * DAY_S)
     running = asyncio.create_task(Archivist(api.database, settings).run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while len(await api.events()) > 5:  # noqa: ASYNC110 - it is over when the database says so
             await asyncio.sleep(0.01)
     running.cancel()

@@ -10,6 +10,7 @@ import pytest
 from tests.support.databases import KINDS, WoundClock, bare_url, migrated_url
 from tests.support.directory_api import claim, put, upload
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_api import Worker, create, steer
 
 from agent_health.agent_history import KeptHistory, Slot, packed
@@ -351,7 +352,7 @@ async def test_a_backup_is_of_one_moment(full: RegistryApi, tmp_path: Path) -> N
         transaction.connection.execute(all_rows.TABLES[0].select())
         if not transaction.is_postgresql:
             # The reader's own thread: the registry can go on meanwhile.
-            asyncio.run_coroutine_threadsafe(full.register("agent-2"), loop).result(30)
+            asyncio.run_coroutine_threadsafe(full.register("agent-2"), loop).result(PATIENCE_SECONDS)
         return back_up(transaction, file)
 
     before = await everything(full.database)

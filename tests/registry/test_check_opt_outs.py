@@ -76,6 +76,7 @@ async def test_an_address_that_may_not_be_contacted_is_not(api: RegistryApi) -> 
 
 
 async def test_what_is_no_proof_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    patient_s = check_opt_outs.GET_SECONDS
     monkeypatch.setattr(check_opt_outs, "GET_SECONDS", 0.2)
     replies = {
         "status": answer(201, b"aho"),
@@ -87,6 +88,7 @@ async def test_what_is_no_proof_is_none(monkeypatch: pytest.MonkeyPatch) -> None
     for name, reply in replies.items():
         async with serving({PROOF_PATH: reply, ELSEWHERE: answer(200, b"aho")}) as server:
             assert await served_proof(server.url, LOOPBACK) is None, name
+    monkeypatch.setattr(check_opt_outs, "GET_SECONDS", patient_s)
     async with serving({PROOF_PATH: answer(200, b"x" * 4096)}) as server:
         assert await served_proof(server.url, LOOPBACK) == b"x" * 4096
     async with serving({PROOF_PATH: gzip_bomb(10_000)}) as server:

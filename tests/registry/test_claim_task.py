@@ -12,6 +12,7 @@ import pytest
 from tests.registry.test_verify_events import report as log_report
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_api import TASKS, create, task, told, worker
 
 from agent_health.access import Role
@@ -203,7 +204,7 @@ async def test_a_claim_that_waits_gets_a_task_as_soon_as_there_is_one(api: Regis
         claiming = asyncio.create_task(one.granted(wait_seconds=30))
         await _waiting(api)
         made = await create(api)
-        grant = await asyncio.wait_for(claiming, 10)
+        grant = await asyncio.wait_for(claiming, PATIENCE_SECONDS)
     assert grant["task"]["task_id"] == made["task_id"]
 
 
@@ -215,7 +216,7 @@ async def test_a_claim_that_waits_gets_what_another_gives_back(api: RegistryApi)
         claiming = asyncio.create_task(other.granted(wait_seconds=30))
         await _waiting(api)
         await one.write(grant, "release", exit_reason="killed")
-        assert (await asyncio.wait_for(claiming, 10))["task"]["lost_runs"] == 1
+        assert (await asyncio.wait_for(claiming, PATIENCE_SECONDS))["task"]["lost_runs"] == 1
 
 
 async def test_while_it_waits_a_claim_asks_the_database_nothing(
@@ -252,7 +253,7 @@ async def test_while_no_claim_waits_nobody_reads_the_log(api: RegistryApi) -> No
         claiming = asyncio.create_task(one.granted(wait_seconds=30))
         await _waiting(api)
         made = await create(api, "of interest")
-        assert (await asyncio.wait_for(claiming, 10))["task"]["task_id"] == made["task_id"]
+        assert (await asyncio.wait_for(claiming, PATIENCE_SECONDS))["task"]["task_id"] == made["task_id"]
 
 
 async def test_a_claim_whose_caller_has_left_is_granted_nothing(api: RegistryApi) -> None:

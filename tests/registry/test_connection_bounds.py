@@ -224,14 +224,18 @@ def test_of_those_who_do_not_speak_http_some_are_told_in_a_second() -> None:
     assert watch.may_complain(6.0)
 
 
-async def test_requests_follow_one_another_on_one_connection() -> None:
+async def test_requests_follow_one_another_on_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_bounds, "HEAD_SECONDS", PATIENCE_SECONDS)
     async with served() as server:
         caller = await server.connect()
         for _ in range(20):
+            asked_at_s = asyncio.get_running_loop().time()
             caller.writer.write(REQUEST)
             assert (await caller.reader.readuntil(b"well")).startswith(b"HTTP/1.1 200")
-            # Longer together than a single head may take.
-            await asyncio.sleep(0.02)
+            (connection,) = server.state.connections
+            assert isinstance(connection, BoundedProtocol)
+            # The time for a head begins anew with each.
+            assert connection._waits_since_s is None or connection._waits_since_s >= asked_at_s
         caller.writer.close()
 
 
@@ -270,7 +274,8 @@ async def test_over_tls_a_head_that_does_not_end_is_told_so_too(tmp_path: Path) 
 
 
 @on_both_loops
-async def test_who_takes_its_time_over_an_answer_gets_all_of_it() -> None:
+async def test_who_takes_its_time_over_an_answer_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_bounds, "TAKE_SECONDS", PATIENCE_SECONDS)
     async with served() as server:
         caller = await server.connect(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         taken = 0

@@ -11,6 +11,7 @@ from aiohttp import web
 from tests.storage.test_event_log import appending, draft, written
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.registry import deliver_webhooks, safe_post
 from agent_health.registry.archive_events import archive
@@ -41,7 +42,7 @@ class Receiver:
         body = await request.read()
         self.bodies.append((request.headers[SIGNATURE_HEADER], body))
         if self.hangs:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         status = self.behave(self.tries)
         if status == 200:
             self.taken += json.loads(body)["events"]
@@ -90,8 +91,8 @@ async def delivering(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def until(look: Callable[[], bool], within_s: float = 15) -> None:
-    async with asyncio.timeout(within_s):
+async def until(look: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not look():  # noqa: ASYNC110 - what is waited for is far away
             await asyncio.sleep(0.01)
 
@@ -113,7 +114,7 @@ def has_failed(times: int) -> Callable[[StoredWebhook], bool]:
 
 async def when(api: RegistryApi, look: Callable[[StoredWebhook], bool]) -> StoredWebhook:
     """Wait until what is stored of the webhook looks like that."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not look(webhook := await stored(api)):  # noqa: ASYNC110 - only the database knows
             await asyncio.sleep(0.01)
     return webhook
@@ -146,7 +147,6 @@ async def test_only_what_is_wanted_is_sent(api: RegistryApi, receiver: Receiver)
 async def test_a_receiver_that_fails_then_hangs_then_works_misses_nothing(
     api: RegistryApi, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(safe_post, "SEND_SECONDS", 0.3)
     receiver.behave = lambda number: 500 if number <= 2 else 200
     await subscribe(api, receiver.url)
     async with delivering(api.database):
@@ -158,10 +158,12 @@ async def test_a_receiver_that_fails_then_hangs_then_works_misses_nothing(
             await asyncio.sleep(0.2)
             assert receiver.tries == failures
             receiver.hangs = failures == 2
+            monkeypatch.setattr(safe_post, "SEND_SECONDS", 0.3 if receiver.hangs else PATIENCE_SECONDS)
             api.clock.advance(60)
         webhook = await when(api, has_failed(3))
         assert "no answer" in str(webhook.last_error)
         receiver.hangs = False
+        monkeypatch.setattr(safe_post, "SEND_SECONDS", PATIENCE_SECONDS)
         await api.database.write(appending(draft()))
         api.clock.advance(60)
         webhook = await when(api, lambda webhook: webhook.delivered_sequence == 2)
@@ -223,10 +225,14 @@ async def test_what_a_dead_process_was_delivering_is_delivered_by_another(
     assert (await stored(api)).delivered_sequence == 1
 
 
-async def test_one_that_hangs_holds_up_no_other(api: RegistryApi, receiver: Receiver) -> None:
+async def test_one_that_hangs_holds_up_no_other(
+    api: RegistryApi, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safe_post, "SEND_SECONDS", 10 * PATIENCE_SECONDS)
+
     async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(20)
+            await asyncio.Event().wait()
         writer.close()
 
     server = await asyncio.start_server(hang, "127.0.0.1", 0)
@@ -234,7 +240,7 @@ async def test_one_that_hangs_holds_up_no_other(api: RegistryApi, receiver: Rece
     await subscribe(api, f"http://127.0.0.1:{port}/")
     await subscribe(api, receiver.url)
     async with delivering(api.database):
-        await until(lambda: receiver.sequences == [2], within_s=5)
+        await until(lambda: receiver.sequences == [2])
     server.close()
 
 

@@ -3,6 +3,7 @@ import asyncio
 import pytest
 from sqlalchemy import text
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_api import create, steer, worker
 
 from agent_health.access import Role
@@ -244,7 +245,7 @@ async def test_a_heartbeat_that_waited_for_its_agent_counts_from_when_it_was_tak
             pass
         api.clock.advance(20)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         holding = asyncio.create_task(other.write(hold))
         await is_held.wait()
         answer = await api.beat("agent-1", key)

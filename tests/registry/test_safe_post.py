@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.support.hostile_server import answer, serving
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.registry import safe_post as safe_post_file
 from agent_health.registry.safe_post import Sent, safe_post
@@ -82,7 +83,7 @@ async def test_whoever_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(safe_post_file, "SEND_SECONDS", 0.2)
 
     async def hang(*_arguments: object) -> None:
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
 
     async with serving({"/": hang}) as server:
         sent = await post(f"{server.url}/")
@@ -98,7 +99,7 @@ async def test_an_endless_body_is_not_read() -> None:
             await writer.drain()
 
     async with serving({"/": flood}) as server:
-        assert await asyncio.wait_for(post(f"{server.url}/"), 5) == Sent(200, None)
+        assert await asyncio.wait_for(post(f"{server.url}/"), PATIENCE_SECONDS) == Sent(200, None)
 
 
 async def test_what_is_no_http_is_told_without_the_url() -> None:

@@ -6,6 +6,7 @@ from sqlalchemy import select, update
 from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents, count_by_status, give_lease
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
 from agent_health.registry.settings import RegistrySettings
@@ -310,7 +311,7 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(
 
     monkeypatch.setattr(sweeper, "_begin", fail_at_first)
     running = asyncio.create_task(sweeper.run())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await count_by_status(database) != {"unhealthy": 1}:  # noqa: ASYNC110 - the database tells nobody
             await asyncio.sleep(0.02)
     running.cancel()

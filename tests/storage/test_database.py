@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert, select, text
 from tests.support.databases import WoundClock, create_tables, opened
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.errors import InvalidSetting, StoreUnavailable
 from agent_health.storage.database import Database, Transaction, open_database
@@ -100,7 +101,7 @@ async def test_waiting_deeds_are_committed_together_on_sqlite(tmp_path: Path) ->
 
         def hold_the_writer(_transaction: Transaction) -> None:
             at_the_gate.set()
-            go_on.wait(10)
+            go_on.wait(PATIENCE_SECONDS)
 
         def connection_and_row(number: int) -> Callable[[Transaction], object]:
             def deed(transaction: Transaction) -> object:

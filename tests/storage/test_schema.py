@@ -14,6 +14,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import insert, text
 from tests.support.databases import bare_url, create_tables
 from tests.support.fleet import older_columns
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 from agent_health.probe_memory import ProbeMemory
@@ -244,7 +245,7 @@ def _set_up(url: str, start: Any, answers: Any) -> None:
         finally:
             await database.close()
 
-    start.wait(30)
+    start.wait(PATIENCE_SECONDS)
     answers.put(asyncio.run(run()))
 
 

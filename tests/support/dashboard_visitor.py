@@ -9,7 +9,7 @@ from html import unescape
 from http.cookies import SimpleCookie
 from urllib.parse import urlencode, urlsplit
 
-TIMEOUT_SECONDS = 20
+from tests.support.servers import PATIENCE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Visitor:
         """Return a new connection to what it visits."""
         place, source = urlsplit(self.url).netloc, (self.address, 0)
         if self.trusts is None:
-            return http.client.HTTPConnection(place, timeout=TIMEOUT_SECONDS, source_address=source)
+            return http.client.HTTPConnection(place, timeout=PATIENCE_SECONDS, source_address=source)
         return http.client.HTTPSConnection(
-            place, timeout=TIMEOUT_SECONDS, source_address=source, context=self.trusts
+            place, timeout=PATIENCE_SECONDS, source_address=source, context=self.trusts
         )
 
     def _ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Page:

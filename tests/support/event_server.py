@@ -17,6 +17,7 @@ import uvicorn
 from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.routing import Route
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
 from agent_health.rate_limit import RateLimit, RateLimiter
@@ -62,10 +63,10 @@ class Serving:
     server: uvicorn.Server
     task: "asyncio.Task[None]"
 
-    async def stop(self, within_s: float) -> None:
-        """Ask it to end, and see that it does in time."""
+    async def stop(self) -> None:
+        """Ask it to end, and see that it does."""
         self.server.should_exit = True
-        await asyncio.wait_for(asyncio.shield(self.task), within_s)
+        await asyncio.wait_for(asyncio.shield(self.task), PATIENCE_SECONDS)
 
 
 @asynccontextmanager
@@ -81,7 +82,7 @@ async def serving(database: Database) -> AsyncIterator[Serving]:
     try:
         yield served
     finally:
-        await served.stop(10)
+        await served.stop()
 
 
 async def add_key(
@@ -130,24 +131,24 @@ class Follower:
                 yield Told(int(fields["id"]), fields["event"], from_json(fields["data"]))
             fields = {}
 
-    async def take(self, number: int, within_s: float = 10) -> list[Told]:
+    async def take(self, number: int) -> list[Told]:
         """Return the next events."""
         found: list[Told] = []
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             async for told in self:
                 found.append(told)
                 if len(found) == number:
                     break
         return found
 
-    async def end(self, within_s: float) -> list[Told]:
+    async def end(self) -> list[Told]:
         """Return what comes until the server ends the stream."""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             return [told async for told in self]
 
     async def begin(self) -> int:
         """Wait until the stream says where it begins, and return that."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             line = await self.response.content.readuntil(b"\n\n")
         return int(line.decode().split("id: ")[1])
 
@@ -160,7 +161,7 @@ async def following(
     headers = {"x-api-key": key}
     if last_event_id is not None:
         headers["last-event-id"] = str(last_event_id)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=PATIENCE_SECONDS)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
         session.get(f"{url}{STREAM_PATH}{query}", headers=headers) as response,

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
+from tests.support.servers import PATIENCE_SECONDS
+
 _DEEDS = {
     "register": re.compile(rb"POST /api/v1/agents "),
     "beat": re.compile(rb"POST /api/v1/agents/[^/ ]+/heartbeat "),
@@ -59,11 +61,11 @@ class Gate:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._listens.wait(20)
+        assert self._listens.wait(PATIENCE_SECONDS)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._ends.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:

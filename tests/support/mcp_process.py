@@ -11,6 +11,7 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 
@@ -69,7 +70,7 @@ async def by_http(server: HttpServer, token: str) -> AsyncIterator[Client]:
     """Speak to it with a token, in the way of the SDK."""
     headers = {"Authorization": f"Bearer {token}"}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http,
+        httpx2.AsyncClient(headers=headers, timeout=PATIENCE_SECONDS, trust_env=False) as http,
         Client(streamable_http_client(server.url, http_client=http)) as client,
     ):
         yield client

@@ -23,7 +23,7 @@ directories: [{file: agents.txt}]
 networks: {allow: [127.0.0.0/8]}
 opt_out: {robots_txt: false}
 cadence: {allow_fast_cadence: true, interval_seconds: 1, confirm_after_seconds: 0.3}
-timeouts: {dns_seconds: 2, connect_seconds: 2, first_byte_seconds: 2, total_seconds: 3}
+timeouts: {dns_seconds: 30, connect_seconds: 30, first_byte_seconds: 30, total_seconds: 60}
 limits: {per_host: 50, host_requests_per_second: 1000}
 """
 ALIVE = ("healthy", "bare", "gated")

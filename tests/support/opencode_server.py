@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.support.hostile_server import HostileServer, Reply, answer, as_json, serving
 from tests.support.opencode_events import Envelope, plain, wire
+from tests.support.servers import PATIENCE_SECONDS
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 DIRECTORY = "/home/user/project"
@@ -50,7 +51,7 @@ class FakeOpencode:
         self._writers.clear()
 
     async def is_listened_to(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await self._has_listener.wait()
 
     async def reply(self, writer: asyncio.StreamWriter, head: str) -> None:

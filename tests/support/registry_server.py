@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvicorn
 from tests.support.databases import put_file
-from tests.support.servers import until
+from tests.support.servers import PATIENCE_SECONDS, until
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
 from agent_health.registry.app import MakeFace, Registry, create_app
@@ -65,7 +65,7 @@ class RegistryServer:
         assert self._server is not None
         assert self._thread is not None
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(PATIENCE_SECONDS)
         assert not self._thread.is_alive()
         self._server = None
 

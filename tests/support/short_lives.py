@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import aiohttp
 from tests.support.registry_process import ADMIN_KEY, agent_key
-from tests.support.servers import Server
+from tests.support.servers import PATIENCE_SECONDS, Server
 
 from agent_health.event import EventType
 from agent_health.registry.verify_events import LogReport, verify_log
@@ -41,8 +41,9 @@ class Voices:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit_per_host=MAX_AT_ONCE)
-        timeout = aiohttp.ClientTimeout(total=20)
+        # A server may close a connection in the moment in which it is used again.
+        connector = aiohttp.TCPConnector(limit_per_host=MAX_AT_ONCE, force_close=True)
+        timeout = aiohttp.ClientTimeout(total=PATIENCE_SECONDS)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self
 

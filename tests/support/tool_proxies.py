@@ -10,6 +10,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 from tests.support.registry_server import RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_tools import Holder, holding
 
 from agent_health.adapter.held_work import HeldWork
@@ -83,7 +84,7 @@ async def connected(
     """Speak to a proxy with its token, in the way of the SDK."""
     headers = {"Authorization": f"Bearer {token or opened.run_token}"}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=30, trust_env=False) as http,
+        httpx2.AsyncClient(headers=headers, timeout=PATIENCE_SECONDS, trust_env=False) as http,
         Client(streamable_http_client(opened.url, http_client=http), mode=mode) as client,
     ):
         yield client

@@ -100,7 +100,7 @@ def http_upstream(record: Path) -> Iterator[HttpUpstream]:
         yield HttpUpstream(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", record)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
