@@ -15,8 +15,10 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, regis
 from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
+from agent_health import lease_rhythm
 from agent_health.access import Role
 from agent_health.agent import Agent, AgentRunner, Ending, HeldTask, on_assignment
+from agent_health.agent.task_source import TaskSource
 from agent_health.agent_record import HeartbeatConfig
 from agent_health.client import RegistryClient
 from agent_health.client.registry_errors import Stale
@@ -335,6 +337,33 @@ async def test_a_registry_that_was_away_hears_of_the_result_when_it_is_back(tmp_
                 await asyncio.sleep(0.1)
                 await asyncio.to_thread(registry.start)
                 assert (await becomes(admin, made.task_id, "review")).output == {"done": "patient"}
+
+
+async def test_a_handler_whose_registry_is_away_is_cancelled_while_nobody_else_could_have_its_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Most of what is left of the lease is for the handler to hear of it.
+    monkeypatch.setattr(lease_rhythm, "RENEW_RATIO", 0.1)
+    monkeypatch.setattr(lease_rhythm, "NOTICE_RATIO", 0.8)
+    left_s: asyncio.Queue[float] = asyncio.Queue()
+    with registry_server(tmp_path) as registry:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
+            await admin.tasks.create("cleans up", agent_id="cleans-up", lease_seconds=6.0)
+
+            async def work(_: HeldTask) -> None:
+                await asyncio.to_thread(registry.stop)
+                source = runner._source
+                assert isinstance(source, TaskSource)
+                (kept,) = source._kept.values()
+                try:
+                    await asyncio.sleep(1_000)
+                finally:
+                    left_s.put_nowait(kept.keeper.deadline_s - asyncio.get_running_loop().time())
+
+            async with working(registry, "cleans-up", work) as runner:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    assert await left_s.get() > 0
+                await asyncio.to_thread(registry.start)
 
 
 async def test_a_key_that_works_no_tasks_begins_no_life_of_an_agent_that_is_there(

@@ -146,7 +146,7 @@ async def test_a_lease_that_no_registry_grants_is_no_answer(nonsense: dict[str, 
         assert granted is not None
         assert granted.window_s == 300
         grant["lease"].update(nonsense)
-        with pytest.raises(InvalidAnswer, match=f"/lease: .*{told}"):
+        with pytest.raises(InvalidAnswer, match=f"/lease: {told}"):
             await client.tasks.claim()
 
 

@@ -102,6 +102,8 @@ async def test_case_4_an_adapter_that_slept_through_its_deadline_ends_its_agent_
         assert adapter.end() == 4
         failed = adapter.until("failed")
         assert failed["exit_reason"] == "lease_expired"
+        # Nobody asks the dead to end.
+        assert [line for line in adapter.lines if line["what"] == "stopping"] == []
         assert not below & warden.processes().keys()
     own_key = (world.directory / "runs" / "own-keys" / "sleeper.key").read_text().strip()
     late = HeldRun(task_id=started["task_id"], run_id=started["run_id"], fencing_token=1)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel
+from pydantic_core import PydanticCustomError
 
 from agent_health.budget import Spend
 from agent_health.client.registry_connection import (
@@ -85,11 +86,11 @@ def _take_granted(lease: LeaseRecord) -> LeaseRecord:
     """Refuse a lease that no registry grants: it could not be renewed, or its deadline would never come."""
     if read_window_s(_lasts_s(lease)) is None:
         what = f"expires_at {MIN_TTL_SECONDS} to {MAX_TTL_SECONDS} s after acquired_at"
-        raise ValueError(f"expected {what}, not {_lasts_s(lease):g} s")
+        raise PydanticCustomError("lease", f"expected {what}, not {_lasts_s(lease):.1f} s")
     if not 1 <= lease.fencing_token <= MAX_NUMBER:
-        raise ValueError(f"expected a fencing_token of 1 to {MAX_NUMBER}")
+        raise PydanticCustomError("lease", f"expected a fencing_token of 1 to {MAX_NUMBER}")
     if lease.lease_id in {"", ".", ".."}:
-        raise ValueError("expected a lease_id that can stand in a path")
+        raise PydanticCustomError("lease", "expected a lease_id that can stand in a path")
     return lease
 
 
