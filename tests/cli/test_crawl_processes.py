@@ -141,7 +141,7 @@ def test_it_is_told_how_much_of_the_work_is_elsewhere() -> None:
     standings.note("b", replace(half, shards=0, has_asked=False))
     assert standings.elsewhere == 0, "the other one has not asked"
     standings.note("b", replace(half, shards=0, targets=0))
-    why = "are not here: another crawl has them, or had them when it was killed, and then"
+    why = "are another crawl's; those of one that was killed come within 300 s"
     assert standings.state.note.startswith(f"512 of 1,024 shards {why}")
     standings.listed = 117
     assert standings.state.note.startswith(f"512 of 1,024 shards with 17 targets {why}")

@@ -126,8 +126,8 @@ def _elsewhere_text(shards: int, targets: int | None) -> str:
     """Tell how much of the work is not ours, and why."""
     with_targets = "" if targets is None else f" with {counted(targets, 'target')}"
     return (
-        f"{shards:,} of {SHARDS:,} shards{with_targets} are not here: another crawl has them, or had them "
-        f"when it was killed, and then they come within {SHARD_TTL_SECONDS:g} s"
+        f"{shards:,} of {SHARDS:,} shards{with_targets} are another crawl's; those of one that was killed "
+        f"come within {SHARD_TTL_SECONDS:g} s"
     )
 
 
