@@ -19,7 +19,9 @@ from agent_health.silence import (
     clock_jump_since_s,
     deadline_s,
     downtime,
+    drift_s,
     has_drifted,
+    is_drifting,
     silent_for_s,
 )
 
@@ -176,6 +178,38 @@ def test_clocks_that_differ_by_more_than_five_seconds_show_a_jump(
     wall: float, monotonic: float, jump: float
 ) -> None:
     assert clock_jump_s(wall, monotonic) == jump
+
+
+@pytest.mark.parametrize(
+    ("client", "waited", "least"),
+    [
+        (1001.0, 0.0, 1.0),
+        (1001.0, 9.0, 1.0),
+        (990.0, 0.0, -10.0),
+        (990.0, 4.0, -6.0),
+        (990.0, 10.0, 0.0),
+        (990.0, 0.4, -10.0),
+    ],
+)
+def test_a_clock_is_adrift_by_what_no_wait_explains(client: float, waited: float, least: float) -> None:
+    assert drift_s(client, 1000.0, waited) == least
+
+
+@pytest.mark.parametrize(
+    ("client", "waited", "before", "after"),
+    [
+        (1000.0, 0.0, True, False),
+        (930.0, 0.0, False, True),
+        (930.0, 20.0, False, False),
+        (930.0, 20.0, True, True),
+        (900.0, 20.0, False, True),
+        (1070.0, 500.0, False, True),
+    ],
+)
+def test_what_may_have_waited_changes_no_judgement(
+    client: float, waited: float, *, before: bool, after: bool
+) -> None:
+    assert is_drifting(client, 1000.0, 30.0, waited, was_drifting=before) is after
 
 
 @pytest.mark.parametrize(("client", "drifted"), [(1060, False), (1060.5, True), (940, False), (939.5, True)])

@@ -28,6 +28,8 @@ MIN_DOWNTIME_S: Final = 1.0
 """A shorter gap is none, however often we sweep: a busy machine is not away."""
 MIN_TOLD_DOWNTIME_S: Final = 10.0
 """A shorter downtime is excused and not told of in the event log: on a busy machine there is one a minute."""
+MIN_WAIT_S: Final = 0.5
+"""For which a heartbeat waits for us; less is no excuse, and far below what is called drift."""
 DRIFT_INTERVALS: Final = 2
 """A heartbeat's own time may differ from ours by this many of its intervals (RFC-0016 4.5)."""
 
@@ -150,6 +152,26 @@ def clock_jump_since_s(
 def has_drifted(client_s: float, server_s: float, interval_s: float) -> bool:
     """Whether an agent's clock differs from ours by more than two intervals (RFC-0016 4.5)."""
     return abs(client_s - server_s) > DRIFT_INTERVALS * interval_s
+
+
+def drift_s(client_s: float, server_s: float, waited_s: float = 0.0) -> float:
+    """Return how far an agent's clock is off at least, its time minus ours; 0 if it may be right.
+
+    What it says was written between `waited_s` ago and now, for all we know: it may have waited for us.
+    """
+    if client_s > server_s:
+        return client_s - server_s
+    waited_s = waited_s if waited_s > MIN_WAIT_S else 0.0
+    return min(0.0, client_s - (server_s - waited_s))
+
+
+def is_drifting(
+    client_s: float, server_s: float, interval_s: float, waited_s: float, *, was_drifting: bool
+) -> bool:
+    """Whether an agent's clock is adrift; as before where that depends on how long it waited for us."""
+    if has_drifted(drift_s(client_s, server_s, waited_s), 0.0, interval_s):
+        return True
+    return was_drifting and has_drifted(client_s, server_s, interval_s)
 
 
 def _joined(spans: Iterable[Span]) -> list[Span]:

@@ -1,4 +1,5 @@
 import asyncio
+import time
 
 import pytest
 from sqlalchemy import text
@@ -173,6 +174,24 @@ async def test_a_clock_that_differs_is_told_once_and_judges_nothing(api: Registr
     drifts = await api.events(type="agent.drift_warning")
     assert [event["payload"]["drift_seconds"] for event in drifts] == [-120.0, 60.001]
     assert (await api.record("agent-1"))["status"] == "active"
+
+
+async def test_what_waited_for_us_is_no_drift_of_theirs(api: RegistryApi) -> None:
+    key = (await api.register("agent-1"))["agent_key"]
+    now_s = time.monotonic()
+    api.registry.door.pauses.beat(now_s - 100)
+    # Sent within our pause: its clock may be right.
+    await api.beat("agent-1", key, client_timestamp="2025-11-20T11:58:30Z")
+    assert await api.events(type="agent.drift_warning") == []
+    # Before it, and after now: it cannot be.
+    await api.beat("agent-1", key, client_timestamp="2025-11-20T11:57:00Z")
+    (warning,) = await api.events(type="agent.drift_warning")
+    assert -80.1 < warning["payload"]["drift_seconds"] < -61
+    # Nor is it called right again by what may have waited.
+    await api.beat("agent-1", key, client_timestamp="2025-11-20T11:58:30Z")
+    api.registry.door.pauses.beat(time.monotonic())
+    await api.beat("agent-1", key, client_timestamp="2025-11-20T11:57:00Z")
+    assert len(await api.events(type="agent.drift_warning")) == 1
 
 
 async def test_tasks_without_a_lease_are_told_once_per_change(api: RegistryApi) -> None:

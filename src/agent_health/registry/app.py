@@ -189,6 +189,7 @@ class Registry:
         """
         loops = (
             *beside,
+            self.door.pauses.run(),
             self.sweeper.run(),
             self.reaper.run(),
             self.feed.run(),

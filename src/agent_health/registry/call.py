@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from agent_health.rate_limit import RateLimiter
 from agent_health.registry.body_time import BodyTime
 from agent_health.registry.error_responses import error_response, problem
 from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.registry.pauses import Pauses
 from agent_health.registry.recent_totals import RecentTotals
 from agent_health.registry.work_counts import Work, WorkCounts
 from agent_health.storage import keys
@@ -64,6 +66,7 @@ class Door:
         self._limiter = limiter
         self._monotonic_s = monotonic_s
         self._body_time = BodyTime()
+        self.pauses = Pauses()
 
     async def answer(self, operation: Operation, request: Request) -> Response:
         """Do what is asked, in one transaction together with the check of the key."""
@@ -80,6 +83,7 @@ class Door:
             return problem(500, "internal", "an error of ours; it was logged")
 
     async def _reply(self, operation: Operation, request: Request) -> Reply | AgentHealthError:
+        sent_after_s = self.pauses.sent_after_s(time.monotonic())
         headers = headers_in(request.scope)
         digest = self.digest_of_caller(headers)
         self.check_rate(digest)
@@ -108,6 +112,7 @@ class Door:
                 digest=digest,
                 seen=seen,
                 webhook_networks=self._webhook_networks,
+                sent_after_s=sent_after_s,
                 totals=self._totals,
             )
 

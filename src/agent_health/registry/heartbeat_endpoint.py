@@ -6,6 +6,7 @@ what is to be done for a heartbeat.
 
 import logging
 import re
+import time
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -63,6 +64,7 @@ class HeartbeatEndpoint:
 
     async def _arrival(self, scope: Scope, receive: Receive) -> Arrival:
         agent_id = scope["path"][len(_BEFORE) : -len(_AFTER)]
+        sent_after_s = self._door.pauses.sent_after_s(time.monotonic())
         headers = headers_in(scope)
         digest = self._door.digest_of_caller(headers)
         self._door.check_rate(digest)
@@ -70,7 +72,7 @@ class HeartbeatEndpoint:
             if not _AGENT_ID.fullmatch(agent_id):
                 raise AgentNotFound(agent_id)
             said = await self._door.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
-            return Arrival(agent_id, digest, incarnation_in(headers), said)
+            return Arrival(agent_id, digest, incarnation_in(headers), said, sent_after_s)
         except AgentHealthError as fault:
             raise await self._door.refusal(
                 digest, fault, lambda caller: require(caller, Action.BEAT, agent_id)

@@ -133,7 +133,8 @@ def _beat(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
     if "client_timestamp" not in said.model_fields_set:
         said = said.model_copy(update={"client_timestamp": moment(transaction.now_s)})
     incarnation = incarnation_in(call.headers)
-    (answer,) = receive_heartbeats(transaction, [Arrival(call.agent_id, call.digest, incarnation, said)])
+    arrival = Arrival(call.agent_id, call.digest, incarnation, said, call.sent_after_s)
+    (answer,) = receive_heartbeats(transaction, [arrival])
     return answer if isinstance(answer, AgentHealthError) else Reply(content=json.loads(answer))
 
 

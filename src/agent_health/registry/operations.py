@@ -44,6 +44,8 @@ class Call:
     """What the operation's `look` has returned; None if it has none."""
     webhook_networks: Sequence[Network] = ()
     """Private networks that webhooks may lead to, by the server's settings."""
+    sent_after_s: float | None = None
+    """When it was sent at the earliest, by `time.monotonic`; see `pauses`."""
     totals: RecentTotals = field(default_factory=RecentTotals, repr=False)
     """What the server has counted a moment ago; where there is no server, nothing."""
 

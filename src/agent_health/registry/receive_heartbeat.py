@@ -5,6 +5,7 @@ judged, one statement stores those that count, and all are answered once that is
 that changes more than the time and the load is followed up by itself, in the same transaction.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from agent_health.registry.change_status import change_status
 from agent_health.registry.drain_agent import with_drain
 from agent_health.registry.judge_agents import Change, Circumstances, change_of, judge_one, unchanged
 from agent_health.registry.monitor_row import circumstances
-from agent_health.silence import has_drifted
+from agent_health.silence import drift_s, is_drifting
 from agent_health.storage import agents, beats, commands, event_log, keys, leases
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.beats import AskedBeat, Beat, BeatFacts
@@ -42,6 +43,12 @@ class Arrival:
     incarnation: int | None
     """The life it says it is in; None if it does not say."""
     said: Heartbeat
+    sent_after_s: float | None = None
+    """When it was sent at the earliest, by `time.monotonic`: it may have waited for us. None: just now."""
+
+    def waited_s(self, now_s: float) -> float:
+        """Return for how long, at most, it has waited for us."""
+        return 0.0 if self.sent_after_s is None else max(0.0, now_s - self.sent_after_s)
 
 
 # One reply serves all heartbeats of a group that are answered alike.
@@ -53,26 +60,26 @@ def receive_heartbeats(transaction: Transaction, arrivals: Sequence[Arrival]) ->
     asked = [AskedBeat(arrival.agent_id, arrival.digest.hex()) for arrival in arrivals]
     known = beats.facts_of(transaction, asked)
     # Not before: the agents may have been waited for, and that is no silence of theirs.
-    now_s = transaction.now_s
+    now_s, monotonic_s = transaction.now_s, time.monotonic()
     ordinary_reply = reply_json(now_s, Status.ACTIVE, ())
     answers: list[Answer] = []
     counted: dict[int, Beat] = {}
-    eventful: list[tuple[int, BeatFacts]] = []
+    eventful: list[tuple[int, BeatFacts, Beat]] = []
     for position, arrival in enumerate(arrivals):
         facts = known.get(position)
         refusal = _refusal(transaction, arrival, facts, now_s)
         if refusal is not None or facts is None:
             answers.append(refusal or AgentNotFound(arrival.agent_id))
             continue
-        beat = _beat(arrival.said, facts, now_s)
+        beat = _beat(arrival.said, facts, now_s, arrival.waited_s(monotonic_s))
         # Two of one agent in one group: the later one counts, for what it says and the earlier does not.
         counted[facts.number] = _merged(counted.get(facts.number), beat)
         answers.append(ordinary_reply)
         if _is_eventful(arrival.said, facts, beat):
-            eventful.append((position, facts))
+            eventful.append((position, facts, beat))
     beats.store(transaction, list(counted.values()))
-    for position, facts in eventful:
-        answers[position] = _follow_up(transaction, arrivals[position], facts)
+    for position, facts, beat in eventful:
+        answers[position] = _follow_up(transaction, arrivals[position], facts, beat)
     return answers
 
 
@@ -110,10 +117,11 @@ def _key_in(facts: BeatFacts, digest: bytes) -> StoredKey | None:
     )
 
 
-def _beat(said: Heartbeat, facts: BeatFacts, now_s: float) -> Beat:
+def _beat(said: Heartbeat, facts: BeatFacts, now_s: float, waited_s: float) -> Beat:
     tasks = None if said.tasks_in_progress is None else to_json(said.tasks_in_progress).decode()
-    is_drifting = has_drifted(said.client_timestamp.timestamp(), now_s, facts.interval_s)
-    return Beat(facts.number, now_s, said.current_load, tasks, is_drifting)
+    client_s, was_drifting = said.client_timestamp.timestamp(), facts.is_drifting
+    is_adrift = is_drifting(client_s, now_s, facts.interval_s, waited_s, was_drifting=was_drifting)
+    return Beat(facts.number, now_s, said.current_load, tasks, is_adrift)
 
 
 def _merged(earlier: Beat | None, later: Beat) -> Beat:
@@ -136,7 +144,7 @@ def _is_eventful(said: Heartbeat, facts: BeatFacts, beat: Beat) -> bool:
     )
 
 
-def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts) -> bytes:
+def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts, beat: Beat) -> bytes:
     """Judge the agent anew, note what it says that was not expected, and tell what waits for it."""
     said, now_s = arrival.said, transaction.now_s
     agent = agents.find(transaction, arrival.agent_id, to_change=True)
@@ -145,7 +153,8 @@ def _follow_up(transaction: Transaction, arrival: Arrival, facts: BeatFacts) -> 
         command for command in commands.waiting(transaction, [agent.id]) if command.expires_at_s > now_s
     ]
     mismatch = _mismatch(transaction, agent, facts, said)
-    drafts = [*_drift(agent, facts, arrival, now_s)]
+    waited_s = arrival.waited_s(time.monotonic())
+    drafts = [_drift(agent, said, waited_s, now_s)] if beat.is_drifting and not facts.is_drifting else []
     if mismatch is not None:
         drafts.append(
             EventDraft(
@@ -195,14 +204,13 @@ def _change(agent: StoredAgent, now_s: float, circumstances: Circumstances) -> C
     return change_of(agent, judge_one(agent, 0, now_s, circumstances))
 
 
-def _drift(agent: StoredAgent, facts: BeatFacts, arrival: Arrival, now_s: float) -> Iterator[EventDraft]:
+def _drift(agent: StoredAgent, said: Heartbeat, waited_s: float, now_s: float) -> EventDraft:
     """Warn once when the agent's clock begins to differ; it decides nothing (RFC-0016 4.5)."""
-    client_s = arrival.said.client_timestamp.timestamp()
-    if has_drifted(client_s, now_s, facts.interval_s) and not facts.is_drifting:
-        payload = DriftWarning(agent_id=agent.agent_id, drift_seconds=round(client_s - now_s, 3))
-        yield EventDraft(
-            type=EventType.AGENT_DRIFT_WARNING, actor=agent.agent_id, payload=payload, agent_id=agent.agent_id
-        )
+    differs_s = drift_s(said.client_timestamp.timestamp(), now_s, waited_s)
+    payload = DriftWarning(agent_id=agent.agent_id, drift_seconds=round(differs_s, 3))
+    return EventDraft(
+        type=EventType.AGENT_DRIFT_WARNING, actor=agent.agent_id, payload=payload, agent_id=agent.agent_id
+    )
 
 
 def _mismatch(
