@@ -71,7 +71,11 @@ def next_of(stream: Stream, kind: str) -> dict[str, str]:
 
 
 def position(served: Sample) -> int:
-    found = re.search(r'agent-health-position" content="(\d+)"', served.visitor().get("/events").html)
+    return position_of(served.visitor())
+
+
+def position_of(visitor: Visitor) -> int:
+    found = re.search(r'agent-health-position" content="(\d+)"', visitor.get("/events").html)
     assert found is not None
     return int(found[1])
 
@@ -131,6 +135,23 @@ def test_nobody_hears_anything_without_a_session(sample: Sample) -> None:
     with open_page(sample, 0) as stream:
         assert stream.answer.status == 403
         assert stream.answer.read() == b""
+
+
+@pytest.mark.parametrize("way", ["logout", "revoked"])
+def test_an_open_page_hears_nothing_more_once_its_session_is_over(acted: Sample, way: str) -> None:
+    visitor = acted.visitor(Role.READER)
+    cookie = "; ".join("=".join(pair) for pair in visitor.cookies.items())
+    with open_page(acted, position_of(visitor), cookie=cookie) as stream:
+        stream.next("missed")
+        if way == "logout":
+            assert visitor.do("/", "/logout").status == 303
+        else:
+            revoked = Visitor(acted.server.url)._ask(
+                "DELETE", "/api/v1/keys/key_reader_", None, {"x-api-key": KEYS[Role.ADMIN]}
+            )
+            assert revoked.status == 204, revoked.body
+        # Its end comes before the next sign of life.
+        assert b":\n" not in stream.answer.read().splitlines(keepends=True)
 
 
 def test_behind_a_public_https_url_it_streams_and_browsers_learn_to_ask_by_https_alone(

@@ -156,12 +156,6 @@ class Desk:
 
         return await self.database.read(read)
 
-    async def visitor(self, token: str) -> Visitor:
-        """Return who has this token; NotLoggedIn."""
-        return await self.database.read(
-            lambda transaction: visitors.visitor_of(transaction, token, is_open=self.is_open)
-        )
-
     def done(self, deed: Callable[[Look, Request, Mapping[str, str]], str]) -> Answer:
         """Return what answers to a form: `deed` does what it says, and returns the word for what was done.
 

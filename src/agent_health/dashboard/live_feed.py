@@ -10,8 +10,8 @@ import logging
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Final
 
 from pydantic_core import to_json
@@ -23,10 +23,11 @@ from agent_health.dashboard.desk import Desk, caller_of
 from agent_health.dashboard.event_lines import NOTABLE, EventLine, line_of, lines_of
 from agent_health.dashboard.fleet_facts import FleetCounts, FleetFacts
 from agent_health.dashboard.pages import HEADERS
-from agent_health.dashboard.visitors import SESSION_COOKIE, token_in
+from agent_health.dashboard.visitors import SESSION_COOKIE, digest_of_token, digests_still_good, token_in
 from agent_health.errors import NotLoggedIn, StoreUnavailable, TooManyStreams
 from agent_health.event_chain import Event
 from agent_health.registry.event_feed import EventFeed, EventFilter
+from agent_health.registry.standing import Standing
 from agent_health.storage import event_log
 from agent_health.storage.database import Transaction
 
@@ -43,8 +44,6 @@ MAX_CAUGHT_UP: Final = 100
 """Of events that are told to who comes back."""
 BETWEEN_LOOKS_SECONDS: Final = 0.25
 PING_SECONDS: Final = 15.0
-LOOK_AGAIN_SECONDS: Final = 30.0
-"""Between two looks whether who watches may still do so."""
 SEND_SECONDS: Final = 20.0
 """How long a browser may take nothing."""
 TICK_SECONDS: Final = 1.0
@@ -74,6 +73,7 @@ class LiveFeed:
         self._wanted = asyncio.Event()
         self.watchers: Counter[str] = Counter()
         """How many watch, by their address."""
+        self._standing = Standing(desk.database, digests_still_good, self._wake)
         self.is_closed = False
 
     @property
@@ -106,7 +106,8 @@ class LiveFeed:
                 # A stream is not redirected: the script learns that nobody is logged in any more.
                 return Response(status_code=403, headers=HEADERS)
             begun = b"".join(map(_line, missed)) if missed else _told("missed", str(last).encode(), last)
-            return _Watching(self, begun, number, address, token_in(request, SESSION_COOKIE))
+            session = "" if self.desk.is_open else digest_of_token(token_in(request, SESSION_COOKIE))
+            return _Watching(self, begun, number, address, session)
 
         return await self.desk.guarded(request, begin)
 
@@ -141,18 +142,24 @@ class LiveFeed:
         """Return once more is told."""
         await self._changed.wait()
 
-    def joined(self, address: str) -> None:
-        """Note that somebody watches."""
+    def lets(self, session: str) -> bool:
+        """Whether who watches in a session may go on; empty: everybody may."""
+        return not self.is_closed and (not session or self._standing.is_good(session))
+
+    @contextmanager
+    def watched(self, address: str, session: str) -> Iterator[None]:
+        """Note that somebody watches, while it lasts."""
         self.watchers[address] += 1
         self._wanted.set()
-
-    def left(self, address: str) -> None:
-        """Note that somebody does not any more."""
-        self.watchers[address] -= 1
-        if not self.watchers[address]:
-            del self.watchers[address]
-        if not self.watchers:
-            self._wanted.clear()
+        try:
+            with self._standing.following(session) if session else nullcontext():
+                yield
+        finally:
+            self.watchers[address] -= 1
+            if not self.watchers[address]:
+                del self.watchers[address]
+            if not self.watchers:
+                self._wanted.clear()
 
     async def _follow(self) -> None:
         """Tell events as long as somebody watches and the log stays the same one."""
@@ -220,33 +227,31 @@ class LiveFeed:
 class _Watching(Response):
     """One open page."""
 
-    def __init__(self, feed: LiveFeed, begun: bytes, number: int, address: str, token: str) -> None:
+    def __init__(self, feed: LiveFeed, begun: bytes, number: int, address: str, session: str) -> None:
         self.status_code = 200
         self.init_headers(_HEADERS)
         self._feed = feed
         self._begun = begun
         self._number = number
         self._address = address
-        self._token = token
+        self._session = session
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Send what is told until somebody has enough."""
         gone = asyncio.create_task(_until_gone(receive))
-        self._feed.joined(self._address)
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._send(send, self._begun or _PING)
-            await self._tell(send, gone)
+            with self._feed.watched(self._address, self._session):
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                await self._send(send, self._begun or _PING)
+                await self._tell(send, gone)
         except TimeoutError:
             _log.info("a page that was open took nothing for %g s", SEND_SECONDS)
         finally:
-            self._feed.left(self._address)
             gone.cancel()
 
     async def _tell(self, send: Send, gone: "asyncio.Task[None]") -> None:
         feed = self._feed
-        look_at_s = time.monotonic() + LOOK_AGAIN_SECONDS
-        while not (gone.done() or feed.is_closed):
+        while feed.lets(self._session) and not gone.done():
             told = feed.after(self._number)
             if told is None:
                 # It comes back by itself, and is told what it has missed.
@@ -256,12 +261,6 @@ class _Watching(Response):
                 await self._send(send, told)
             else:
                 await feed.wait()
-            if time.monotonic() >= look_at_s:
-                look_at_s = time.monotonic() + LOOK_AGAIN_SECONDS
-                try:
-                    await feed.desk.visitor(self._token)
-                except (NotLoggedIn, StoreUnavailable):
-                    break
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, told: bytes) -> None:

@@ -8,6 +8,7 @@ session's own, so nothing has to be kept of them.
 
 import hmac
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -66,7 +67,7 @@ class Visitor:
 def visitor_of(transaction: Transaction, token: str, *, is_open: bool) -> Visitor:
     """Return who has this token; NotLoggedIn unless reading is open to everyone (`is_open`)."""
     now_s = transaction.now_s
-    session = sessions.find(transaction, _digest(token)) if token else None
+    session = sessions.find(transaction, digest_of_token(token)) if token else None
     if session is not None and now_s < session.expires_at_s:
         key = keys.find_by_id(transaction, session.key_id)
         if key is not None and is_current(key, now_s):
@@ -89,6 +90,16 @@ def is_logged_in(transaction: Transaction, token: str) -> bool:
         return False
 
 
+def digests_still_good(transaction: Transaction, digests: Collection[str]) -> set[str]:
+    """Return those of some sessions, named by the digests of their tokens, that go on."""
+    now_s = transaction.now_s
+    return {
+        session.digest
+        for session, key in sessions.of_digests(transaction, digests)
+        if now_s < session.expires_at_s and is_current(key, now_s)
+    }
+
+
 def log_in(transaction: Transaction, key: str, token: str) -> None:
     """Begin a session of a key; UnknownKey, or NotAllowed for a key that may not read the fleet."""
     if not looks_like_key(key):
@@ -98,7 +109,7 @@ def log_in(transaction: Transaction, key: str, token: str) -> None:
         if not may(principal, action):
             raise NotAllowed(principal.role, action, None)
     begun = StoredSession(
-        digest=_digest(token),
+        digest=digest_of_token(token),
         key_id=principal.key_id,
         created_at_s=transaction.now_s,
         expires_at_s=transaction.now_s + SESSION_SECONDS,
@@ -108,7 +119,7 @@ def log_in(transaction: Transaction, key: str, token: str) -> None:
 
 def log_out(transaction: Transaction, token: str) -> None:
     """End a session."""
-    sessions.end(transaction, _digest(token))
+    sessions.end(transaction, digest_of_token(token))
 
 
 def new_token() -> str:
@@ -160,5 +171,6 @@ def check_form(request: Request, said: str, token: str, public_host: str) -> Non
         raise ForgedForm
 
 
-def _digest(token: str) -> str:
+def digest_of_token(token: str) -> str:
+    """Return what is stored of a session's token: SHA-256, hexadecimal."""
     return sha256(token.encode()).hexdigest()

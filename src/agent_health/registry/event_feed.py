@@ -7,7 +7,7 @@ while nobody follows.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -142,10 +142,13 @@ class EventFeed:
         is_full = len(found) == MAX_PAGE
         return Page(found, found[-1].sequence if is_full else max(position, end))
 
-    async def wait_beyond(self, position: int, most_s: float) -> None:
+    async def wait_beyond(
+        self, position: int, most_s: float, is_over: Callable[[], bool] = lambda: False
+    ) -> None:
         """Return once there are events behind `position`, or after `most_s`.
 
-        Also when the feed is closed or the log has become another one.
+        Also when the feed is closed, the log has become another one, or it `is_over` for who waits; whoever
+        changes that calls `wake`.
         """
         past = self.past
         self._waiting += 1
@@ -156,6 +159,7 @@ class EventFeed:
                     not self.is_closed
                     and self.past == past
                     and (self._end is None or self._end.sequence <= position)
+                    and not is_over()
                 ):
                     await self._changed.wait()
         except TimeoutError:
@@ -191,7 +195,7 @@ class EventFeed:
             del self._recent[:surplus]
             self._begin += surplus
             self._end = new[-1][0].checkpoint
-            self._wake()
+            self.wake()
             if len(new) < MAX_RECENT:
                 return
 
@@ -207,7 +211,7 @@ class EventFeed:
         elif self._end is None or last.sequence - seen.sequence > MAX_RECENT:
             self._end = last
             self._forget()
-            self._wake()
+            self.wake()
 
     def _forget(self) -> None:
         self._recent, self._begin = [], 0 if self._end is None else self._end.sequence
@@ -217,8 +221,9 @@ class EventFeed:
         _log.warning("the event log is another one than before: a backup was restored; streams begin anew")
         self._recent, self._end = [], None
         self.past += 1
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let all who wait look whether there is anything for them."""
         self._changed.set()
         self._changed = asyncio.Event()

@@ -7,7 +7,7 @@ misses nothing and gets nothing twice, from whichever server process.
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Annotated
 
 from pydantic import Field
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agent_health.access import Action, Principal, may_at_all
+from agent_health.access import Action, Principal, is_current, may_at_all
 from agent_health.document import MAX_NUMBER
 from agent_health.errors import (
     AgentHealthError,
@@ -27,7 +27,6 @@ from agent_health.errors import (
     StoreUnavailable,
     TooManyRequests,
     TooManyStreams,
-    UnknownKey,
 )
 from agent_health.event_chain import Event
 from agent_health.finding import Finding
@@ -35,7 +34,8 @@ from agent_health.registry.call import Door, authenticate, checked, headers_in, 
 from agent_health.registry.error_responses import error_response
 from agent_health.registry.event_feed import EventFeed, EventFilter
 from agent_health.registry.read_events import EventSelection, agent_to_read, check_position
-from agent_health.storage import event_log
+from agent_health.registry.standing import Standing
+from agent_health.storage import event_log, keys
 from agent_health.storage.database import Transaction
 
 STREAM_PATH = "/api/v1/events/stream"
@@ -44,10 +44,8 @@ MAX_STREAMS = 1_000
 MAX_STREAMS_OF_KEY = 100
 PING_SECONDS = 10.0
 """Between two signs of life where nothing happens; proxies close what is silent for a minute."""
-KEY_CHECK_SECONDS = 10.0
-"""Between two looks whether the key is still good."""
 SEND_SECONDS = 20.0
-"""How long a reader may take for one event. With the check before it, a revoked key is out within 30 s."""
+"""How long a reader may take for one event."""
 END_SECONDS = 2.0
 """How long a stream may take to end well once the server is asked to stop."""
 WAIT_SECONDS = 10.0
@@ -73,6 +71,7 @@ class EventStreams:
         self.feed = feed
         self.open: Counter[bytes] = Counter()
         """How many streams there are, by the digest of the key."""
+        self.standing = Standing(door.database, _good_among, feed.wake)
 
     @property
     def open_streams(self) -> int:
@@ -120,18 +119,21 @@ class EventStreams:
 
         Or until a backup is restored: what `position` means has changed then.
         """
-        key = _KeyWatch(self._door, digest)
-        past = self.feed.past
+        key, past = digest.hex(), self.feed.past
+
+        def is_over() -> bool:
+            return not self.standing.is_good(key)
+
         yield _sign_of_life(position)
         spoken_at_s = time.monotonic()
-        while not self.feed.is_closed and self.feed.past == past and await key.is_good():
+        while not self.feed.is_closed and self.feed.past == past and not is_over():
             try:
                 page = await self.feed.page(position, wanted)
             except StoreUnavailable:
                 # The client comes back, perhaps to another server, and goes on where it was.
                 return
             for event in page.events:
-                if not await key.is_good():
+                if is_over():
                     return
                 yield _sent(event)
                 spoken_at_s = time.monotonic()
@@ -141,26 +143,7 @@ class EventStreams:
                 yield _sign_of_life(position)
                 spoken_at_s = time.monotonic()
             elif not page.events:
-                await self.feed.wait_beyond(position, PING_SECONDS - silence_s)
-
-
-class _KeyWatch:
-    """Looks again and again whether a key is still good."""
-
-    def __init__(self, door: Door, digest: bytes) -> None:
-        self._door = door
-        self._digest = digest
-        self._check_at_s = time.monotonic() + KEY_CHECK_SECONDS
-
-    async def is_good(self) -> bool:
-        """Return what is known; looks at most once in KEY_CHECK_SECONDS."""
-        if time.monotonic() >= self._check_at_s:
-            try:
-                await self._door.database.read(lambda transaction: authenticate(transaction, self._digest))
-            except (UnknownKey, StoreUnavailable):
-                return False
-            self._check_at_s = time.monotonic() + KEY_CHECK_SECONDS
-        return True
+                await self.feed.wait_beyond(position, PING_SECONDS - silence_s, is_over)
 
 
 class _ServerStops:
@@ -188,18 +171,26 @@ class _Stream(EventSourceResponse):
             shutdown_grace_period=END_SECONDS,
         )
         self._open_streams = streams.open
+        self._standing = streams.standing
         self._digest = digest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._open_streams[self._digest] += 1
         try:
-            await super().__call__(scope, receive, send)
+            with self._standing.following(self._digest.hex()):
+                await super().__call__(scope, receive, send)
         except SendTimeoutError:
             _log.info("a reader of events took nothing for %g s", SEND_SECONDS)
         finally:
             self._open_streams[self._digest] -= 1
             if not self._open_streams[self._digest]:
                 del self._open_streams[self._digest]
+
+
+def _good_among(transaction: Transaction, digests: Collection[str]) -> set[str]:
+    """Return those of some keys, named by their digests, that are good now."""
+    found = keys.of_digests(transaction, digests)
+    return {key.digest.hex() for key in found if is_current(key, transaction.now_s)}
 
 
 def _check_may_read(caller: Principal) -> None:

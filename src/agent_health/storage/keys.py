@@ -30,6 +30,12 @@ def find(transaction: Transaction, digest: bytes) -> StoredKey | None:
     return stored_key(dict(zip(keys.c.keys(), columns, strict=True)))
 
 
+def of_digests(transaction: Transaction, digests: Collection[str]) -> list[StoredKey]:
+    """Return the keys of these digests, hexadecimal, valid or not; of those that are there."""
+    wanted = select(keys).where(keys.c.digest.in_(digests))
+    return [_stored(row) for row in transaction.connection.execute(wanted)]
+
+
 def find_by_id(transaction: Transaction, key_id: str, *, to_change: bool = False) -> StoredKey | None:
     """Return the key of this id, valid or not; `to_change` keeps others from changing it meanwhile."""
     wanted = select(keys).where(keys.c.key_id == key_id)

@@ -3,12 +3,15 @@
 Of a session's token nothing is kept but its digest, as of keys: whoever reads the database cannot log in.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import delete, insert, select
 
+from agent_health.access import StoredKey
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import sessions
+from agent_health.storage.keys import stored_key
+from agent_health.storage.tables import keys, sessions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,20 @@ def find(transaction: Transaction, digest: str) -> StoredSession | None:
     """Return a session, over or not."""
     row = transaction.connection.execute(select(sessions).where(sessions.c.digest == digest)).one_or_none()
     return None if row is None else StoredSession(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def of_digests(transaction: Transaction, digests: Collection[str]) -> list[tuple[StoredSession, StoredKey]]:
+    """Return the sessions of these digests, over or not, each with its key; of those that are there."""
+    size = len(sessions.columns)
+    both = select(sessions, keys).join(keys, keys.c.key_id == sessions.c.key_id)
+    rows = transaction.connection.execute(both.where(sessions.c.digest.in_(digests)))
+    return [
+        (
+            StoredSession(**dict(zip(sessions.columns.keys(), row[:size], strict=True))),
+            stored_key(dict(zip(keys.columns.keys(), row[size:], strict=True))),
+        )
+        for row in rows
+    ]
 
 
 def add(transaction: Transaction, session: StoredSession, most: int) -> None:
