@@ -40,9 +40,10 @@ from agent_health.event import (
     TaskReported,
 )
 from agent_health.event_chain import GENESIS, Event, chain, erased, link, read_event
+from agent_health.key_state import KeyState
 from agent_health.lease import EndReason
 from agent_health.lifecycle import ALIVE, TRANSITIONS, Reason, Signal, Status, begins_new_life, reason_of
-from agent_health.replay import MAX_DIFFERENCES, AgentState, KeyState, LeaseState, Replay, TaskState
+from agent_health.replay import MAX_DIFFERENCES, AgentState, LeaseState, Replay, TaskState
 from agent_health.task import TRANSITIONS as TASK_TRANSITIONS
 from agent_health.task import TaskSignal, TaskStatus, task_resource
 
@@ -53,9 +54,9 @@ AT_S = AT.timestamp()
 TYPES = {model: event_type for event_type, model in PAYLOADS.items()}
 
 
-def event_of(replay: Replay, payload: Payload) -> Event:
+def event_of(replay: Replay, payload: Payload, event_type: EventType | None = None) -> Event:
     """Return the next event after what a replay has seen; its hashes lead nowhere."""
-    draft = EventDraft(type=TYPES[type(payload)], actor="test", payload=payload)
+    draft = EventDraft(type=event_type or TYPES[type(payload)], actor="test", payload=payload)
     return chain(replace(GENESIS, sequence=replay.sequence), "event_1", draft, AT_S)
 
 
@@ -539,18 +540,32 @@ def test_each_difference_is_told(agents: list[AgentState], leases: list[LeaseSta
     assert found[0].startswith(difference)
 
 
-def test_a_key_is_compared_with_what_the_log_first_told_of_it_until_its_agent_is_erased() -> None:
-    key = KeyState(key_id="key_1", role="agent", agent_id="a")
-    created = KeyChanged(key_id="key_1", name="n", role="agent", agent_id="a")
-    # Whoever altered a key and then ended it has the event tell of the altered one.
-    replay = replayed(REGISTERED, created, created.model_copy(update={"role": "admin"}))
+def test_keys_are_compared_until_their_agent_is_erased() -> None:
+    told = KeyChanged(key_id="key_1", name="n", role="agent", agent_id="a", fingerprint="f" * 64)
+    replay = replayed(REGISTERED)
+    replay.apply(event_of(replay, told, EventType.KEY_CREATED))
     replay = Replay.from_json(replay.to_json())
-    altered = replace(key, role="admin")
-    told = "key key_1: role is agent in the log, admin in the store"
-    assert replay.differences([A], [], keys=[altered, replace(key, key_id="key_2")]) == [told]
+    key = replay.keys["key_1"]
+    ghost = replace(key, key_id="key_2")
     assert replay.differences([A], [], keys=[key]) == []
+    assert replay.differences([A], [], keys=[key, ghost]) == ["key key_2: in the store, not in the log"]
+    assert replay.differences([A], []) == ["key key_1: in the log, not in the store"]
+    assert replay.uncovered_keys == 0
     replay.forget("a")
-    assert replay.differences([], [], keys=[altered]) == []
+    assert replay.differences([], []) == []
+
+
+def test_what_older_versions_archived_is_no_reason_to_doubt_the_keys() -> None:
+    states = json.loads(Replay().to_json())
+    del states["tells_all_keys"]
+    states["keys"] = [{"key_id": "key_1", "role": "agent", "agent_id": None}]
+    replay = Replay.from_json(json.dumps(states))
+    stored = KeyState(
+        key_id="key_1", role="agent", agent_id=None, name="n", is_revoked=True, fingerprint="f" * 64
+    )
+    assert replay.differences([], [], keys=[stored, replace(stored, key_id="key_2")]) == []
+    assert replay.uncovered_keys == 2
+    assert not Replay.from_json(replay.to_json()).tells_all_keys
 
 
 @pytest.mark.parametrize(("token", "is_told"), [(4, True), (5, False), (6, False)])

@@ -245,6 +245,11 @@ def digest_of(key: str) -> bytes:
     return sha256(key.encode()).digest()
 
 
+def fingerprint_of(digest: bytes) -> str:
+    """Return what the event log tells of a key's digest: its SHA-256, from which neither follows."""
+    return sha256(digest).hexdigest()
+
+
 def is_valid(stored: StoredKey, digest: bytes, now_s: float) -> bool:
     """Whether a stored key is the one of this digest, and still good; compared in constant time."""
     return hmac.compare_digest(stored.digest, digest) and is_current(stored, now_s)

@@ -411,6 +411,10 @@ class KeyChanged(Payload):
     role: Word
     agent_id: AgentId | None = None
     """Whose own it is."""
+    fingerprint: Hash | None = None
+    """SHA-256 of what is stored of the key; absent from what older versions have written."""
+    expires_at: Moment | None = None
+    """When it ends, after the change; absent: it stays, or there is no fingerprint either."""
 
 
 class WebhookChanged(Payload):

@@ -21,6 +21,7 @@ from agent_health.event import (
     AgentLifecycle,
     AgentUpdated,
     EpochRaised,
+    EventType,
     KeyChanged,
     LeaseAcquired,
     LeaseEnded,
@@ -37,14 +38,13 @@ from agent_health.event import (
     TaskReported,
 )
 from agent_health.event_chain import Event, payload_of
+from agent_health.key_state import TIME_TOLERANCE_S, KeyComparison, KeyState, after_event
 from agent_health.lease import EndReason, shard_resource
 from agent_health.lifecycle import TRANSITIONS, Reason, Signal, Status, begins_new_life, reason_of
 from agent_health.task import FINISHED, HELD, TaskSignal, TaskStatus, status_after, task_resource
 
 MAX_DIFFERENCES = 1_000
 """How many differences are told."""
-TIME_TOLERANCE_S = 0.002
-"""Events hold milliseconds, cut off; the store holds more."""
 
 _ENDED_BY_STATUS = {
     EndReason.AGENT_DEAD: Status.DEAD,
@@ -104,15 +104,6 @@ class TaskState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyState:
-    """What the log first says of one key, and what the store says of it: nothing ever changes it."""
-
-    key_id: str
-    role: str
-    agent_id: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
     sequence: int
     epoch: int
@@ -123,10 +114,12 @@ class _Snapshot:
     """Absent from what was archived before there were any."""
     keys: tuple[KeyState, ...] = ()
     """Absent from what was archived before they were compared."""
+    tells_all_keys: bool = False
+    """Absent from the same."""
 
 
 _SNAPSHOT = TypeAdapter(_Snapshot)
-_State = TypeVar("_State", AgentState, LeaseState, TaskState, KeyState)
+_State = TypeVar("_State", AgentState, LeaseState, TaskState)
 
 
 class Replay:
@@ -144,6 +137,10 @@ class Replay:
         self.leases: dict[str, LeaseState] = {}
         self.tasks: dict[str, TaskState] = {}
         self.keys: dict[str, KeyState] = {}
+        self.tells_all_keys = True
+        """Whether every key has its event; not if some were archived before keys were compared."""
+        self.uncovered_keys = 0
+        """Stored keys of which the log tells too little, as `differences` has found."""
 
     def apply(self, event: Event) -> None:
         """Take in the next event; Unreplayable if it contradicts the state, which then stays as it was."""
@@ -153,7 +150,7 @@ class Replay:
             self.erased_events += 1
         else:
             try:
-                self._take(payload_of(event))
+                self._take(event.type, payload_of(event))
             except InvalidEvent as error:
                 raise Unreplayable(event.sequence, error.what) from error
             except _Contradiction as error:
@@ -183,7 +180,8 @@ class Replay:
     ) -> list[str]:
         """Return what the store says otherwise, as sentences, at most `limit`; empty if all agrees.
 
-        Keys are compared where the log tells of them: what was archived by older versions tells of none.
+        Keys are compared as far as the log tells of them; `uncovered_keys` counts those of which it does not
+        tell all.
         """
         found: list[str] = []
         for difference in self._all_differences(agents, leases, tasks, keys):
@@ -202,6 +200,7 @@ class Replay:
             leases=tuple(self.leases.values()),
             tasks=tuple(self.tasks.values()),
             keys=tuple(self.keys.values()),
+            tells_all_keys=self.tells_all_keys,
         )
         return _SNAPSHOT.dump_json(snapshot).decode()
 
@@ -217,9 +216,10 @@ class Replay:
         replay.leases = {lease.resource: lease for lease in snapshot.leases}
         replay.tasks = {task.task_id: task for task in snapshot.tasks}
         replay.keys = {key.key_id: key for key in snapshot.keys}
+        replay.tells_all_keys = snapshot.tells_all_keys
         return replay
 
-    def _take(self, payload: Payload) -> None:
+    def _take(self, event_type: EventType, payload: Payload) -> None:
         match payload:
             case AgentLifecycle():
                 self.agents[payload.agent_id] = _after_lifecycle(self.agents.get(payload.agent_id), payload)
@@ -238,8 +238,7 @@ class Replay:
                     raise _Contradiction(f"epoch {payload.new_epoch} is not above {self.epoch}")
                 self.epoch = payload.new_epoch
             case KeyChanged(key_id=key_id):
-                state = KeyState(key_id=key_id, role=payload.role, agent_id=payload.agent_id)
-                self.keys.setdefault(key_id, state)
+                self.keys[key_id] = after_event(self.keys.get(key_id), event_type, payload)
             case _:
                 # Warnings, commands, webhooks and the monitor's own affairs are no agent's state.
                 pass
@@ -368,9 +367,9 @@ class Replay:
             missing.discard(task.task_id)
             yield from _compared(f"task {task.task_id}", self.tasks.get(task.task_id), task)
         yield from (f"task {task_id}: in the log, not in the store" for task_id in sorted(missing))
-        for key in keys:
-            if key.key_id in self.keys:
-                yield from _compared(f"key {key.key_id}", self.keys[key.key_id], key)
+        comparison = KeyComparison(self.keys, tells_all=self.tells_all_keys)
+        yield from comparison.differences(keys)
+        self.uncovered_keys = comparison.uncovered
 
     def _compared_lease(self, stored: LeaseState) -> Iterator[str]:
         replayed = self.leases.get(stored.resource)

@@ -7,11 +7,12 @@ import pytest
 from tests.support.databases import create_tables, empty_url
 from tests.support.lease_racer import PATIENCE_SECONDS, RESOURCES, key_of_racer, race
 from tests.support.registry_api import RegistryApi
+from tests.support.untold_keys import add_untold
 
 from agent_health.access import Role, StoredKey, digest_of
 from agent_health.event_chain import verify
 from agent_health.replay import Replay
-from agent_health.storage import event_log, keys
+from agent_health.storage import event_log
 from agent_health.storage.database import Database, Transaction, open_database
 
 PROCESSES = 4
@@ -46,7 +47,7 @@ async def _register(database: Database) -> None:
                 digest=digest_of(key_of_racer(number)),
                 created_at_s=0,
             )
-            keys.add(transaction, stored)
+            add_untold(transaction, stored)
 
     await database.write(store)
 

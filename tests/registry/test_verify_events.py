@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from sqlalchemy import Executable, delete, update
+from sqlalchemy import Executable, delete, insert, update
 from tests.storage.test_event_log import appending, draft
 from tests.support.registry_api import AGENTS, RegistryApi
 
@@ -13,6 +13,7 @@ from agent_health.storage.database import Transaction
 from agent_health.storage.tables import agents, events, keys, leases
 
 LEASES = "/api/v1/leases"
+KEYS = "/api/v1/keys"
 
 
 async def live_a_little(api: RegistryApi) -> None:
@@ -33,6 +34,16 @@ async def live_a_little(api: RegistryApi) -> None:
     assert (await api.record("agent-1"))["status"] == "dead"
     await api.register("agent-2")
     await api.ask("DELETE", f"{AGENTS}/agent-2")
+
+
+async def change_keys(api: RegistryApi) -> None:
+    """Let keys come, be rotated and be revoked."""
+    made = {}
+    for name in ("gone", "turned"):
+        made[name] = (await api.ask("POST", KEYS, {"role": "reader", "name": name})).json()["key_id"]
+    await api.ask("POST", KEYS, {"role": "reader", "name": "brief", "expires_in_seconds": 1000})
+    assert (await api.ask("DELETE", f"{KEYS}/{made['gone']}")).status == 204
+    assert (await api.ask("POST", f"{KEYS}/{made['turned']}/rotate", {"overlap_seconds": 7})).status == 201
 
 
 async def execute(api: RegistryApi, statement: Executable) -> None:
@@ -111,15 +122,30 @@ async def test_an_event_that_cannot_have_happened_is_found(api: RegistryApi) -> 
         (delete(leases).where(leases.c.resource == "r:1"), "lease of r:1: in the log"),
         (update(keys).where(keys.c.agent_id == "agent-1").values(role="admin"), "key key_"),
         (update(keys).where(keys.c.agent_id == "agent-1").values(agent_id="agent-2"), "key key_"),
+        (update(keys).where(keys.c.name == "gone").values(revoked_at_s=None), "key key_"),
+        (update(keys).where(keys.c.name == "brief").values(revoked_at_s=1.0), "key key_"),
+        (update(keys).where(keys.c.name == "brief").values(expires_at_s=None), "key key_"),
+        (update(keys).where(keys.c.name == "brief").values(digest="0" * 64), "key key_"),
+        (update(keys).where(keys.c.name == "brief").values(name="other"), "key key_"),
+        (delete(keys).where(keys.c.name == "gone"), "key key_"),
+        (
+            insert(keys).values(
+                key_id="key_ghost", name="ghost", role="admin", digest="0" * 64, created_at_s=1.0
+            ),
+            "key key_ghost: in the store, not in the log",
+        ),
     ],
 )
 async def test_a_stored_state_that_does_not_follow_is_found(
     api: RegistryApi, change: Executable, difference: str
 ) -> None:
     await live_a_little(api)
+    await change_keys(api)
+    assert (await report(api)).is_good
     await execute(api, change)
     found = await report(api)
     assert found.fault is None
+    assert len(found.differences) == 1
     assert [one for one in found.differences if one.startswith(difference)]
 
 

@@ -18,13 +18,13 @@ from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.routing import Route
 from tests.support.servers import PATIENCE_SECONDS
+from tests.support.untold_keys import add_untold
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
 from agent_health.rate_limit import RateLimit, RateLimiter
 from agent_health.registry.call import Door
 from agent_health.registry.event_feed import EventFeed
 from agent_health.registry.stream_events import STREAM_PATH, EventStreams
-from agent_health.storage import keys
 from agent_health.storage.database import Database, open_database
 
 READER_KEY = key_of(b"r" * 32)
@@ -97,7 +97,7 @@ async def add_key(
         digest=digest_of(key),
         created_at_s=0.0,
     )
-    await database.write(lambda transaction: keys.add(transaction, stored))
+    await database.write(lambda transaction: add_untold(transaction, stored))
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from typing import Any
 
 from tests.support.asgi_client import Answer, ask
 from tests.support.databases import WoundClock
+from tests.support.untold_keys import add_untold
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
 from agent_health.registry.app import Registry, create_app
 from agent_health.registry.settings import RegistrySettings
-from agent_health.storage import keys, registry_row
+from agent_health.storage import registry_row
 from agent_health.storage.database import Database, Transaction
 
 AGENTS = "/api/v1/agents"
@@ -129,4 +130,4 @@ class RegistryApi:
             digest=digest_of(key),
             created_at_s=self.clock.now_s(),
         )
-        keys.add(transaction, stored)
+        add_untold(transaction, stored)

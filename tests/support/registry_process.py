@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 from sqlalchemy import make_url
 from tests.support.databases import postgresql_server
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, serving
+from tests.support.untold_keys import add_untold
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
-from agent_health.storage import keys, schema
+from agent_health.storage import schema
 from agent_health.storage.database import Database, Transaction, open_database
 
 DATABASE_VARIABLE = "AGENT_HEALTH_SERVER_DATABASE"
@@ -68,7 +69,7 @@ def _add_key(transaction: Transaction, key: str, role: Role, agent_id: str | Non
         digest=digest_of(key),
         created_at_s=0.0,
     )
-    keys.add(transaction, stored)
+    add_untold(transaction, stored)
 
 
 @contextmanager

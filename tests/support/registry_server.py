@@ -17,6 +17,7 @@ from pathlib import Path
 import uvicorn
 from tests.support.databases import put_file
 from tests.support.servers import PATIENCE_SECONDS, until
+from tests.support.untold_keys import add_untold
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
 from agent_health.registry.app import MakeFace, Registry, create_app
@@ -131,7 +132,7 @@ async def _fill(url: str) -> None:
             stored = StoredKey(
                 key_id=f"key_{role}", name=role, role=role, digest=digest_of(key), created_at_s=0.0
             )
-            keys.add(transaction, stored)
+            add_untold(transaction, stored)
 
     database = open_database(url)
     try:

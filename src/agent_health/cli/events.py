@@ -207,7 +207,8 @@ def verify_events(
     Keys of --json:
       good        whether nothing is wrong
       fault       what broke the chain, or null   differences  between the log and the stored states
-      events, erased, agents, leases, tasks       how many there are
+      events, erased, agents, leases, tasks, keys how many there are
+      uncovered_keys                              of which older versions have logged too little
       archive_erasures                            erased agents of whom archived files may still tell
       archived, checkpoint                        sequence and hash where the database begins and ends
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
@@ -216,7 +217,8 @@ def verify_events(
         write_json(sys.stdout, {
             "good": report.is_good, "fault": report.fault, "differences": list(report.differences),
             "events": report.events, "erased": report.erased, "agents": report.agents,
-            "leases": report.leases, "tasks": report.tasks, "archive_erasures": report.archive_erasures,
+            "leases": report.leases, "tasks": report.tasks, "keys": report.keys,
+            "uncovered_keys": report.uncovered_keys, "archive_erasures": report.archive_erasures,
             "archived": asdict(report.archived), "checkpoint": asdict(report.last),
         })  # fmt: skip
     else:
@@ -252,8 +254,15 @@ def _report(report: "LogReport") -> Iterator[Line]:
         yield Line("the store", follows, Colour.RED if report.differences else Colour.GREEN)
     yield from listed("because", report.differences)
     yield Line("events", f"{report.events}, {report.erased} of all without their payload")
-    numbers = {"agent": report.agents, "leased resource": report.leases, "task": report.tasks}
+    numbers = {
+        "agent": report.agents, "leased resource": report.leases, "task": report.tasks, "key": report.keys,
+    }  # fmt: skip
     yield Line("tell of", ", ".join(counted(count, noun) for noun, count in numbers.items()))
+    if report.uncovered_keys:
+        told = (
+            f"of {counted(report.uncovered_keys, 'key')} the log does not tell all: older versions wrote it"
+        )
+        yield Line("not proven", told)
     if report.archived.sequence:
         yield Line("archived", f"up to {report.archived.sequence} {report.archived.hash}")
     if report.archive_erasures:
@@ -299,7 +308,7 @@ def _members(payload: Mapping[str, Any], names: Mapping[str, str]) -> str:
     named = [
         f"{name} {_shards(value) if name == 'shards' else spoken(_text(value), names)}"
         for name, value in payload.items()
-        if name not in {"agent_id", "resource", "task_id"} and value not in ([], {})
+        if name not in {"agent_id", "resource", "task_id", "fingerprint"} and value not in ([], {})
     ]
     if isinstance(subject, str):
         subject = names.get(subject, subject)

@@ -229,4 +229,5 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
 
 def _facts(said: Mapping[str, Any]) -> str:
     """Tell what no words were made for."""
-    return ", ".join(f"{spaced(name)} {value}" for name, value in said.items() if name != "agent_id")
+    shown = ((name, value) for name, value in said.items() if name not in {"agent_id", "fingerprint"})
+    return ", ".join(f"{spaced(name)} {value}" for name, value in shown)

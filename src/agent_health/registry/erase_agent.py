@@ -50,7 +50,8 @@ def erase_agent(transaction: Transaction, call: Call) -> Reply:
     targets.remove(transaction, agent_id)
     events = event_log.erase_of(transaction, agent_id)
     head = event_log.lock(transaction)
-    # What others appended about it meanwhile.
+    # What others appended about it meanwhile, and the keys of which that told.
+    logged_states.remove_keys(transaction, agent_id)
     events += event_log.erase_of(transaction, agent_id)
     if head.archived_states is not None and agent_id in head.archived_states:
         replay = Replay.from_json(head.archived_states)

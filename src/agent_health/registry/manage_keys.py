@@ -5,6 +5,7 @@ HTTP. A key is shown once, to whoever creates it; only its digest is stored.
 """
 
 import secrets
+from dataclasses import replace
 from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -17,6 +18,7 @@ from agent_health.access import (
     Role,
     StoredKey,
     digest_of,
+    fingerprint_of,
     is_current,
     is_last_admin,
     key_of,
@@ -145,7 +147,7 @@ def rotate_key(
     overlap_ends_s = now_s + rotation.overlap_seconds
     ends_s = overlap_ends_s if old.expires_at_s is None else min(old.expires_at_s, overlap_ends_s)
     keys.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=None)
-    event_log.append(transaction, [changed(EventType.KEY_ROTATED, old, actor)])
+    event_log.append(transaction, [changed(EventType.KEY_ROTATED, replace(old, expires_at_s=ends_s), actor)])
     return _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor)
 
 
@@ -218,8 +220,15 @@ def _add(  # noqa: PLR0917 - the members of a key
 
 
 def changed(event_type: EventType, key: StoredKey, actor: str) -> EventDraft:
-    """Return the event of a key that was created, rotated or revoked."""
-    payload = KeyChanged(key_id=key.key_id, name=key.name, role=key.role.value, agent_id=key.agent_id)
+    """Return the event of a key that was created, rotated or revoked, as it is now."""
+    payload = KeyChanged(
+        key_id=key.key_id,
+        name=key.name,
+        role=key.role.value,
+        agent_id=key.agent_id,
+        fingerprint=fingerprint_of(key.digest),
+        expires_at=None if key.expires_at_s is None else moment(key.expires_at_s),
+    )
     return EventDraft(type=event_type, actor=actor, payload=payload, agent_id=key.agent_id)
 
 

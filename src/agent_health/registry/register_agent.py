@@ -21,10 +21,10 @@ from agent_health.access import (
 from agent_health.agent_record import AgentRecord, Declared, FoundAgent, Registration
 from agent_health.document import HealthStatus
 from agent_health.errors import AlreadyRegistered
-from agent_health.event import EventDraft, EventType, KeyChanged
+from agent_health.event import EventType
 from agent_health.lifecycle import ALIVE, Reason, Signal, Status
 from agent_health.observed import Observed
-from agent_health.registry import probed_agents
+from agent_health.registry import manage_keys, probed_agents
 from agent_health.registry.agent_records import etag, record
 from agent_health.registry.change_status import change_status, lifecycle_event
 from agent_health.registry.judge_agents import Change, Circumstances, judge_one
@@ -180,11 +180,7 @@ def _key_for(transaction: Transaction, agent_id: str, call: Call) -> str | None:
         created_at_s=now_s,
     )
     keys.add(transaction, stored)
-    payload = KeyChanged(key_id=stored.key_id, name=stored.name, role=stored.role.value, agent_id=agent_id)
-    event_log.append(
-        transaction,
-        [EventDraft(type=EventType.KEY_CREATED, actor=call.actor, payload=payload, agent_id=agent_id)],
-    )
+    event_log.append(transaction, [manage_keys.changed(EventType.KEY_CREATED, stored, call.actor)])
     return key
 
 

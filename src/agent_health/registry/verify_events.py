@@ -24,6 +24,10 @@ class LogReport:
     leases: int
     """How many resources the log knows of."""
     tasks: int
+    keys: int
+    """How many the log knows of."""
+    uncovered_keys: int
+    """Stored keys of which older versions have logged too little to compare all of them; 0 after a fault."""
     archived: Checkpoint
     """Where the archived files end and the database begins."""
     last: Checkpoint
@@ -71,6 +75,8 @@ def verify_log(transaction: Transaction) -> LogReport:
         agents=len(replay.agents),
         leases=len(replay.leases),
         tasks=len(replay.tasks),
+        keys=len(replay.keys),
+        uncovered_keys=replay.uncovered_keys,
         archived=head.archived,
         last=checkpoint,
         fault=fault,

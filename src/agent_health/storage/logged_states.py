@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from sqlalchemy import delete, select, update
 
 from agent_health.document import HealthStatus
+from agent_health.key_state import KeyState, state_of
 from agent_health.lease import EndReason
 from agent_health.lifecycle import Reason, Status
-from agent_health.replay import AgentState, KeyState, LeaseState, TaskState
+from agent_health.replay import AgentState, LeaseState, TaskState
+from agent_health.storage import keys as stored_keys
 from agent_health.storage import task_comments, task_creations, task_runs
 from agent_health.storage import tasks as stored_tasks
 from agent_health.storage.database import Transaction
@@ -114,13 +116,11 @@ def task_states(transaction: Transaction) -> Iterator[TaskState]:
 
 
 def key_states(transaction: Transaction) -> Iterator[KeyState]:
-    """Read what is stored of every key, but for its end and its digest."""
+    """Read what is stored of every key."""
     last = ""
-    wanted = select(keys.c.key_id, keys.c.role, keys.c.agent_id).order_by(keys.c.key_id).limit(PAGE)
-    while rows := transaction.connection.execute(wanted.where(keys.c.key_id > last)).all():
-        for row in rows:
-            yield KeyState(key_id=row.key_id, role=row.role, agent_id=row.agent_id)
-        last = rows[-1].key_id
+    while page := stored_keys.all_keys(transaction, after=last, limit=PAGE):
+        yield from map(state_of, page)
+        last = page[-1].key_id
 
 
 def lock_leases_of(transaction: Transaction, holder: str) -> None:
@@ -150,7 +150,12 @@ def forget_holder(transaction: Transaction, holder: str) -> None:
     )
 
 
+def remove_keys(transaction: Transaction, agent_id: str) -> None:
+    """Remove the keys that are an agent's own."""
+    transaction.connection.execute(delete(keys).where(keys.c.agent_id == agent_id))
+
+
 def remove_agent(transaction: Transaction, agent_id: str) -> None:
     """Remove an agent's record with all that hangs on it, and its keys."""
-    transaction.connection.execute(delete(keys).where(keys.c.agent_id == agent_id))
+    remove_keys(transaction, agent_id)
     transaction.connection.execute(delete(agents).where(agents.c.agent_id == agent_id))
