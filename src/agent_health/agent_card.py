@@ -8,6 +8,7 @@ Bare section numbers are those of the A2A 1.0 specification.
 """
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, auto
@@ -144,6 +145,10 @@ class AgentCard:
         return any(interface.is_callable for interface in self.interfaces)
 
 
+class _NoNumber(ValueError):
+    """NaN or an infinity, which the parser would take."""
+
+
 def read_agent_card(raw: bytes | str) -> AgentCard:
     """Read a card as it came over the wire; never raises, whatever came."""
     findings: list[Finding] = []
@@ -161,7 +166,7 @@ def read_agent_card(raw: bytes | str) -> AgentCard:
         whole.note("not_utf8", message=f"not UTF-8 from byte {error.start} on")
     except ValueError as error:
         hint = " (HTML?)" if text.lstrip()[:1] == "<" else ""
-        whole.note("not_json", message=f"not JSON{hint}: {str(error)[:80]}")
+        whole.note("not_json", message=f"not JSON{hint}: {json_fault(error)}")
     except RecursionError:
         whole.note("too_deep", message="nested too deeply; not parsed")
     else:
@@ -175,7 +180,14 @@ def interpret_agent_card(value: object) -> AgentCard:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    raise _NoNumber(f"{name} is not JSON")
+
+
+def json_fault(error: ValueError) -> str:
+    """Tell for people why a text cannot be read as JSON, by what the parser raised."""
+    if isinstance(error, json.JSONDecodeError | _NoNumber):
+        return str(error)
+    return f"a whole number has more than {sys.get_int_max_str_digits()} digits"
 
 
 def _interpret(value: object, findings: list[Finding]) -> AgentCard:

@@ -218,6 +218,9 @@ def test_what_is_wrong_is_called_by_its_option(
         ("2001:db8::1", "an IPv6 address in brackets ([2001:db8::1]:8080)"),
         ("ftp://agent.example", "only http and https"),
         ("https://", "a host name, such as agent.example"),
+        ("http://2130706433:19300", "an IPv4 address is written as four decimal numbers"),
+        ("http://127.1", "an IPv4 address is written as four decimal numbers"),
+        ("http://0x7f000001/agent", "an IPv4 address is written as four decimal numbers"),
     ],
 )
 def test_what_is_no_address_is_told_with_what_is_wrong(

@@ -101,15 +101,15 @@ async def test_those_who_do_not_end_when_asked_are_killed(
 
 def test_the_sums_of_a_process_that_died_stay() -> None:
     standings = Standings(total=200)
-    standings.note("a", replace(STANDING, unanswered=5))
-    standings.note("b", replace(STANDING, unanswered=2))
+    standings.note("a", replace(STANDING, unanswered=5, missed=3000, given_up=4))
+    standings.note("b", replace(STANDING, unanswered=2, missed=400))
     standings.let_go("a")
     standings.let_go("unknown")
     standings.note("a", replace(STANDING, probed=1, classes={ResultClass.OK: 1}))
     state = standings.state
     assert (state.probed, state.total, state.unanswered) == (21, 200, 7)
+    assert state.note == "4 results were lost; 3,400 missed"
     assert state.results == {ResultClass.OK: 9, ResultClass.REFUSED: 12}
-    assert state.note == ""
 
 
 def test_what_has_to_be_known_is_noted() -> None:

@@ -2,9 +2,10 @@
 
 import re
 from typing import Any
+from unicodedata import normalize
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -107,15 +108,43 @@ def test_no_text_breaks_the_reading_of_a_dns_server(text: str) -> None:
     ("given_text", "name"),
     [
         ("directory.example", "directory.example"),
-        ("2001:db8::1", "2001-db8-1"),
-        ("My Agents (2026).CSV", "my-agents-2026-.csv"),
-        (".hidden", "hidden"),
-        ("…", "directory"),
-        ("x" * 300, "x" * MAX_NAME_CHARS),
+        ("Agents-2026_v1.TXT", "agents-2026_v1.txt"),
+        ("x" * MAX_NAME_CHARS, "x" * MAX_NAME_CHARS),
     ],
 )
 def test_a_host_or_a_file_gives_its_name(given_text: str, name: str) -> None:
     assert name_from(given_text) == name
+
+
+@pytest.mark.parametrize(
+    ("given_text", "beginning"),
+    [
+        ("2001:db8::1", "2001-db8-1"),
+        ("My Agents (2026).CSV", "my-agents-2026-.csv"),
+        (".hidden", "hidden"),
+        ("…", "directory"),
+        ("агенты", "directory"),
+        ("größen.txt", "gr-en.txt"),
+        ("x" * 300, "x" * (MAX_NAME_CHARS - 9)),
+    ],
+)
+def test_a_name_that_had_to_be_changed_is_told_from_others_by_a_hash(given_text: str, beginning: str) -> None:
+    name = name_from(given_text)
+    assert re.fullmatch(re.escape(beginning) + "-[0-9a-f]{8}", name)
+    assert name == name_from(given_text)
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+@example("агенты.txt", "роботы.txt")
+@example("a b.txt", "a-b.txt")
+@example("", "directory")
+def test_files_that_are_called_otherwise_have_names_of_their_own(one: str, other: str) -> None:
+    are_alike = normalize("NFC", one.lower()) == normalize("NFC", other.lower())
+    assert are_alike or name_from(one) != name_from(other)
+
+
+def test_a_name_is_the_same_however_its_accents_are_written() -> None:
+    assert name_from("caf\u00e9.txt") == name_from("cafe\u0301.txt")
 
 
 @given(st.text())

@@ -66,6 +66,9 @@ async def test_an_answer_comes_with_all_that_is_known_of_it(
     phases = fetched.phases
     assert phases is not None
     parts = (phases.dns_ms, phases.connect_ms, phases.tls_ms, phases.first_byte_ms, phases.last_byte_ms)
+    # Microseconds are what is measured.
+    for took_ms in (fetched.latency_ms, *parts):
+        assert took_ms is None or took_ms == round(took_ms, 3)
     assert None not in parts
     assert fetched.latency_ms >= max(part for part in parts if part is not None)
 

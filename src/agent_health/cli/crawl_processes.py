@@ -51,6 +51,8 @@ class Standings:
     _past: Counter[ResultClass] = field(default_factory=Counter)
     _past_probed: int = 0
     _past_unanswered: int = 0
+    _past_missed: int = 0
+    _past_given_up: int = 0
 
     def note(self, worker: str, progress: Progress) -> None:
         """Take note of what a worker says of itself."""
@@ -64,6 +66,8 @@ class Standings:
             self._past_probed += progress.probed
             self._past_reported += progress.reported
             self._past_unanswered += progress.unanswered
+            self._past_missed += progress.missed
+            self._past_given_up += progress.given_up
 
     @property
     def reported(self) -> int:
@@ -99,7 +103,7 @@ class Standings:
         notes = []
         if any(progress.is_ledger_away for progress in now):
             notes.append(f"results cannot be stored: {sum(progress.held for progress in now):,} wait")
-        if given_up := sum(progress.given_up for progress in now):
+        if given_up := self._past_given_up + sum(progress.given_up for progress in now):
             notes.append(f"{given_up:,} {plural(given_up, 'result was', 'results were')} lost")
         doubts = sorted({progress.doubt for progress in now if progress.doubt is not None})
         if doubts:
@@ -112,7 +116,7 @@ class Standings:
             ]
             if late:
                 notes.append(f"begun {max(late):,.0f} ms late at most (p99)")
-        if missed := sum(progress.missed for progress in now):
+        if missed := self._past_missed + sum(progress.missed for progress in now):
             notes.append(f"{missed:,} missed")
         return notes
 

@@ -93,6 +93,11 @@ class Answer:
         return self.content_type == "application/json" or self.content_type.endswith("+json")
 
 
+def in_ms(seconds: float) -> float:
+    """Return a duration in ms, to the microsecond: what would stand behind that was not measured."""
+    return round(seconds * 1000.0, 3)
+
+
 @cache
 def user_agent() -> str:
     """Who we say that we are."""
@@ -109,7 +114,7 @@ async def bounded_get(reach: Reach, url: URL, ask: Ask) -> Answer:
     followed = 0
     while True:
         answer, location = await _ask_once(reach.session_for(url), url, ask)
-        answer = replace(answer, latency_ms=(perf_counter() - started_s) * 1000)
+        answer = replace(answer, latency_ms=in_ms(perf_counter() - started_s))
         if location is None:
             return answer
         target = joined(url, location)

@@ -24,7 +24,7 @@ from agent_health.client.places import (
     health_places,
     is_named_by,
     place_under,
-    read_place,
+    read_given_place,
 )
 from agent_health.client.reach import Reach
 from agent_health.client.redirects import is_same_origin
@@ -111,7 +111,7 @@ async def fetch_health(
     a metadata address of a cloud never). Whoever lets strangers choose `url` as well gives a `get` that
     judges every address; it is asked in place of a session, and `allowed_networks` is its own affair.
     """
-    given = read_place(url)
+    given = read_given_place(url)
     _check_settings(timeout_seconds, detail_token)
     networks = _networks(allowed_networks)
     started_s = asyncio.get_running_loop().time()
@@ -129,7 +129,7 @@ async def fetch_document(
 
     For whoever wants to know why something is no health document. InvalidSetting as in `fetch_health`.
     """
-    given = read_place(url)
+    given = read_given_place(url)
     _check_settings(timeout_seconds, None)
     has_path = given.url.raw_path != "/"
     place = given.url if has_path else place_under(given.url, "", DEFAULT_HEALTH_PATH)

@@ -22,6 +22,9 @@ _EXPECTED: Final = (
     f"an absolute http(s) URL of at most {MAX_URL_CHARS} characters, without credentials, "
     "such as https://agent.example"
 )
+# What a system may take for an IPv4 address, as browsers do, and how one is written.
+_ENDS_IN_NUMBER: Final = re.compile(r"(?:^|\.)(?:0x[0-9a-f]*|[0-9]+)\.?$")
+_IPV4: Final = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!$)|$)){4}")
 # Most are like this, and need not be taken apart twice.
 _PLAIN: Final = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]{1,5})?(?:[/?#]|$)")
 _NEVER_IN_A_URL: Final = re.compile(r"[\s\\\x00-\x20\x7f-\x9f\ud800-\udfff]")
@@ -95,11 +98,22 @@ def read_place(url: str) -> GivenPlace:
     return GivenPlace(given, path.rstrip("/"), is_card=False, is_health=False)
 
 
+def read_given_place(url: str) -> GivenPlace:
+    """Do the same with what somebody gave whose host no prober judges: an IPv4 address has one spelling.
+
+    Systems read `127.1`, `0x7f000001` and `2130706433` as one too, each in its own way.
+    """
+    given = read_place(url)
+    if _ENDS_IN_NUMBER.search(given.url.raw_host or "") and not _IPV4.fullmatch(given.url.raw_host or ""):
+        raise _refused(url, _without_password(url))
+    return given
+
+
 def _parse(url: object) -> URL:
     if not isinstance(url, str):
         raise InvalidSetting("url", url, _EXPECTED)
     # Whatever may be a password must not reach a log.
-    shown = url if "@" not in url else "..." + url[url.rindex("@") :]
+    shown = _without_password(url)
     if not url.isascii():
         url = _in_ascii(url, shown)
     try:
@@ -110,6 +124,10 @@ def _parse(url: object) -> URL:
     if not is_meant or _NEVER_IN_A_URL.search(url) or len(url) > MAX_URL_CHARS:
         raise _refused(url, shown)
     return given.with_fragment(None) if "#" in url else given
+
+
+def _without_password(url: str) -> str:
+    return url if "@" not in url else "..." + url[url.rindex("@") :]
 
 
 def _refused(url: str, shown: str) -> InvalidSetting:

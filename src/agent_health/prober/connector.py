@@ -16,7 +16,7 @@ from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from agent_health.client.bounded_get import told
+from agent_health.client.bounded_get import in_ms, told
 from agent_health.observation import Phases, ResultClass
 from agent_health.prober.line import Line
 from agent_health.prober.pace import admit
@@ -33,7 +33,6 @@ CLOSE_SECONDS: Final = 1.0
 MAX_CERTIFICATE_TIMES: Final = 4096
 """Ends of certificates that are remembered: reading one takes longer than all else that we do with it."""
 
-_MS: Final = 1000.0
 _NO_RESOURCES: Final = frozenset({
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM,
 })  # fmt: skip
@@ -93,7 +92,7 @@ class JudgedConnector:
         elif (found := self._resolver.remembered(target.host)) is None:
             began_s = perf_counter()
             found = await self._resolver.resolve(target.host, deadline_s)
-            dns_ms = (perf_counter() - began_s) * _MS
+            dns_ms = in_ms(perf_counter() - began_s)
         if isinstance(found, NoAddress):
             return _without_address(target, found, Phases(dns_ms=dns_ms))
         judged = [address for address in found if judge_address(address, self._allowed) is None]
@@ -124,7 +123,7 @@ class JudgedConnector:
                 async with asyncio.timeout_at(now_s + (last_at_s - now_s) / (len(addresses) - number)):
                     _, line = await self._loop.create_connection(self._new_line, str(address), target.port)
             except (OSError, TimeoutError) as error:
-                phases = Phases(dns_ms=dns_ms, connect_ms=(perf_counter() - began_s) * _MS)
+                phases = Phases(dns_ms=dns_ms, connect_ms=in_ms(perf_counter() - began_s))
                 why = _unconnected(target, address, error, phases)
                 # What the agent's side said tells more than what stands in our own way.
                 if failed is None or failed.is_local_fault:
@@ -133,7 +132,7 @@ class JudgedConnector:
             line.place = (target.scheme, target.host, target.port)
             line.address = address
             line.dns_ms = dns_ms
-            line.connect_ms = (perf_counter() - began_s) * _MS
+            line.connect_ms = in_ms(perf_counter() - began_s)
             return line
         assert failed is not None  # noqa: S101 - there is an address at least
         return failed
@@ -147,7 +146,7 @@ class JudgedConnector:
         except (OSError, TimeoutError, ValueError) as error:
             line.abort()
             phases = Phases(
-                dns_ms=line.dns_ms, connect_ms=line.connect_ms, tls_ms=(perf_counter() - began_s) * _MS
+                dns_ms=line.dns_ms, connect_ms=line.connect_ms, tls_ms=in_ms(perf_counter() - began_s)
             )
             expired_at = await self._expired_at(target, line.address, error, deadline_s)
             return _unencrypted(target, line.address, error, phases, expired_at)
@@ -155,7 +154,7 @@ class JudgedConnector:
             line.abort()
             raise
         line.certificate_expires_at = certificate
-        line.tls_ms = (perf_counter() - began_s) * _MS
+        line.tls_ms = in_ms(perf_counter() - began_s)
         return line
 
     async def _start_tls(self, target: TargetUrl, line: Line, tls: ssl.SSLContext) -> datetime | None:

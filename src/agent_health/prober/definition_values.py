@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final
+from unicodedata import normalize
 from urllib.parse import unquote
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
@@ -42,13 +44,21 @@ FORMS: Final[Mapping[str, str]] = MappingProxyType({
 })  # fmt: skip
 """What stands behind the patterns, in words."""
 
+_HASH_DIGITS: Final = 8
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9._-]+")
 
 
 def name_from(text: str) -> str:
-    """Return the name that a host or a file gives to what is read from it; `directory` if it gives none."""
-    name = _NOT_IN_A_NAME.sub("-", text.lower()).lstrip("._-")
-    return name[:MAX_NAME_CHARS] or "directory"
+    """Return the name that a host or a file gives to what is read from it; `directory` if it gives none.
+
+    Where more than the case had to be changed, a hash keeps apart what would be called alike then.
+    """
+    lowered = normalize("NFC", text.lower())
+    name = _NOT_IN_A_NAME.sub("-", lowered).lstrip("._-")[:MAX_NAME_CHARS]
+    if name and name == lowered:
+        return name
+    digest = sha256(lowered.encode(errors="surrogatepass")).hexdigest()[:_HASH_DIGITS]
+    return f"{name[: MAX_NAME_CHARS - _HASH_DIGITS - 1].rstrip('.-') or 'directory'}-{digest}"
 
 
 def resolver_address(text: str) -> tuple[str, int] | None:

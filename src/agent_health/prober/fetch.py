@@ -24,6 +24,7 @@ from agent_health.client.bounded_get import (
     MAX_REDIRECTS,
     REDIRECTS,
     Answer,
+    in_ms,
     judge_failure,
     judge_status,
     read_beginning,
@@ -59,7 +60,6 @@ MAX_ACCEPTED: Final = 16
 MAX_TIME_CHARS: Final = 64
 """Of a time in a header."""
 
-_MS: Final = 1000.0
 _FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE: Final = re.compile(r"[ -~]*")
 _BROKE_WHILE_IDLE: Final = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
@@ -289,7 +289,7 @@ class Fetcher:
             result=result,
             reason=reason,
             body=body or b"",
-            latency_ms=(ended_s - hop.began_s) * _MS,
+            latency_ms=in_ms(ended_s - hop.began_s),
             etag=_short(reply.headers.get("ETag"), MAX_ETAG_CHARS),
             last_modified=_short(reply.headers.get("Last-Modified"), MAX_TIME_CHARS),
             is_part=is_part,
@@ -355,8 +355,8 @@ def _phases(line: Line, ended_s: float) -> Phases:
         dns_ms=line.dns_ms if is_first else None,
         connect_ms=line.connect_ms if is_first else None,
         tls_ms=line.tls_ms if is_first else None,
-        first_byte_ms=max(0.0, first_byte_at_s - line.sent_at_s) * _MS,
-        last_byte_ms=max(0.0, ended_s - first_byte_at_s) * _MS,
+        first_byte_ms=in_ms(max(0.0, first_byte_at_s - line.sent_at_s)),
+        last_byte_ms=in_ms(max(0.0, ended_s - first_byte_at_s)),
     )
 
 

@@ -7,6 +7,8 @@ a document may come to is estimated before it is parsed, so that no directory fi
 import json
 from typing import Any, Final
 
+from agent_health.agent_card import json_fault
+
 MAX_JSON_BYTES: Final = 64 * 1024 * 1024
 MAX_PARSED_BYTES: Final = 512 * 1024 * 1024
 """Of a document in memory, as estimated: 800,000 objects with URL and name, or 3,000,000 URLs."""
@@ -38,7 +40,7 @@ def read_json(body: bytes) -> tuple[Any, str]:
     except UnicodeDecodeError as error:
         fault = f"not UTF-8 from byte {error.start} on"
     except ValueError as error:
-        fault = f"not JSON: {str(error)[:80]}"
+        fault = f"not JSON: {json_fault(error)}"
     except RecursionError:
         fault = "JSON that is nested too deeply"
     return None, fault
