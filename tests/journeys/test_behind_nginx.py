@@ -19,7 +19,17 @@ import pytest
 import trustme
 from tests.support.dashboard_visitor import Visitor
 from tests.support.registry_process import ADMIN_KEY, prepare, registry
-from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, Server, free_port, serving, until
+from tests.support.servers import (
+    PATIENCE_SECONDS,
+    REPOSITORY,
+    SCRIPTS,
+    Server,
+    free_port,
+    serving,
+    until,
+)
+
+from agent_health.client.variables import KEY_VARIABLE
 
 pytestmark = pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx: apt-get install nginx-light")
 PROXIED_BYTES = 16 * 1024 * 1024
@@ -48,6 +58,8 @@ class Proxied:
 
     registry: Server
     visitor: Visitor
+    authority: Path
+    """The certificate of whom to trust."""
 
     def log(self) -> str:
         return self.registry.log.read_text()
@@ -78,6 +90,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     issued.private_key_pem.write_to_path(directory / "registry.key")
     for pem in issued.cert_chain_pems:
         pem.write_to_path(directory / "registry.pem", append=True)
+    authority.cert_pem.write_to_path(directory / "authority.pem")
     trusts = ssl.create_default_context()
     authority.configure_trust(trusts)
     url = f"sqlite:///{directory}/registry.db"
@@ -93,7 +106,8 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         )
         assert checked.returncode == 0, checked.stderr
         with serving(command, log=directory / "nginx.log", port=port):
-            yield Proxied(behind, Visitor(f"https://localhost:{port}", trusts=trusts))
+            visitor = Visitor(f"https://localhost:{port}", trusts=trusts)
+            yield Proxied(behind, visitor, directory / "authority.pem")
 
 
 def asked(
@@ -134,6 +148,27 @@ def test_what_happens_is_told_at_once_through_an_open_stream(proxied: Proxied, p
         # The stream does not end: a proxy that collects would keep it until this gives up.
         while name.encode() not in answer.readline():
             pass
+
+
+def test_commands_reach_it_by_its_https_url(proxied: Proxied) -> None:
+    """With the authority where OpenSSL looks for it; without, they say what is wrong."""
+
+    def command(*arguments: str, trusts: str) -> "subprocess.CompletedProcess[str]":
+        file = str(proxied.authority) if trusts == "it" else "/dev/null"
+        variables = {**os.environ, "SSL_CERT_FILE": file, KEY_VARIABLE: ADMIN_KEY}
+        return subprocess.run(
+            [SCRIPTS / "agent-health", *arguments, "--registry", proxied.visitor.url, "--json"],
+            capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False, env=variables,
+        )  # fmt: skip
+
+    registered = command("agents", "register", "b", trusts="it")
+    assert registered.returncode == 0, registered.stderr
+    assert json.loads(registered.stdout)["status"] == "active"
+    created = command("tasks", "create", "Something to do", trusts="it")
+    assert json.loads(created.stdout)["status"] == "queued", created.stderr
+    refused = command("agents", "list", trusts="nobody")
+    assert refused.returncode == 2
+    assert "certificate" in refused.stderr
 
 
 def test_a_body_that_is_too_large_is_refused_by_the_registry_itself(proxied: Proxied) -> None:
