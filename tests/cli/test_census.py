@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import errno
 import io
 import json
 import os
@@ -431,6 +432,21 @@ def test_whoever_may_not_read_all_of_a_database_is_told_which_file_that_is(
     monkeypatch.setattr(os, "access", may_look)
     assert main(["census", "agents.db", "--no-crawl"]) == 3
     assert told in capsys.readouterr().err
+
+
+def test_a_file_that_may_not_be_read_is_neither_a_list_nor_a_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agents.db").write_text("http://127.0.0.1:9/\n")
+
+    def closed(_file: Path, *_how: object) -> None:
+        # Root may read whatever its mode, and the tests may be root's.
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", closed)
+        assert main(["census", "agents.db"]) == 3
+    assert "LIST: expected a file that can be read (Permission denied)" in capsys.readouterr().err
 
 
 def test_a_disk_that_is_full_before_the_list_is_read_is_left_as_it_was(

@@ -146,12 +146,17 @@ def _registry(url: str | None, key_file: Path | None, *, allow_plain_http: bool)
 
 
 def _database(source: str) -> str | None:
-    """Return the URL of the database that was named; None if it is something else."""
+    """Return the URL of the database that was named; None if it is something else.
+
+    InvalidSetting if that is hidden: a database that may not be read is not taken for a list.
+    """
     if source.startswith(("sqlite:", "postgresql:", "postgres:")):
         return source
     try:
         with Path(source).open("rb") as file:
             is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except PermissionError as error:
+        raise InvalidSetting("LIST", source, f"a file that can be read ({error.strerror})") from None
     except OSError:
         return None
     return f"sqlite:///{source}" if is_database else None
