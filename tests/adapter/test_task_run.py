@@ -321,7 +321,7 @@ async def test_an_agent_that_goes_on_after_that_is_ended(world: World) -> None:
 
 
 async def test_an_agent_that_has_handed_its_task_in_has_one_grace_in_all(world: World) -> None:
-    ready, grace_s = world.directory / "ready", 2.0
+    ready, grace_s = world.directory / "ready", 4.0
     now_s = asyncio.get_running_loop().time
     ended_s: list[float] = []
 
