@@ -82,6 +82,8 @@ async def test_what_this_server_did_is_counted(api: RegistryApi, clock: WoundClo
 
     assert value("transitions_total", status="dead", reason="heartbeat_timeout") == 2
     assert value("transitions_total", status="active", reason="registered") == 2
+    # Whoever asks for an increase needs the time before the first one.
+    assert value("transitions_total", status="unhealthy", reason="probe_silence") == 0
     assert value("events_total", type="lease.acquired") == 4
     assert value("heartbeats_total") == 4
     assert (

@@ -208,8 +208,8 @@ class Sums:
         return {kind: count for kind, at in _EVENTS_AT.items() if (count := self._cells[at])}
 
     def transitions(self) -> dict[tuple[Status, Reason], int]:
-        """How many agents came to a status for a reason, where there were any."""
-        return {pair: count for pair, at in _TRANSITIONS_AT.items() if (count := self._cells[at])}
+        """How many agents came to a status for a reason; also 0, or the first ones would be no increase."""
+        return {pair: self._cells[at] for pair, at in _TRANSITIONS_AT.items()}
 
     def paths(self) -> Iterator[PathCounts]:
         """What became of requests, for the paths that were asked for."""
