@@ -370,6 +370,22 @@ async def test_whoever_ends_it_before_its_list_was_read_is_told_no_more_than_tha
     assert not await asyncio.to_thread(os.listdir, tmp_path)
 
 
+async def test_a_list_that_can_be_read_no_more_is_told_in_the_report_and_by_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path):
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        assert json.loads(capsys.readouterr().out)["not_read"] == []
+        (tmp_path / "agents.txt").write_text("")
+        assert await census("agents.txt", *ALLOW) == 4
+        told = "agents.txt could not be read: who it listed before was counted."
+        assert capsys.readouterr().out.splitlines()[2].endswith(told)
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 4
+        counted = json.loads(capsys.readouterr().out)
+    assert (counted["not_read"], counted["listed"]) == (["agents.txt"], 6)
+    assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
+
+
 def test_a_database_that_was_there_stays_though_its_list_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("http://127.0.0.1:9/\n")
     assert main(["census", "list.txt"]) == 0

@@ -324,7 +324,8 @@ async def test_a_registry_that_says_no_or_nothing_is_told_before_anybody_is_prob
     ("crawled", "mode", "code"),
     [
         (Crawled(is_done=True, probed=5), "once", 0),
-        (Crawled(is_done=True, probed=5, failed=("a",)), "once", 0),
+        (Crawled(is_done=True, probed=5, failed=("a",)), "once", 4),
+        (Crawled(is_done=True, probed=5, failed=("a",)), "watch", 0),
         (Crawled(is_done=True, probed=0, failed=("a",)), "once", 1),
         (Crawled(is_done=False, probed=5), "once", 2),
         (Crawled(is_done=False, probed=0), "watch", 0),

@@ -101,7 +101,7 @@ def test_a_definition_lists_as_many_targets_as_it_may_and_no_more() -> None:
     [
         ({"url": "https://Directory.example:8443/agents"}, "directory.example"),
         ({"url": "directory.example"}, "directory.example"),
-        ({"file": "lists/My Agents.csv"}, "my-agents.csv"),
+        ({"file": "lists/My-Agents.csv"}, "my-agents.csv"),
         ({"file": "agents.txt", "name": "agents"}, "agents"),
     ],
 )

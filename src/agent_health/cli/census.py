@@ -102,6 +102,7 @@ def census(
     \b
     Exit codes:
       0 done   1 it could not be done   2 asked to end before all were probed   3 wrong usage
+      4 done, but the list could not be read: who it named before was asked, and the report says so
 
     \b
     The JSON is described by schemas/census.schema.json.
@@ -123,16 +124,18 @@ def census(
         _write(_taken(place, None), place, form, output)
         return 0
     code = 0
+    not_read: tuple[str, ...] = ()
     definition = _definition(source, contact, allow_network or [], timeout_seconds)
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
     if not no_crawl:
         crawled = run_crawl(definition, place, is_once=True, processes=workers, has_moved=moved)
-        code = ended(crawled, is_once=True)
+        code, not_read = ended(crawled, is_once=True), crawled.failed
         if code == EXIT_FAILED or (code == EXIT_UNFINISHED and not _is_there(place)):
             return code
     elif isinstance(place, str) and not moved:
         _refuse_other_lists(definition, place)
-    _write(_taken(place, definition.name), place, form, output)
+    taken = _taken(place, definition.name).model_copy(update={"not_read": not_read})
+    _write(taken, place, form, output)
     return code
 
 

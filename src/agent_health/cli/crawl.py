@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MAX_PROCESSES = 64
 EXIT_FAILED = 1
 EXIT_UNFINISHED = 2
+EXIT_OLD_LIST = 4
+"""Done, with what a list said before: now it could not be read."""
 
 Workers = Annotated[
     int,
@@ -159,6 +161,7 @@ def crawl(
     Exit codes:
       0 done, or asked to end where there is no end   1 it could not be done
       2 asked to end before all were probed: the same command goes on   3 wrong usage
+      4 done once, but a list could not be read: who it named before was probed
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     if show_config:
         return print_config(context, "prober", {})
@@ -291,4 +294,6 @@ def ended(crawled: "Crawled", *, is_once: bool) -> int:
     if is_once and not crawled.is_done:
         sys.stderr.write("not all were probed: the same command goes on with those that are left\n")
         return EXIT_UNFINISHED
-    return EXIT_FAILED if crawled.failed and not crawled.probed else 0
+    if crawled.failed and not crawled.probed:
+        return EXIT_FAILED
+    return EXIT_OLD_LIST if crawled.failed and is_once else 0

@@ -61,7 +61,14 @@ class Table:
 
 
 def headline(census: Census) -> str:
-    """Say the most important thing in one sentence."""
+    """Say the most important thing in one sentence, and what makes it doubtful in a second one."""
+    if not census.not_read:
+        return _share(census)
+    could = "could not be read: who it" if len(census.not_read) == 1 else "could not be read: who they"
+    return f"{_share(census)} {', '.join(census.not_read)} {could} listed before was counted."
+
+
+def _share(census: Census) -> str:
     groups = census.groups
     if not census.listed:
         return "There are no targets."
