@@ -368,7 +368,7 @@ def test_a_definition_is_checked_without_probing_anybody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mixed.yml"
-    (tmp_path / "agents.txt").touch()
+    (tmp_path / "agents.txt").write_text("agent.example\n")
     (tmp_path / "closed.txt").write_text("a.example\n")
     file.write_text(DEFINITION.replace("opt_out: {", "opt_out: {files: [closed.txt], "))
     before = files(tmp_path)
@@ -377,6 +377,13 @@ def test_a_definition_is_checked_without_probing_anybody(
     (tmp_path / "closed.txt").write_text("a.example\nftp://b\n")
     assert main(["crawl", str(file), "--check"]) == 3
     assert "closed.txt, line 2" in capsys.readouterr().err
+    (tmp_path / "closed.txt").write_text("a.example\n")
+    for prose in (b"hello world foo\n", b"", bytes(range(256)), b'{"type": "object", "properties": {}}'):
+        (tmp_path / "agents.txt").write_bytes(prose)
+        assert main(["crawl", str(file), "--check"]) == 3
+        told = capsys.readouterr()
+        assert "the list agents.txt: expected one that can be read (" in told.err
+        assert told.out == ""
     assert files(tmp_path) == before
 
 

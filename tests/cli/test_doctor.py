@@ -230,7 +230,13 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
     (tmp_path / "bare.yml").write_text(
         "name: a\ncontact: mailto:a@b.example\ndirectories: [{file: nope.txt}]\n"
     )
-    files = [word for name in ("good", "bad", "bare", "none") for word in ("--definition", f"{name}.yml")]
+    (tmp_path / "prose.txt").write_text("hello world foo\n")
+    (tmp_path / "prose.yml").write_text(
+        "name: a\ncontact: mailto:a@b.example\ndirectories: [{file: prose.txt}]\n"
+    )
+    files = [
+        word for name in ("good", "bad", "bare", "prose", "none") for word in ("--definition", f"{name}.yml")
+    ]
     found = examine(capsys, "--port", port, *files)
     assert found.code == 1
     assert found.of("definition", "ok") == ["good.yml: a; "]
@@ -238,6 +244,7 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
     faults = "".join(found.of("definition", "fault"))
     assert "contcat" in faults
     assert "none.yml" in faults
+    assert "prose.yml: the list prose.txt: " in faults
     assert "bare.yml: line 3: /directories/0/file: expected a list that can be read: nope.txt" in faults
 
 

@@ -99,7 +99,8 @@ def crawl(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Say whether the definition is in order, and the lists it names; probe nobody."
+            "--check",
+            help="Say whether the definition is in order, and the files it names can be read; probe nobody.",
         ),
     ] = False,
     once: Annotated[
@@ -178,9 +179,13 @@ def crawl(
 
         check_directory(report, "--report")
     if check:
-        from agent_health.cli.directory_import import opt_outs_of  # noqa: PLC0415 - see above
+        import asyncio  # noqa: PLC0415 - takes 20 ms
+
+        from agent_health.cli.directory_import import opt_outs_of, unread_lists  # noqa: PLC0415 - see above
 
         opt_outs_of(read)
+        for name, why in asyncio.run(unread_lists(read)).items():
+            raise InvalidSetting(f"the list {name}", None, f"one that can be read ({why})")
         sys.stdout.write(printable(f"{definition}: {read.name} is in order") + "\n")
         return 0
     crawled = run_crawl(

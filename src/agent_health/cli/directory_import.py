@@ -225,6 +225,25 @@ class DirectoryImporter:
         return Outcome(directory=name, told=f"{name}: {targets_text(size)}{changes}")
 
 
+async def unread_lists(definition: ProbeDefinition) -> dict[str, str]:
+    """Return why lists on this machine cannot be read, by their names; nobody is asked for one at a URL."""
+    unread = {}
+    for source in definition.directories:
+        if source.file is None:
+            continue
+        listed = Source(
+            file=source.file,
+            format=source.format,
+            kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
+            max_entries=definition.limits.max_targets,
+            networks=definition.networks_allowed,
+        )
+        read = await read_directory(listed)
+        if isinstance(read, NotRead):
+            unread[source.label] = f"{source.file}: {read.message}"
+    return unread
+
+
 async def refuse_other_lists(definition: ProbeDefinition, lists: TakesLists, place: str) -> None:
     """Refuse to let a list take the place of another one that is only called alike. InvalidSetting.
 

@@ -354,7 +354,17 @@ def of_a_definition(file: Path) -> Iterator[Finding]:
     except AgentHealthError as error:
         yield Finding("definition", "fault", str(error), "name a file that is there")
         return
-    yield Finding("definition", "ok", f"{file}: {definition.name}")
+    import asyncio  # noqa: PLC0415 - takes 20 ms
+
+    from agent_health.cli.directory_import import unread_lists  # noqa: PLC0415 - another extra
+
+    unread = asyncio.run(unread_lists(definition))
+    for name, why in unread.items():
+        yield Finding(
+            "definition", "fault", f"{file}: the list {name}: {why}", "mend the list, or its format"
+        )
+    if not unread:
+        yield Finding("definition", "ok", f"{file}: {definition.name}")
     if not definition.canaries:
         advice = "name five hosts of others under canaries: they tell a dead line from dead agents"
         yield Finding("definition", "warning", f"{file} has no canaries", advice)
