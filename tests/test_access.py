@@ -24,7 +24,7 @@ from agent_health.access import (
     require,
     with_earlier_end,
 )
-from agent_health.errors import InvalidSetting, NotAllowed
+from agent_health.errors import DEEDS, InvalidSetting, NotAllowed
 from agent_health.target import target_id
 
 READING = {
@@ -158,10 +158,18 @@ def test_what_may_be_done_at_all_may_be_done_to_some_record(principal: Principal
 
 
 def test_a_refusal_says_which_key_may_not_do_what_and_for_whom() -> None:
-    with pytest.raises(NotAllowed, match=r"this reader key may not release lease for 'agent_a'$"):
+    with pytest.raises(NotAllowed, match=r"this reader key may not release leases \(agent 'agent_a'\)$"):
         require(Principal("key_1", Role.READER, None), Action.RELEASE_LEASE, "agent_a")
     with pytest.raises(NotAllowed, match=r"this enroll key may not manage keys$"):
         require(Principal("key_1", Role.ENROLL, None), Action.MANAGE_KEYS)
+
+
+def test_what_somebody_may_not_do_is_told_in_words() -> None:
+    assert DEEDS.keys() <= set(Action)
+    for action in Action:
+        told = str(NotAllowed("reader", action, None))
+        assert "_" not in told
+        assert not told.endswith((" override", " maintenance for", " release hold", " set maintenance"))
 
 
 def test_nobody_can_change_the_table() -> None:

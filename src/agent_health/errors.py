@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import ceil
+from types import MappingProxyType
+from typing import Any, Final
 
 from agent_health.counted import counted
 from agent_health.finding import Finding
@@ -109,7 +111,7 @@ class TooManyRequests(AgentHealthError):
     """The caller asked too often; `wait_s` seconds from now it may ask again."""
 
     def __init__(self, wait_s: float) -> None:
-        super().__init__(f"too many requests: wait {wait_s:.1f} s")
+        super().__init__(f"too many requests: wait {max(1, ceil(wait_s))} s")
         self.wait_s = wait_s
 
 
@@ -198,12 +200,33 @@ class Unreplayable(AgentHealthError):
         self.what = what
 
 
+DEEDS: Final[Mapping[str, str]] = MappingProxyType({
+    "register": "register agents",
+    "re-register": "begin a new life of an agent",
+    "beat": "send heartbeats",
+    "drain": "drain agents",
+    "deregister": "deregister agents",
+    "update": "change what agents say of themselves",
+    "lease": "acquire leases",
+    "release_lease": "release leases",
+    "write_state": "write states",
+    "read_agent": "read agents' records",
+    "set_maintenance": "begin or end a maintenance",
+    "recheck": "have a target probed out of turn",
+    "manage_opt_outs": "manage opt-outs",
+    "override": "declare an agent's status",
+    "release_hold": "end a hold",
+    "erase": "erase agents",
+})  # fmt: skip
+"""What somebody wants to do, by `access.Action`, where its name is no sentence for people."""
+
+
 class NotAllowed(AgentHealthError):
     """The caller's key is valid, and not for this; `agent_id` is whose record it asked for, if anybody's."""
 
     def __init__(self, role: str, action: str, agent_id: str | None) -> None:
-        whose = "" if agent_id is None else f" for {agent_id!r}"
-        super().__init__(f"this {role} key may not {action.replace('_', ' ')}{whose}")
+        whose = "" if agent_id is None else f" (agent {agent_id!r})"
+        super().__init__(f"this {role} key may not {DEEDS.get(action, action.replace('_', ' '))}{whose}")
         self.role = role
         self.action = action
         self.agent_id = agent_id

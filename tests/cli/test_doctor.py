@@ -23,6 +23,7 @@ from agent_health.cli import examination, main
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.errors import StoreUnavailable
 from agent_health.registry.error_responses import error_response
+from agent_health.storage.registry_row import RegistryRow
 
 
 @pytest.fixture(autouse=True)
@@ -315,3 +316,41 @@ def test_people_get_a_page(port: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "IPv4: this machine has " in out
     assert "\x1b" not in out
     assert main(["doctor", "--port", "0"]) == 3
+
+
+# ── sweeps ──
+
+NOW_S = 1_800_000_000.0
+
+
+def sweeps(ago_s: float, place: str = "", claimed_s: float = -1.0) -> examination.Finding:
+    row = RegistryRow(
+        token_floor=0, swept_at_s=NOW_S - ago_s, monitor="", excused="", sweeper="s",
+        sweeper_until_s=NOW_S + claimed_s,
+    )  # fmt: skip
+    return examination._of_the_sweeps(row, NOW_S, place)
+
+
+def test_a_server_that_listens_and_does_not_sweep_is_warned_of() -> None:
+    assert sweeps(9.9, "127.0.0.1, port 8440").verdict == "ok"
+    stalled = sweeps(109.0, "127.0.0.1, port 8440")
+    assert stalled.verdict == "warning"
+    assert stalled.told.startswith("the last sweep was 1 min 49 s ago, though somebody listens at 127.0.0.1")
+    assert stalled.advice
+    assert sweeps(11.0, claimed_s=1.0).verdict == "warning"
+    ended = sweeps(109.0)
+    assert (ended.verdict, ended.told) == (
+        "ok",
+        "the last sweep was 1 min 49 s ago, and no server is at work",
+    )
+
+
+def test_who_holds_the_port_and_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "ASK_SECONDS", 0.2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        assert examination.held_place("127.0.0.1", port) == f"127.0.0.1, port {port}"
+        (found,) = examination.of_the_server("127.0.0.1", port, None, None)
+        assert found.verdict == "fault"
+        assert "does not answer within 0.2 s" in found.told
+    assert examination.held_place("127.0.0.1", port) == ""

@@ -126,7 +126,14 @@ def test_all_keys_are_listed_however_many(shell: Shell, monkeypatch: pytest.Monk
         (["--role", "agent", "--name", "x"], "agent_id"),
         (["--role", "reader", "--name", "x", "--agent-id", "a"], "agents and coordinators"),
         (["--role", "reader", "--name", "x", "--expires-in", "soon"], "--expires-in"),
-        (["--role", "reader", "--name", "x", "--expires-in", "0s"], "--expires-in"),
+        (
+            ["--role", "reader", "--name", "x", "--expires-in", "0d"],
+            "--expires-in: expected at least 1 s; got '0 s'",
+        ),
+        (
+            ["--role", "reader", "--name", "x", "--expires-in", "9999d"],
+            "expected at most 3660 d; got '9999 d'",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line_and_no_key(shell: Shell, options: list[str], named: str) -> None:

@@ -336,3 +336,21 @@ def test_no_more_are_taken_than_files_may_be_open(
 def test_the_server_bounds_its_connections() -> None:
     config = _uvicorn_config(RegistrySettings.read(), Listening(host="127.0.0.1", port=0))
     assert config.http is BoundedProtocol
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n",
+        b"GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody",
+    ],
+)
+async def test_a_request_that_does_not_say_once_for_whom_it_is_is_refused(head: bytes) -> None:
+    async with served() as server:
+        answer = await (await server.connect(head)).end()
+        assert answer.status == 400
+        assert json.loads(answer.body)["error"]["code"] == "invalid_host"
+        old = await (await server.connect(b"GET / HTTP/1.0\r\n\r\n")).end()
+        assert old.status == 200

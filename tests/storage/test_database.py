@@ -13,7 +13,7 @@ from tests.support.databases import WoundClock, create_tables, opened
 from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.errors import InvalidSetting, StoreUnavailable
-from agent_health.storage.database import Database, Transaction, open_database
+from agent_health.storage.database import Database, Transaction, open_database, read_url
 from agent_health.storage.tables import registry
 
 
@@ -294,3 +294,13 @@ async def test_in_memory_reads_see_what_was_written() -> None:
     await database.write(_add_row(1))
     assert await database.read(_rows) == [1]
     await database.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [("foo", "; got 'foo'"), ("user:secret@host/db", ""), ("x" * 999, f"; got '{'x' * 80}'")],
+)
+def test_what_is_no_url_is_told_as_it_was_given_unless_it_may_hold_a_password(url: str, shown: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        read_url(url)
+    assert str(refused.value) == f"database: expected sqlite:///FILE or postgresql://USER@HOST/NAME{shown}"

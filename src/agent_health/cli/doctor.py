@@ -40,6 +40,14 @@ def doctor(
             envvar="AGENT_HEALTH_SERVER_PORT", min=1, max=65_535, metavar="PORT", help="And which port."
         ),
     ] = 8440,
+    archive_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="AGENT_HEALTH_SERVER_ARCHIVE_DIR",
+            metavar="DIRECTORY",
+            help="Where a server would put archived events.",
+        ),
+    ] = None,
     tls_certificate: Annotated[
         Path | None,
         typer.Option(
@@ -92,7 +100,8 @@ def doctor(
     logging.getLogger("agent_health").addHandler(logging.NullHandler())
     findings = [
         *examination.of_the_program(),
-        *examination.of_the_database(database),
+        *examination.of_the_database(database, examination.held_place(host, port)),
+        *examination.of_the_archives(archive_dir),
         *examination.of_the_server(host, port, tls_certificate, tls_key),
         *examination.of_the_proxies(listed(trusted_proxies)),
         *examination.of_the_network(),

@@ -3,6 +3,7 @@
 Every question has its own time, and an answer whatever happens: this is for set-ups that are out of order.
 """
 
+import errno
 import os
 import resource
 import shutil
@@ -27,7 +28,7 @@ from agent_health.access import Role, looks_like_key
 from agent_health.cli.server_database import run_deed, sqlite_file
 from agent_health.client.variables import KEY_VARIABLE
 from agent_health.counted import plural
-from agent_health.errors import AgentHealthError, InvalidFile
+from agent_health.errors import AgentHealthError, CannotListen, InvalidFile
 from agent_health.monitor_health import HoldCause, MonitorState
 from agent_health.monitor_record import MonitorRecord
 from agent_health.registry.listening_socket import bound
@@ -36,10 +37,13 @@ from agent_health.registry.settings import RegistrySettings
 from agent_health.storage import keys, registry_row, schema
 from agent_health.storage.database import Transaction
 from agent_health.storage.database_faults import DAMAGED
+from agent_health.storage.registry_row import RegistryRow
 from agent_health.target import host_of
 from agent_health.time_span import duration_text, precise_text
 from agent_health.utc_time import utc_text
 
+SWEEP_WARNING_SECONDS: Final = 10.0
+"""Without a sweep, though a server is at work: they come twice a second unless a setting says otherwise."""
 ASK_SECONDS: Final = 5.0
 """For one question to a registry."""
 MAX_ANSWER_BYTES: Final = 65_536
@@ -91,8 +95,11 @@ def of_the_program() -> Iterator[Finding]:
         yield Finding("open files", "warning", f"this user may have {most:,} open", advice)
 
 
-def of_the_database(url: str) -> Iterator[Finding]:
-    """Ask whether the database can be reached, is of this version, can be changed, and has the time."""
+def of_the_database(url: str, place: str = "") -> Iterator[Finding]:
+    """Ask whether the database can be reached, is of this version, can be changed, and has the time.
+
+    `place` is where somebody listens who is to sweep there; empty if nobody does.
+    """
     file = sqlite_file(url)
     try:
         shown = make_url(url).render_as_string(hide_password=True)
@@ -109,7 +116,7 @@ def of_the_database(url: str) -> Iterator[Finding]:
             return
         yield from _of_the_mode(file, "database")
     try:
-        yield from run_deed(url, lambda transaction: [*_look_into(transaction, shown)], is_write=False)
+        yield from run_deed(url, lambda transaction: [*_look_into(transaction, shown, place)], is_write=False)
         run_deed(url, _change_nothing)
     except AgentHealthError as error:
         yield Finding("database", "fault", str(error), _advice_for(error, file))
@@ -117,7 +124,7 @@ def of_the_database(url: str) -> Iterator[Finding]:
         yield Finding("database", "ok", "it takes changes")
 
 
-def _look_into(transaction: Transaction, shown: str) -> Iterator[Finding]:
+def _look_into(transaction: Transaction, shown: str, place: str) -> Iterator[Finding]:
     apart_s = transaction.now_s - time.time()
     schema.check(transaction)
     yield Finding("database", "ok", f"{shown} answers, at revision {schema.newest_revision()}")
@@ -130,12 +137,26 @@ def _look_into(transaction: Transaction, shown: str) -> Iterator[Finding]:
         yield Finding(
             "keys", "warning", "nobody has an admin key: nobody may manage keys over the API", advice
         )
-    row = registry_row.find(transaction)
-    if row is not None and row.swept_at_s is not None:
-        ago = duration_text(transaction.now_s - row.swept_at_s)
-        yield Finding("server", "ok", f"the last sweep was {ago} ago")
-    else:
-        yield Finding("server", "skipped", "no server has ever swept here")
+    yield _of_the_sweeps(registry_row.find(transaction), transaction.now_s, place)
+
+
+def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> Finding:
+    """Say when silence was last looked for, and whether somebody should have done so since."""
+    if row is None or row.swept_at_s is None:
+        return Finding("server", "skipped", "no server has ever swept here")
+    ago_s = now_s - row.swept_at_s
+    told = f"the last sweep was {duration_text(ago_s)} ago"
+    if ago_s < SWEEP_WARNING_SECONDS:
+        return Finding("server", "ok", told)
+    is_claimed = row.sweeper_until_s is not None and now_s < row.sweeper_until_s
+    if not (place or is_claimed):
+        return Finding("server", "ok", f"{told}, and no server is at work")
+    who = f"somebody listens at {place}" if place else "a server has claimed the next one"
+    advice = (
+        "a server that has just begun sweeps at once; else its log says why it does not: it stands still, or "
+        "has another database"
+    )
+    return Finding("server", "warning", f"{told}, though {who}: nobody's silence is noticed", advice)
 
 
 def _change_nothing(transaction: Transaction) -> None:
@@ -159,17 +180,42 @@ def _advice_for(error: AgentHealthError, file: Path | None) -> str:
     return "is PostgreSQL running, may this user connect, and does a firewall let you through?"
 
 
-def of_the_server(host: str, port: int, certificate: Path | None, key: Path | None) -> Iterator[Finding]:
-    """Ask whether a server could listen, and with which certificate."""
+def held_place(host: str, port: int) -> str:
+    """Return where a server would listen if somebody does so already, in words; empty if nobody does."""
     try:
         bound(host, port).close()
-    except AgentHealthError as error:
-        if _answers(f"http{'s' if certificate else ''}://{_in_url(host)}:{port}/healthz") is not None:
-            yield Finding("port", "ok", f"somebody answers at {host}, port {port}: a server is at work")
-        else:
-            yield Finding("port", "fault", str(error), "end who has it, or choose another --port")
+    except CannotListen as error:
+        return f"{host}, port {port}" if error.why == os.strerror(errno.EADDRINUSE) else ""
+    return ""
+
+
+def of_the_archives(directory: Path | None) -> Iterator[Finding]:
+    """Ask whether archived events have a place."""
+    if directory is None:
+        return
+    if directory.exists():
+        yield from _of_the_directory(directory, "archives")
     else:
-        yield Finding("port", "ok", f"{host}, port {port} is free")
+        yield Finding("archives", "skipped", f"{directory} is not there yet", "agent-health serve makes it")
+
+
+def _of_the_port(host: str, port: int, scheme: str) -> Finding:
+    try:
+        bound(host, port).close()
+    except CannotListen as error:
+        if _answers(f"{scheme}://{_in_url(host)}:{port}/healthz") is not None:
+            return Finding("port", "ok", f"somebody answers at {host}, port {port}: a server is at work")
+        if error.why != os.strerror(errno.EADDRINUSE):
+            return Finding("port", "fault", str(error), "end who has it, or choose another --port")
+        told = f"somebody holds {host}, port {port}, and does not answer within {ASK_SECONDS:g} s"
+        advice = "a server that has just begun answers soon; else end who has it, or choose another --port"
+        return Finding("port", "fault", told, advice)
+    return Finding("port", "ok", f"{host}, port {port} is free")
+
+
+def of_the_server(host: str, port: int, certificate: Path | None, key: Path | None) -> Iterator[Finding]:
+    """Ask whether a server could listen, and with which certificate."""
+    yield _of_the_port(host, port, "http" if certificate is None else "https")
     if certificate is None and key is None:
         return
     if certificate is None or key is None:

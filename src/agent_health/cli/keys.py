@@ -15,6 +15,7 @@ from agent_health.cli.server_database import ACTOR, DEFAULT_DATABASE, DatabaseUr
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import printable
 from agent_health.errors import InvalidSetting
+from agent_health.time_span import duration_text
 
 if TYPE_CHECKING:
     from agent_health.access import Role, StoredKey
@@ -273,6 +274,10 @@ def _checked(model: Any, **members: object) -> Any:
         # What is wrong with several members at once is which agent a key has, or has not.
         fault = invalid_setting(error, "agent_id")
         option = "--" + fault.name.removesuffix("_seconds").replace("_", "-")
+        if fault.name.endswith("_seconds") and isinstance(fault.given, int | float):
+            bound, _, seconds = fault.expected.rpartition(" ")
+            expected = f"{bound} {duration_text(float(seconds))}"
+            raise InvalidSetting(option, duration_text(fault.given), expected) from None
         raise InvalidSetting(option, fault.given, fault.expected) from None
 
 

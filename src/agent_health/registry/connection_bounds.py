@@ -107,9 +107,23 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
-        """Its head is whole."""
+        """Its head is whole; one that does not say once for whom it is goes no further (RFC 9112 3.2)."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
+            self._refuse(400, "invalid_host", "a request has one Host header")
+            return
         self._is_in_head = False
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of its body came; nobody reads that of a request that was refused."""
+        if not self._is_refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """It is whole."""
+        if not self._is_refused:
+            super().on_message_complete()
 
     def shutdown(self) -> None:
         """Begin to end, with the server; who waits for news is let go before it waits for them."""

@@ -36,13 +36,15 @@ from agent_health.registry.listening_socket import BACKLOG, bound, check_host, u
 from agent_health.registry.log_lines import LogFormat, log_config
 from agent_health.registry.manage_keys import create_first_admin_key
 from agent_health.registry.own_certificate import certificate_ends_s
+from agent_health.registry.proxied_callers import ProxiedCallers
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.work_counts import SharedCounts, WorkCounts, shared_counts
 from agent_health.storage import keys, schema
 from agent_health.storage.database import Transaction, open_database, read_url
 
 if TYPE_CHECKING:
-    from agent_health.middleware import AgentHealthMiddleware
+    from starlette.types import ASGIApp
+
     from agent_health.registry.app import MakeFace
 
 GRACE_SECONDS = 5
@@ -135,6 +137,7 @@ def check(settings: RegistrySettings, listening: Listening) -> None:
     _check_database(settings.database)
     check_host(listening.host)
     _check_tls(listening)
+    _check_archive_directory(settings.archive_dir)
 
 
 def _run(
@@ -159,6 +162,8 @@ def _run(
         _warn_of_plain_http(listening, settings)
         _warn_of_trust(settings)
         _raise_file_limit()
+        if settings.archive_dir is not None:
+            _make_archive_directory(settings.archive_dir)
         config = _uvicorn_config(settings, listening, face)
         scheme = "http" if listening.tls_certificate is None else "https"
         ready = partial(say_ready, url_of(opened, listening.host, scheme))
@@ -190,7 +195,7 @@ def app_of(
     face: "MakeFace | None",
     shared: SharedCounts | None,
     certificate_ends_s: float | None,
-) -> "AgentHealthMiddleware":
+) -> "ASGIApp":
     """Return the app of one server process; it ends when the process that supervises it has gone."""
     from agent_health.registry.app import Registry, create_app  # noqa: PLC0415 - the supervisor needs none
 
@@ -199,7 +204,8 @@ def app_of(
         threading.excepthook = _log_thread
         threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
     counts = WorkCounts(shared)
-    return create_app(Registry(settings, counts=counts, certificate_ends_s=certificate_ends_s), face)
+    app = create_app(Registry(settings, counts=counts, certificate_ends_s=certificate_ends_s), face)
+    return ProxiedCallers(app, settings.trusted_proxies) if settings.trusted_proxies else app
 
 
 def _end_after(supervisor: "multiprocessing.process.BaseProcess") -> None:
@@ -295,8 +301,8 @@ def _uvicorn_config(
         log_config=dict(_log_config(listening)),
         access_log=listening.access_log,
         server_header=False,
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=list(settings.trusted_proxies),
+        # Ours reads them: see `proxied_callers`.
+        proxy_headers=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_worker_healthcheck=START_SECONDS,
@@ -325,8 +331,11 @@ def _check_tls(listening: Listening) -> None:
     if certificate is None and key is None:
         return
     if certificate is None or key is None:
-        missing = "tls_certificate" if certificate is None else "tls_key"
-        raise InvalidSetting(missing, None, "a file: a certificate and its key belong together")
+        # Told of the one that was given: it has a place, in a file too.
+        name, missing = (
+            ("tls_key", "tls_certificate") if certificate is None else ("tls_certificate", "tls_key")
+        )
+        raise InvalidSetting(name, None, f"{missing} beside it: a certificate and its key belong together")
     try:
         # Whoever has a password on the key would be asked for it in every process.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
@@ -337,10 +346,29 @@ def _check_tls(listening: Listening) -> None:
         ) from None
 
 
+def _check_archive_directory(directory: Path | None) -> None:
+    """Refuse a directory that can neither be written to nor be made."""
+    if directory is None:
+        return
+    there = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        expected = f"a directory that this user may write to, or make (look at {there})"
+        raise InvalidSetting("archive_dir", str(directory), expected)
+
+
 def _warn_of_plain_http(listening: Listening, settings: RegistrySettings) -> None:
     is_local = listening.host in {"localhost", "::1"} or listening.host.startswith("127.")
     if not is_local and listening.tls_certificate is None and not settings.trusted_proxies:
         _log.warning("keys travel in the clear: use TLS, or a proxy that is trusted (--trusted-proxies)")
+
+
+def _make_archive_directory(directory: Path) -> None:
+    """Make it before the first events are archived, which may be in months."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        expected = f"a directory that this user may write to, or make ({error.strerror})"
+        raise InvalidSetting("archive_dir", str(directory), expected) from None
 
 
 def _warn_of_trust(settings: RegistrySettings) -> None:

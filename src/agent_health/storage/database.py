@@ -172,7 +172,7 @@ def read_url(url: str) -> URL:
     try:
         parsed = make_url(url)
     except SQLAlchemyError:
-        raise InvalidSetting("database", _without_password(url), _EXPECTED) from None
+        raise InvalidSetting("database", _shown(url), _EXPECTED) from None
     if parsed.drivername not in _DRIVERS:
         raise InvalidSetting("database", parsed.render_as_string(hide_password=True), _EXPECTED)
     return parsed
@@ -180,10 +180,16 @@ def read_url(url: str) -> URL:
 
 _DRIVERS = frozenset({"sqlite", "postgresql", "postgres"})
 _EXPECTED = "sqlite:///FILE or postgresql://USER@HOST/NAME"
+MAX_SHOWN_CHARACTERS = 80
+"""Of what was given for a URL and is none."""
 
 
-def _without_password(url: str) -> str:
-    return url.split("://", 1)[0] + "://..."
+def _shown(url: str) -> str | None:
+    """Return what may be shown of what is no URL; None for what may hold a password."""
+    scheme, is_like_one, _ = url.partition("://")
+    if is_like_one:
+        return f"{scheme[:MAX_SHOWN_CHARACTERS]}://..."
+    return None if "@" in url else url[:MAX_SHOWN_CHARACTERS]
 
 
 @dataclass(slots=True)
