@@ -16,6 +16,7 @@ from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS, until
 
 from agent_health.adapter import warden
+from agent_health.adapter.agent_process import AgentProcess
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.task_run import BUDGET_GONE
 from agent_health.adapter.telling import Told, What
@@ -338,6 +339,21 @@ async def test_an_agent_that_has_handed_its_task_in_has_one_grace_in_all(world: 
         assert asked_s + run._grace_s() <= ended_s[0] + grace_s
         assert (await adapter.outcome()).exit_code == -9
         assert adapter.said()[-2] == ("asked", "it has called request_human_help, and goes on")
+
+
+async def test_of_what_cannot_be_killed_it_is_told_that_it_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def end(process: AgentProcess, *_: object) -> bool:
+        # As if some of it were another user's.
+        await process.kill()
+        return False
+
+    monkeypatch.setattr(AgentProcess, "end", end)
+    async with world.adapting("true") as adapter:
+        await adapter.outcome()
+        told = ("stopping", "some of it goes on, and is another user's or stuck in the kernel")
+        assert told in adapter.said()
 
 
 async def test_an_agent_whose_budget_is_gone_is_ended_and_people_are_asked_if_that_is_wanted(

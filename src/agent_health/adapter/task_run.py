@@ -249,7 +249,8 @@ class TaskRun:
             stack.push_async_callback(process.kill)
             self._say(What.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace)
             await self._watch(process)
-            await process.end(self._grace_s(), self._hurry)
+            if not await process.end(self._grace_s(), self._hurry):
+                self._say(What.STOPPING, "some of it goes on, and is another user's or stuck in the kernel")
             self._why = self._why or process.fault
             return await process.wait()
 
