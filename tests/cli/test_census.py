@@ -386,6 +386,25 @@ async def test_a_list_that_can_be_read_no_more_is_told_in_the_report_and_by_the_
     assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [
+        ((), True),
+        (("--contact", "mailto:me@agent.example"), False),
+        (("--allow-network", "127.0.0.1/32"), False),
+        (("--no-crawl",), False),
+    ],
+)
+def test_whoever_asks_strangers_without_a_contact_is_told_once(
+    options: tuple[str, ...], *, is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "list.txt").write_text("http://127.0.0.1:9/\n")
+    main(["census", "list.txt", *options])
+    shown = capsys.readouterr()
+    assert shown.err.count("--contact mailto:you@example.org") == is_told
+    assert "--contact" not in shown.out
+
+
 def test_a_database_that_was_there_stays_though_its_list_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("http://127.0.0.1:9/\n")
     assert main(["census", "list.txt"]) == 0

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from agent_health.prober.definition import ProbeDefinition
 
 FORMATS: Final = ("md", "json", "csv", "html")
+NO_CONTACT: Final = (
+    "without --contact those who are probed are not told how to reach you: --contact mailto:you@example.org\n"
+)
+"""For who names no network of his own: strangers are asked then."""
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 T = TypeVar("T")
@@ -128,6 +132,8 @@ def census(
     definition = _definition(source, contact, allow_network or [], timeout_seconds)
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
     if not no_crawl:
+        if contact is None and not allow_network and not source.endswith((".yml", ".yaml")):
+            sys.stderr.write(NO_CONTACT)
         crawled = run_crawl(definition, place, is_once=True, processes=workers, has_moved=moved)
         code, not_read = ended(crawled, is_once=True), crawled.failed
         if code == EXIT_FAILED or (code == EXIT_UNFINISHED and not _is_there(place)):
