@@ -9,6 +9,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
+from agent_health.errors import StoreUnavailable
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.sweep import Sweeper
 from agent_health.storage import commands, event_log, leases, registry_row
@@ -302,7 +303,8 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(
     clock.advance(91)
     settings = RegistrySettings.read(sweep_seconds=0.05)
     sweeper = Sweeper(database, settings, clock.now_s)
-    whole, failures = sweeper._begin, [LookupError("on purpose"), LookupError("again")]
+    away = StoreUnavailable("it is full")
+    whole, failures = sweeper._begin, [LookupError("on purpose"), LookupError("again"), away, away]
 
     def fail_at_first(transaction: Transaction) -> Any:
         if failures:
@@ -317,6 +319,8 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert caplog.text.count("a sweep failed") == 2
+    # What may last for hours is told once, and when it is over.
+    assert caplog.text.count("it is full") == caplog.text.count("changes are stored again") == 1
 
 
 async def test_a_sweep_that_somebody_else_has_claimed_is_left_alone_until_it_stops(

@@ -92,9 +92,9 @@ class Sweeper:
         while True:
             try:
                 await self.sweep_once()
-            except StoreUnavailable as error:
+            except StoreUnavailable:
+                # The database says so itself, once, and when it is over.
                 self._counts.note(Work.SWEEPS_FAILED)
-                _log.warning("no sweep: %s", error)
             except Exception:  # noqa: BLE001 - whatever fails, silence is looked for again
                 self._counts.note(Work.SWEEPS_FAILED)
                 _log.exception("a sweep failed; the next one follows")
