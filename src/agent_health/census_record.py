@@ -62,7 +62,7 @@ class ShownCount(BaseModel):
 class Deadlines(BaseModel):
     """How long one request may take before it counts as a timeout."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     connect_seconds: Quantity
     """Until the connection stands."""
