@@ -128,6 +128,11 @@ async def test_an_event_that_cannot_have_happened_is_found(api: RegistryApi) -> 
         (update(keys).where(keys.c.name == "brief").values(digest="0" * 64), "key key_"),
         (update(keys).where(keys.c.name == "brief").values(name="other"), "key key_"),
         (delete(keys).where(keys.c.name == "gone"), "key key_"),
+        (update(keys).where(keys.c.name == "brief").values(digest="none"), "what is stored cannot be read: "),
+        (
+            update(agents).where(agents.c.agent_id == "agent-1").values(status="odd"),
+            "what is stored cannot be read: 'odd' is not a valid Status",
+        ),
         (
             insert(keys).values(
                 key_id="key_ghost", name="ghost", role="admin", digest="0" * 64, created_at_s=1.0

@@ -62,12 +62,16 @@ def verify_log(transaction: Transaction) -> LogReport:
         fault = str(BrokenChain(checkpoint.sequence + 1, "the log ends before its head says"))
     differences: list[str] = []
     if fault is None:
-        differences = replay.differences(
-            logged_states.agent_states(transaction),
-            logged_states.lease_states(transaction),
-            logged_states.task_states(transaction),
-            logged_states.key_states(transaction),
-        )
+        try:
+            differences = replay.differences(
+                logged_states.agent_states(transaction),
+                logged_states.lease_states(transaction),
+                logged_states.task_states(transaction),
+                logged_states.key_states(transaction),
+            )
+        except (TypeError, ValueError) as error:
+            # Somebody else has written what we never write.
+            differences = [f"what is stored cannot be read: {error}"]
     return LogReport(
         events=checkpoint.sequence - head.archived.sequence,
         erased=replay.erased_events,
