@@ -83,13 +83,14 @@ def fill(url: str, fleet: Fleet, *, with_keys: bool = True) -> None:
 
 
 async def _settle(database: Database) -> None:
-    """Have PostgreSQL's tables as autovacuum has them a minute later."""
+    """Have PostgreSQL's tables as autovacuum and checkpointer have them some minutes later."""
     if isinstance(database, PostgresqlDatabase):
         connection = await asyncpg.connect(
             database.url.set(drivername="postgresql").render_as_string(hide_password=False)
         )
         try:
             await connection.execute("VACUUM (ANALYZE)")
+            await connection.execute("CHECKPOINT")
         finally:
             await connection.close()
 

@@ -98,6 +98,8 @@ def show(alive: int, seconds: int) -> None:
                         Question(where, "/", seconds=seconds, script=script, connections=1)
                         for script in scripts
                     ]
+                    # Of its first seconds a server needs some for itself.
+                    Question(where, "/", seconds=3, script=scripts[0], connections=1)()
                     for question in asked:
                         question()
                     p99_ms[dead] = [question.p99_ms[0] for question in asked]
