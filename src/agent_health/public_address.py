@@ -44,7 +44,7 @@ class PublicAddress:
             raise InvalidSetting("public_url", url, EXPECTED) from None
         is_plain = _PRINTABLE.fullmatch(url) is not None and len(url) <= MAX_CHARACTERS
         is_bare = not (parts.query or parts.fragment or "?" in url or "#" in url or "@" in parts.netloc)
-        is_known = parts.scheme in {"http", _HTTPS} and (_is_address(host) or _NAME.fullmatch(host))
+        is_known = parts.scheme in {"http", _HTTPS} and (is_address(host) or _NAME.fullmatch(host))
         if not (is_plain and is_bare and is_known) or port == 0:
             raise InvalidSetting("public_url", url, EXPECTED)
         usual = 443 if parts.scheme == _HTTPS else 80
@@ -62,10 +62,11 @@ def is_ours(host: str, names: Collection[str]) -> bool:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:
         return False
-    return name == "localhost" or name.endswith(".localhost") or name in names or _is_address(name)
+    return name == "localhost" or name.endswith(".localhost") or name in names or is_address(name)
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Whether a text is an IPv4 or IPv6 address, without brackets."""
     try:
         ip_address(host)
     except ValueError:

@@ -5,11 +5,12 @@ is nobody's: then the proxy itself counts as the caller.
 """
 
 from collections.abc import Sequence
-from ipaddress import ip_address
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from agent_health.public_address import is_address
 
 _PEER: Final = "agent_health.peer"
 """Where a request's scope keeps who has connected."""
@@ -32,14 +33,6 @@ class ProxiedCallers:
 
     async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = scope.get("client")
-        if client is not None and client != scope[_PEER] and not _is_address(client[0]):
+        if client is not None and client != scope[_PEER] and not is_address(client[0]):
             scope["client"] = scope[_PEER]
         await self._app(scope, receive, send)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
