@@ -19,7 +19,11 @@ from tests.support.dns_server import dns_serving
 from tests.support.registry_server import KEYS, registry_server
 
 from agent_health.access import Role, key_of
-from agent_health.cli import examination, main
+from agent_health.cli import main
+from agent_health.cli.examination import asking, machine
+from agent_health.cli.examination.database import _of_the_sweeps
+from agent_health.cli.examination.finding import Finding, of_the_clock
+from agent_health.cli.examination.server import held_place, of_the_server
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.errors import StoreUnavailable
 from agent_health.registry.error_responses import error_response
@@ -120,9 +124,9 @@ def test_a_registry_in_order_is_told_so(
 
 
 def test_what_an_extra_is_missing_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [finding.about for finding in examination.of_the_program()] == ["program"]
-    monkeypatch.setitem(examination.EXTRAS, "metrics", "no_module_is_called_so")
-    (told,) = (finding for finding in examination.of_the_program() if finding.about == "metrics")
+    assert [finding.about for finding in machine.of_the_program()] == ["program"]
+    monkeypatch.setitem(machine.EXTRAS, "metrics", "no_module_is_called_so")
+    (told,) = (finding for finding in machine.of_the_program() if finding.about == "metrics")
     assert "agent-health[metrics]" in told.advice
 
 
@@ -180,7 +184,7 @@ def test_what_is_found_is_told_once(tmp_path: Path, port: str) -> None:
 def test_a_port_that_is_taken_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(examination, "ASK_SECONDS", 0.1)
+    monkeypatch.setattr(asking, "ASK_SECONDS", 0.1)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         found = examine(capsys, "--port", str(taken.getsockname()[1]))
     assert "--port" in found.of("port", "fault")[0]
@@ -273,7 +277,7 @@ async def test_canaries_are_looked_up_by_the_name_servers_of_the_definition(
 
 @pytest.mark.parametrize(("apart_s", "verdict"), [(0.5, "ok"), (-5, "warning"), (100, "fault")])
 def test_clocks_that_are_apart_are_told(apart_s: float, verdict: str) -> None:
-    found = examination._of_the_clock("clock", "the registry's", apart_s)
+    found = of_the_clock("clock", "the registry's", apart_s)
     assert found.verdict == verdict
     assert ("in step" in found.told) is (verdict == "ok")
     assert ("ahead" in found.told) is (apart_s > 2)
@@ -323,12 +327,12 @@ def test_people_get_a_page(port: str, capsys: pytest.CaptureFixture[str]) -> Non
 NOW_S = 1_800_000_000.0
 
 
-def sweeps(ago_s: float, place: str = "", claimed_s: float = -1.0) -> examination.Finding:
+def sweeps(ago_s: float, place: str = "", claimed_s: float = -1.0) -> Finding:
     row = RegistryRow(
         token_floor=0, swept_at_s=NOW_S - ago_s, monitor="", excused="", sweeper="s",
         sweeper_until_s=NOW_S + claimed_s,
     )  # fmt: skip
-    return examination._of_the_sweeps(row, NOW_S, place)
+    return _of_the_sweeps(row, NOW_S, place)
 
 
 def test_a_server_that_listens_and_does_not_sweep_is_warned_of() -> None:
@@ -346,11 +350,11 @@ def test_a_server_that_listens_and_does_not_sweep_is_warned_of() -> None:
 
 
 def test_who_holds_the_port_and_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(asking, "ASK_SECONDS", 0.2)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        assert examination.held_place("127.0.0.1", port) == f"127.0.0.1, port {port}"
-        (found,) = examination.of_the_server("127.0.0.1", port, None, None)
+        assert held_place("127.0.0.1", port) == f"127.0.0.1, port {port}"
+        (found,) = of_the_server("127.0.0.1", port, None, None)
         assert found.verdict == "fault"
         assert "does not answer within 0.2 s" in found.told
-    assert examination.held_place("127.0.0.1", port) == ""
+    assert held_place("127.0.0.1", port) == ""

@@ -27,7 +27,7 @@
     mcp.py              how do models get agent-health as tools?
     serve.py            how is the server started?
     doctor.py           is this set-up in order, and if not, what is there to do?
-    examination.py      what can be wrong with a set-up, and how is that found out?
+    examination/        what can be wrong with a set-up, and how is that found out?
     completion.py       how does a shell complete our commands and options?
     config_file.py      how are settings read from a file, and where does each come from?
     migrate.py          is the database of this version?

@@ -17,7 +17,7 @@ from agent_health.cli.terminal import Colour, Line, has_colours, write_page
 from agent_health.client.variables import URL_VARIABLE
 
 if TYPE_CHECKING:
-    from agent_health.cli.examination import Finding
+    from agent_health.cli.examination.finding import Finding
 
 EXIT_FAULTY = 1
 
@@ -94,19 +94,22 @@ def doctor(
     Exit codes:
       0 nothing keeps it from working   1 something does   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    from agent_health.cli import examination  # noqa: PLC0415 - what it needs takes 300 ms
+    # What they need takes 300 ms.
+    from agent_health.cli.examination import definition, machine, server  # noqa: PLC0415
+    from agent_health.cli.examination.database import of_the_database  # noqa: PLC0415
+    from agent_health.cli.examination.registry import of_a_registry  # noqa: PLC0415
 
     # What is found is told once, below.
     logging.getLogger("agent_health").addHandler(logging.NullHandler())
     findings = [
-        *examination.of_the_program(),
-        *examination.of_the_database(database, examination.held_place(host, port)),
-        *examination.of_the_archives(archive_dir),
-        *examination.of_the_server(host, port, tls_certificate, tls_key),
-        *examination.of_the_proxies(listed(trusted_proxies)),
-        *examination.of_the_network(),
-        *examination.of_a_registry(registry, key_file),
-        *(found for file in definitions or () for found in examination.of_a_definition(file)),
+        *machine.of_the_program(),
+        *of_the_database(database, server.held_place(host, port)),
+        *server.of_the_archives(archive_dir),
+        *server.of_the_server(host, port, tls_certificate, tls_key),
+        *server.of_the_proxies(listed(trusted_proxies)),
+        *machine.of_the_network(),
+        *of_a_registry(registry, key_file),
+        *(found for file in definitions or () for found in definition.of_a_definition(file)),
     ]
     is_well = not any(finding.verdict == "fault" for finding in findings)
     if as_json:

@@ -1,0 +1,106 @@
+"""Can the database be reached, is it of this version, and does somebody sweep there?"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+
+from agent_health.access import Role
+from agent_health.cli.examination.finding import Finding, of_the_clock, of_the_directory, of_the_mode
+from agent_health.cli.server_database import run_deed, sqlite_file
+from agent_health.errors import AgentHealthError
+from agent_health.storage import keys, registry_row, schema
+from agent_health.storage.database import Transaction
+from agent_health.storage.database_faults import DAMAGED
+from agent_health.storage.registry_row import RegistryRow
+from agent_health.time_span import duration_text
+
+SWEEP_WARNING_SECONDS: Final = 10.0
+"""Without a sweep, though a server is at work: they come twice a second unless a setting says otherwise."""
+
+
+def of_the_database(url: str, place: str = "") -> Iterator[Finding]:
+    """Ask whether the database can be reached, is of this version, can be changed, and has the time.
+
+    `place` is where somebody listens who is to sweep there; empty if nobody does.
+    """
+    file = sqlite_file(url)
+    try:
+        shown = make_url(url).render_as_string(hide_password=True)
+    except Exception:  # noqa: BLE001 - SQLAlchemy's own, of any kind; it may hold a password
+        yield Finding("database", "fault", "this is no URL", "sqlite:///FILE or postgresql://USER@HOST/NAME")
+        return
+    if file is not None:
+        yield from of_the_directory(file.parent, "database")
+        if not file.exists():
+            told = f"{shown} is not there yet"
+            yield Finding(
+                "database", "skipped", told, "agent-health serve sets it up, or --database names another"
+            )
+            return
+        yield from of_the_mode(file, "database")
+    try:
+        yield from run_deed(url, lambda transaction: [*_look_into(transaction, shown, place)], is_write=False)
+        run_deed(url, _change_nothing)
+    except AgentHealthError as error:
+        yield Finding("database", "fault", str(error), _advice_for(error, file))
+    else:
+        yield Finding("database", "ok", "it takes changes")
+
+
+def _look_into(transaction: Transaction, shown: str, place: str) -> Iterator[Finding]:
+    apart_s = transaction.now_s - time.time()
+    schema.check(transaction)
+    yield Finding("database", "ok", f"{shown} answers, at revision {schema.newest_revision()}")
+    yield of_the_clock("clock", "the database's", apart_s)
+    admins = keys.count(transaction, Role.ADMIN)
+    if admins:
+        yield Finding("keys", "ok", f"{admins} of role admin")
+    else:
+        advice = "agent-health keys create --role admin --name NAME"
+        yield Finding(
+            "keys", "warning", "nobody has an admin key: nobody may manage keys over the API", advice
+        )
+    yield _of_the_sweeps(registry_row.find(transaction), transaction.now_s, place)
+
+
+def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> Finding:
+    """Say when silence was last looked for, and whether somebody should have done so since."""
+    if row is None or row.swept_at_s is None:
+        return Finding("server", "skipped", "no server has ever swept here")
+    ago_s = now_s - row.swept_at_s
+    told = f"the last sweep was {duration_text(ago_s)} ago"
+    if ago_s < SWEEP_WARNING_SECONDS:
+        return Finding("server", "ok", told)
+    is_claimed = row.sweeper_until_s is not None and now_s < row.sweeper_until_s
+    if not (place or is_claimed):
+        return Finding("server", "ok", f"{told}, and no server is at work")
+    who = f"somebody listens at {place}" if place else "a server has claimed the next one"
+    advice = (
+        "a server that has just begun sweeps at once; else its log says why it does not: it stands still, or "
+        "has another database"
+    )
+    return Finding("server", "warning", f"{told}, though {who}: nobody's silence is noticed", advice)
+
+
+def _change_nothing(transaction: Transaction) -> None:
+    registry_row.store(transaction, registry_row.lock(transaction))
+
+
+def _advice_for(error: AgentHealthError, file: Path | None) -> str:
+    name = type(error).__name__
+    if name == "SchemaOutdated":
+        return "make a backup, then agent-health migrate"
+    if name == "SchemaUnknown":
+        return "a newer version has been here: install that one"
+    if name == "ForeignDatabase":
+        return "name a database of our own"
+    if str(error) == DAMAGED:
+        return "if it was a database of ours, restore a backup into a new file; else name another file"
+    if file is not None:
+        return (
+            f"look at its owner and mode, at the room on its disk, and whether another process holds {file}"
+        )
+    return "is PostgreSQL running, may this user connect, and does a firewall let you through?"

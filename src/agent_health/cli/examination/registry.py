@@ -1,0 +1,124 @@
+"""Does a registry answer, has it the time, does it know the key, and does it believe silence?"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from agent_health.access import looks_like_key
+from agent_health.cli.examination.asking import MAX_ANSWER_BYTES, answer_of
+from agent_health.cli.examination.finding import Finding, of_the_clock, of_the_mode
+from agent_health.client.variables import KEY_VARIABLE
+from agent_health.counted import plural
+from agent_health.monitor_health import HoldCause, MonitorState
+from agent_health.monitor_record import MonitorRecord
+from agent_health.utc_time import utc_text
+
+
+def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[Finding]:
+    """Ask whether a registry answers, has the time, and knows the key."""
+    if url is None and key_file is None and not os.environ.get(KEY_VARIABLE):
+        return
+    key = os.environ.get(KEY_VARIABLE, "")
+    if key_file is not None:
+        yield from of_the_mode(key_file, "key")
+        try:
+            key = key_file.read_bytes()[:MAX_ANSWER_BYTES].decode("ascii", "replace").strip()
+        except OSError as error:
+            yield Finding(
+                "key", "fault", f"{key_file} cannot be read: {error.strerror}", "name another --key-file"
+            )
+            return
+    if key and not looks_like_key(key):
+        yield Finding(
+            "key", "fault", "this is no key of ours: ahk_ and 43 characters", "keys create prints one"
+        )
+    if url is not None:
+        yield from _of_what_answers(url, key)
+
+
+def _of_what_answers(url: str, key: str) -> Iterator[Finding]:
+    answer = answer_of(f"{url.rstrip('/')}/healthz")
+    if answer is None:
+        advice = "is it running, is the address right, and does a proxy or firewall let you through?"
+        yield Finding("registry", "fault", f"{url} does not answer", advice)
+        return
+    status, date, body = answer
+    if not _is_a_registrys(url, status, body):
+        advice = "give the URL of agent-health serve; of a proxy before it, look whether it finds the server"
+        yield Finding(
+            "registry", "fault", f"{url} answers {status}, and not as a registry does: it is none", advice
+        )
+        return
+    if status == 200:
+        yield Finding("registry", "ok", f"{url} can serve")
+    else:
+        yield Finding(
+            "registry", "fault", f"{url} answers {status}", "its log says why: mostly its database is away"
+        )
+    if date is not None:
+        yield of_the_clock("clock", "the registry's", date - time.time())
+    if looks_like_key(key):
+        yield from _of_the_key(url, key)
+
+
+def _is_a_registrys(url: str, status: int, body: bytes) -> bool:
+    """Whether this is what a registry answers when it is asked whether it can serve.
+
+    Of others many say "ok" too: only the API refuses who has no key in a registry's own words.
+    """
+    if status != 200:
+        return _has_code(body)
+    refusal = answer_of(f"{url.rstrip('/')}/api/v1/monitor")
+    return refusal is not None and _has_code(refusal[2])
+
+
+def _has_code(body: bytes) -> bool:
+    """Whether an error is told as a registry tells it."""
+    try:
+        told = from_json(body)
+    except ValueError:
+        return False
+    error = told.get("error") if isinstance(told, dict) else None
+    return isinstance(error, dict) and isinstance(error.get("code"), str)
+
+
+def _of_the_key(url: str, key: str) -> Iterator[Finding]:
+    asked = answer_of(f"{url.rstrip('/')}/api/v1/monitor", key)
+    status = None if asked is None else asked[0]
+    if status == 401:
+        yield Finding(
+            "key", "fault", "the registry does not know it, or it is over", "agent-health keys create"
+        )
+    elif status in {200, 403}:
+        yield Finding("key", "ok", "the registry knows it")
+        if asked is not None and status == 200:
+            yield from _of_its_decisions(asked[2])
+    else:
+        yield Finding("key", "warning", f"the registry answers {status} to it", "ask again later")
+
+
+def _of_its_decisions(answer: bytes) -> Iterator[Finding]:
+    """Say whether silence takes anybody down now."""
+    try:
+        monitor = MonitorRecord.model_validate_json(answer)
+    except ValidationError:
+        return
+    if monitor.state is not MonitorState.HELD:
+        yield Finding("decisions", "ok", "silence is believed")
+        return
+    silent = plural(monitor.exits, "agent is", "agents are")
+    why = (
+        "a prober says that it is ill"
+        if monitor.held_because is HoldCause.PROBER_ILL
+        else f"{monitor.exits} {silent} silent, more than {monitor.limit} at once are not believed"
+    )
+    yield Finding(
+        "decisions",
+        "warning",
+        f"held since {utc_text(monitor.since, 'seconds')}: {why}, and nobody is taken down for silence",
+        "it ends by itself; if the silence is real: POST /api/v1/monitor/release, or the dashboard's button",
+    )
