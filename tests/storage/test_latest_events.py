@@ -1,10 +1,16 @@
 """Which events are the last ones?"""
 
+import gc
+
 import pytest
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
+from agent_health.event import EventType
 from agent_health.storage import event_log
+
+MOST_LEFT = 1_000
+"""Objects by five such questions; a statement put together anew each time left 30,000."""
 
 
 @pytest.mark.parametrize(
@@ -37,3 +43,22 @@ async def test_events_come_the_latest_first(
     assert sorted(event.type for event in latest) == sorted(found)
     sequences = [event.sequence for event in latest]
     assert sequences == sorted(sequences, reverse=True)
+
+
+async def test_asking_again_for_several_types_leaves_next_to_nothing_for_the_garbage_collector(
+    api: RegistryApi,
+) -> None:
+    types = [kind.value for kind in EventType]
+
+    async def ask() -> None:
+        await api.database.read(lambda transaction: event_log.latest(transaction, limit=15, types=types))
+
+    await ask()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            await ask()
+        assert gc.collect() < MOST_LEFT
+    finally:
+        gc.enable()
