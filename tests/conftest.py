@@ -1,6 +1,7 @@
 """Which fixtures do all tests share?"""
 
 import logging
+import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,6 +19,10 @@ LEVELS = {name: logging.getLogger(name).level for name in ("", "agent_health", "
 # How long an example takes says something of the machine, which others use as well, and nothing of the rule.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+# What a shell runs in the background ignores Ctrl-C, and programs that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
