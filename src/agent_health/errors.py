@@ -694,6 +694,18 @@ class CrawlStopped(AgentHealthError):
         self.deaths = deaths
 
 
+class PassHeldUp(AgentHealthError):
+    """A pass over all targets ended before its end: for `seconds`, nothing that it found could be stored."""
+
+    def __init__(self, why: str, seconds: float) -> None:
+        super().__init__(
+            f"not all were probed: for {seconds:g} s nothing could be stored ({why}); what was stored before "
+            "stays, and the same command goes on with those that are left"
+        )
+        self.why = why
+        self.seconds = seconds
+
+
 class InvalidAgent(AgentHealthError, TypeError):
     """A class or function cannot be the agent that it is declared to be; `where` names it."""
 

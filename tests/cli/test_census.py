@@ -20,9 +20,9 @@ from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json, serving, silence
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import RegistryServer
-from tests.support.small_disk import mounted
+from tests.support.small_disk import fill, mounted
 
-from agent_health.cli import main
+from agent_health.cli import crawl_process, main
 from agent_health.client.variables import KEY_VARIABLE
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "census.schema.json").read_text())
@@ -492,6 +492,36 @@ def test_a_disk_that_is_full_before_the_list_is_read_is_left_as_it_was(
         assert main(["census", "agents.txt", *ALLOW, "--database", "sqlite:///small/agents.db"]) == 1
         assert "the database takes no changes (database or disk is full)" in capsys.readouterr().err
         assert list(small.iterdir()) == []
+
+
+@pytest.mark.fault
+async def test_a_disk_that_fills_up_in_the_middle_ends_a_pass_and_the_same_command_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(crawl_process, "DATABASE_PATIENCE_SECONDS", 1.0)
+    with mounted(tmp_path / "small", "size=8m") as small:
+
+        async def filling(writer: asyncio.StreamWriter, head: str) -> None:
+            fill(small)
+            await answer(404)(writer, head)
+
+        async with serving({CARD_PATH: filling}) as server:
+            (tmp_path / "agents.txt").write_text("".join(f"{server.url}/{n}\n" for n in range(3)))
+            command = ("agents.txt", *ALLOW, "--database", "sqlite:///small/agents.db")
+            assert await census(*command) == 1
+            told = capsys.readouterr()
+            assert told.out == ""
+            assert "for 1 s nothing could be stored" in told.err
+            assert "database or disk is full" in told.err
+            assert "the same command goes on with those that are left" in told.err
+            with closing(sqlite3.connect("small/agents.db")) as database:
+                assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            server.replies[CARD_PATH] = answer(404)
+            (small / "filling").unlink()
+            assert await census(*command) == 0
+            told = capsys.readouterr()
+            assert "going on with the pass that began at" in told.err
+            assert "0 of 3 measured targets are alive" in told.out
 
 
 def test_a_file_that_is_no_database_of_ours_is_refused(

@@ -12,7 +12,7 @@ from tests.support.servers import PATIENCE_SECONDS
 from agent_health.cli import crawl_processes as module
 from agent_health.cli.crawl_processes import Standings, probe_all
 from agent_health.cli.crawl_share import Said, Share, worker_name
-from agent_health.errors import CrawlStopped
+from agent_health.errors import CrawlStopped, PassHeldUp
 from agent_health.observation import ResultClass
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.target import SHARDS
@@ -84,6 +84,13 @@ async def test_one_that_cannot_live_ends_the_crawl_and_the_others(tmp_path: Path
     with pytest.raises(CrawlStopped, match="worker-1 died 2 times in a row"):
         await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
     assert "worker-1 died (exit code 1) and is replaced in 0.01 s" in heard.lines
+
+
+async def test_one_that_can_store_nothing_is_not_replaced(tmp_path: Path, heard: Heard) -> None:
+    parts = cast(tmp_path, "sleep", "held up")
+    with pytest.raises(PassHeldUp, match=r"for 120 s nothing could be stored \(the disk is full\)"):
+        await probe_all(parts, asyncio.Event(), heard.tell, heard.died.append, act)
+    assert heard.died == []
 
 
 async def test_those_who_do_not_end_when_asked_are_killed(

@@ -166,7 +166,7 @@ async def test_results_keep_their_order_when_a_call_fails_half_way_and_count_onc
     seen = [one.observed_at for one in desk.ledger.observations(slot.url)]
     assert len(seen) == 20
     assert seen == sorted(seen)
-    assert not desk.reporter.is_away
+    assert desk.reporter.outage is None
 
 
 @in_virtual_time

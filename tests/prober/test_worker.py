@@ -13,6 +13,7 @@ from tests.support.memory_ledger import MemoryLedger
 from tests.support.probed_world import World, definition_of
 from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loop
 
+from agent_health.errors import PassHeldUp
 from agent_health.observation import Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.clock import SYSTEM_CLOCK
@@ -58,6 +59,12 @@ class Stage:
         finally:
             stop.set()
             await running
+
+    def lose_ledger(self) -> None:
+        self.ledger.is_away = True
+
+    def find_ledger(self) -> None:
+        self.ledger.is_away = False
 
     def results(self, url: str) -> list[ResultClass]:
         return [observation.result for observation in self.ledger.observations(url)]
@@ -291,6 +298,36 @@ async def test_a_census_asks_again_how_many_are_left_if_its_ledger_was_away(
     assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
     assert len(asked) == 2
     assert len(stage.world.looks) == 3
+
+
+@in_virtual_time
+@pytest.mark.parametrize("away_at_s", [0.0, 2.05], ids=["from the beginning", "in the middle"])
+async def test_a_census_ends_if_its_ledger_stays_away_and_the_next_one_goes_on_with_the_rest(
+    away_at_s: float,
+) -> None:
+    urls = urls_of(500)
+    stage = Stage(*urls, concurrency=10)
+    since_s = stage.loop.wall_s()
+    stage.loop.call_later(away_at_s, stage.lose_ledger)
+    worker = stage.worker(patience_s=600)
+    with pytest.raises(PassHeldUp, match=r"for 600 s nothing could be stored \(nobody answers\)"):
+        await worker.run_once(since_s, asyncio.Event())
+    assert 600 < stage.loop.wall_s() - since_s < 700
+    assert stage.ledger.seen == {}
+    stage.ledger.is_away = False
+    assert await stage.worker().run_once(since_s, asyncio.Event())
+    assert {observation.result for observation in stage.seen()} == {OK}
+    assert set(stage.ledger.seen) == {target_id(url) for url in urls}
+
+
+@in_virtual_time
+async def test_a_census_waits_for_a_ledger_that_comes_back() -> None:
+    urls = urls_of(500)
+    stage = Stage(*urls, concurrency=10)
+    stage.loop.call_later(2.05, stage.lose_ledger)
+    stage.loop.call_later(200, stage.find_ledger)
+    assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
+    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
 
 
 @in_virtual_time

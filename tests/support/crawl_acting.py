@@ -10,7 +10,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from agent_health.cli.crawl_share import EXIT_UNFINISHED, Said, Share
+from agent_health.cli.crawl_share import EXIT_HELD_UP, EXIT_UNFINISHED, Said, Share
 from agent_health.observation import ResultClass
 from agent_health.prober.progress import Progress
 
@@ -50,6 +50,9 @@ def act(share: Share, pipe: Connection) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "die always":
             sys.exit(1)
+        case "held up":
+            pipe.send(Said(held_up=("the disk is full", 120.0)))
+            sys.exit(EXIT_HELD_UP)
         case "ignore":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pipe.send(Said(line="at work"))

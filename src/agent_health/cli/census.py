@@ -105,8 +105,11 @@ def census(
 
     \b
     Exit codes:
-      0 done   1 it could not be done   2 asked to end before all were probed   3 wrong usage
+      0 done   1 it could not be done, or not be stored   2 asked to end before all were probed
+      3 wrong usage
       4 done, but the list could not be read: who it named before was asked, and the report says so
+
+    After 1 and 2 the same command goes on with those that are left.
 
     \b
     The JSON is described by schemas/census.schema.json.

@@ -160,7 +160,7 @@ def crawl(
 
     \b
     Exit codes:
-      0 done, or asked to end where there is no end   1 it could not be done
+      0 done, or asked to end where there is no end   1 it could not be done, or not be stored
       2 asked to end before all were probed: the same command goes on   3 wrong usage
       4 done once, but a list could not be read: who it named before was probed
     """  # noqa: D301 - \b keeps the lines of a paragraph apart

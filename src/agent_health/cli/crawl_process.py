@@ -17,14 +17,15 @@ from typing import Any, Final, TypeVar
 from yarl import URL
 
 from agent_health.agent_card import MAX_CARD_BYTES
-from agent_health.cli.crawl_share import EXIT_UNFINISHED, RegistryPlace, Said, Share
+from agent_health.cli.crawl_share import EXIT_HELD_UP, EXIT_UNFINISHED, RegistryPlace, Said, Share
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.log_output import LogFormat, logging_to
 from agent_health.cli.prober_assembly import OpenProber, open_prober
 from agent_health.client import RegistryClient
-from agent_health.errors import AgentHealthError
+from agent_health.errors import AgentHealthError, PassHeldUp
 from agent_health.prober.fetch import Request
 from agent_health.prober.ledger import Ledger
+from agent_health.prober.outbox import MAX_HELD_SECONDS
 from agent_health.prober.registry_ledger import RegistryLedger
 from agent_health.prober.results_file import FiledLedger, ResultsFile
 from agent_health.prober.self_check import HAS_SPOKEN, NetworkCounts
@@ -33,6 +34,8 @@ from agent_health.registry.log_lines import LogLine
 from agent_health.storage.database import open_database
 
 TELL_SECONDS: Final = 0.5
+DATABASE_PATIENCE_SECONDS: Final = 120.0
+"""How long a census waits for a database of its own: a disk that is full does not come back by itself."""
 GARBAGE_THRESHOLDS: Final = (50_000, 20, 50)
 """As `gc.set_threshold` takes them.
 
@@ -60,7 +63,10 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def probe_share(share: Share, stop: asyncio.Event, tell: Callable[[Said], None]) -> bool:
-    """Probe until `stop` is set, or a census is through; return whether all is done that was to be done."""
+    """Probe until `stop` is set, or a census is through; return whether all is done that was to be done.
+
+    PassHeldUp if a census can store nothing for too long.
+    """
     async with open_ledger(share) as ledger, open_prober(share.definition) as opened:
         worker = Worker(
             ledger,
@@ -70,6 +76,7 @@ async def probe_share(share: Share, stop: asyncio.Event, tell: Callable[[Said], 
             network=lambda: _counts(opened),
             reaches=lambda url: _reaches(opened, url),
             companions=share.companions,
+            patience_s=DATABASE_PATIENCE_SECONDS if share.registry is None else MAX_HELD_SECONDS,
         )
         telling = asyncio.create_task(_tell_on(worker, tell))
         try:
@@ -153,13 +160,18 @@ class LogTo(logging.Handler):
 def run_share(share: Share, pipe: Connection) -> None:
     """Be one process of a crawl, from its first line to its exit; called in a process of its own.
 
-    It ends with 0 if all is done, with EXIT_UNFINISHED if it was asked to end before, and with 1 and a
-    line in the log if it cannot go on. SIGTERM asks it to end. Ctrl-C is for whoever started it.
+    It ends with 0 if all is done, with EXIT_UNFINISHED if it was asked to end before, with EXIT_HELD_UP if
+    it could store nothing for too long, and with 1 and a line in the log if it cannot go on. SIGTERM asks it
+    to end. Ctrl-C is for whoever started it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with logging_to(LogTo(lambda line: pipe.send(Said(logged=line)), share.log_format)):
         try:
             is_done = run_loop(_be_told(share, pipe))
+        except PassHeldUp as error:
+            with suppress(OSError):
+                pipe.send(Said(held_up=(error.why, error.seconds)))
+            sys.exit(EXIT_HELD_UP)
         except AgentHealthError as error:
             with suppress(OSError):
                 pipe.send(Said(line=str(error)))

@@ -15,10 +15,10 @@ from multiprocessing.context import SpawnProcess
 from typing import Final
 
 from agent_health.cli.crawl_process import probe_share, run_share
-from agent_health.cli.crawl_share import EXIT_UNFINISHED, Said, Share
+from agent_health.cli.crawl_share import EXIT_HELD_UP, EXIT_UNFINISHED, Said, Share
 from agent_health.cli.progress import CrawlState
 from agent_health.counted import counted, plural
-from agent_health.errors import CrawlStopped
+from agent_health.errors import CrawlStopped, PassHeldUp
 from agent_health.observation import ResultClass
 from agent_health.prober.claims import SHARD_TTL_SECONDS
 from agent_health.prober.progress import Progress
@@ -149,7 +149,8 @@ async def probe_all(
     """Probe all shares until `stop` is set or a census is through; return whether all is done.
 
     One alone is probed in this process, several in one process each. `died` is told of each worker that
-    is replaced; `main` is what each process does. CrawlStopped if that does not help.
+    is replaced; `main` is what each process does. CrawlStopped if that does not help, PassHeldUp if a census
+    can store nothing for too long.
     """
     if len(shares) == 1:
         return await probe_share(shares[0], stop, partial(tell, shares[0].worker))
@@ -176,6 +177,7 @@ class _Place:
         self._main = main
         self._tell = partial(tell, share.worker)
         self._died = died
+        self._held_up: tuple[str, float] | None = None
         self._context = multiprocessing.get_context("spawn")
 
     async def keep(self, stop: asyncio.Event) -> bool:
@@ -189,6 +191,8 @@ class _Place:
                 return True
             if stop.is_set() or code == EXIT_UNFINISHED:
                 return False
+            if code == EXIT_HELD_UP and self._held_up is not None:
+                raise PassHeldUp(*self._held_up)
             early_deaths = 0 if loop.time() - began_s >= STEADY_SECONDS else early_deaths + 1
             if early_deaths >= MAX_EARLY_DEATHS:
                 raise CrawlStopped(self._share.worker, early_deaths)
@@ -228,7 +232,8 @@ class _Place:
         """Pass on what the process says."""
         try:
             while pipe.poll():
-                said = pipe.recv()
+                said: Said = pipe.recv()
+                self._held_up = said.held_up or self._held_up
                 self._tell(said)
         except (EOFError, OSError):
             asyncio.get_running_loop().remove_reader(pipe.fileno())

@@ -10,6 +10,8 @@ from agent_health.prober.progress import Progress
 
 EXIT_UNFINISHED: Final = 2
 """Of a process that was asked to end before its census was through."""
+EXIT_HELD_UP: Final = 5
+"""Of a process that could store nothing of its census for too long: its successor could not either."""
 MAX_HOST_CHARS: Final = 24
 """Of this machine's name, within the name of a worker."""
 
@@ -48,6 +50,8 @@ class Said:
     line: str | None = None
     logged: str | None = None
     """In the form that the log of the crawl has."""
+    held_up: tuple[str, float] | None = None
+    """Why nothing could be stored, and for how many seconds: it ends."""
 
 
 def worker_name(number: int, *, is_alone: bool) -> str:

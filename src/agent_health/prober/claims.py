@@ -12,7 +12,7 @@ from typing import Final
 
 from agent_health.away import Away
 from agent_health.lease import TTL_SECONDS
-from agent_health.prober.ledger import Ledger, LedgerAway, ShardClaim
+from agent_health.prober.ledger import Ledger, LedgerAway, Outage, ShardClaim
 from agent_health.prober.shards import Holdings, Shard
 from agent_health.shard_share import fair_share
 
@@ -46,6 +46,8 @@ class ClaimKeeper:
     ) -> None:
         self.has_asked = asyncio.Event()
         """Set once the ledger has answered."""
+        self.outage: Outage | None = None
+        """That it does not answer."""
         self._ledger = ledger
         self._holdings = holdings
         self._worker = worker
@@ -72,8 +74,10 @@ class ClaimKeeper:
                 wait_s = min(self._settling_s, self._renew_s())
                 self._settling_s *= 2
                 self._away.over()
+                self.outage = None
             except LedgerAway as error:
-                if not self._away.tries:
+                if self.outage is None:
+                    self.outage = Outage(asyncio.get_running_loop().time(), str(error))
                     _log.warning("the ledger is away: no shard can be claimed or renewed (%s)", error)
                 wait_s = self._away.wait_s()
             with suppress(TimeoutError):

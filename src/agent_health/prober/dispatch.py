@@ -383,7 +383,7 @@ class Dispatch:
         if missed is None:
             return
         count, report = missed
-        if self._reporter.is_away:
+        if self._reporter.outage is not None:
             # It would take the place of a result that can still be reported.
             slot.given_up = count
             return

@@ -74,6 +74,16 @@ class ShardBatch:
     reports: Sequence[ProbeReport]
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """That a ledger is asked in vain."""
+
+    since_s: float
+    """On the clock of the event loop."""
+    why: str
+    """What it said first."""
+
+
 class LedgerAway(Exception):
     """The ledger cannot be reached or cannot store: what was handed over may be handed over again."""
 

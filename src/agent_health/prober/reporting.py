@@ -13,7 +13,7 @@ from typing import Final
 
 from agent_health.away import Away
 from agent_health.prober.clock import Clock
-from agent_health.prober.ledger import Ledger, LedgerAway, ShardBatch
+from agent_health.prober.ledger import Ledger, LedgerAway, Outage, ShardBatch
 from agent_health.prober.outbox import Outbox, Result
 from agent_health.prober.shards import Shard
 
@@ -45,6 +45,8 @@ class Reporter:
         """How many results were taken by the ledger."""
         self.in_hand = 0
         """How many are being handed over: they wait no more, and are not taken yet."""
+        self.outage: Outage | None = None
+        """That the ledger did not take what was handed over last."""
         self._ledger = ledger
         self._outbox = outbox
         self._clock = clock
@@ -54,11 +56,6 @@ class Reporter:
         self._urgent_at_s = inf
         """When the first result was made that somebody waits for."""
         self._settle_s = SETTLE_SECONDS
-
-    @property
-    def is_away(self) -> bool:
-        """Whether the ledger did not take what was handed over last."""
-        return self._away.tries > 0
 
     def add(self, result: Result, *, is_urgent: bool = False) -> None:
         """Let a result wait for others, or go as soon as it has settled if somebody waits for it."""
@@ -81,7 +78,8 @@ class Reporter:
             try:
                 await self.flush()
             except LedgerAway as error:
-                if not self.is_away:
+                if self.outage is None:
+                    self.outage = Outage(asyncio.get_running_loop().time(), str(error))
                     _log.warning("the ledger is away: %d results are held (%s)", len(self._outbox), error)
                 await asyncio.sleep(self._away.wait_s())
 
@@ -158,6 +156,9 @@ class Reporter:
             if (shard_claim := of_shard[0].slot.shard.claim) is not None
         ]
         lost = set(await self._ledger.report(batches))
+        if self.outage is not None:
+            _log.warning("the ledger takes results again")
+        self.outage = None
         self._away.over()
         self._outbox.note_return()
         self.reported += sum(len(batch.reports) for batch in batches if batch.claim.shard not in lost)

@@ -12,12 +12,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from agent_health.counted import counted
+from agent_health.errors import PassHeldUp
 from agent_health.prober.claims import SHARD_TTL_SECONDS, ClaimKeeper
 from agent_health.prober.clock import SYSTEM_CLOCK, Clock
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.dispatch import Dispatch, Due, Probes
 from agent_health.prober.ledger import Ledger, LedgerAway
-from agent_health.prober.outbox import Outbox
+from agent_health.prober.outbox import MAX_HELD_SECONDS, Outbox
 from agent_health.prober.pace import Pace
 from agent_health.prober.plans import CensusPlan, WatchPlan
 from agent_health.prober.progress import Progress, Tally
@@ -54,6 +55,7 @@ class Worker:
     connector have counted, `reaches` whether anybody answers at a canary's URL: without them it notices
     later that it is itself at fault. A shard whose holder says nothing for `shard_ttl_s` is given to others.
     `companions` is how many other workers begin at the same time: it does not begin with their share.
+    A census waits `patience_s` for a ledger that is away: by default as long as results are held.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Worker:
         reaches: Callable[[str], Awaitable[bool]] | None = None,
         shard_ttl_s: float = SHARD_TTL_SECONDS,
         companions: int = 0,
+        patience_s: float = MAX_HELD_SECONDS,
         chance: Callable[[], float] = random.random,
     ) -> None:
         limits = definition.limits
@@ -77,6 +80,7 @@ class Worker:
         self._holdings = Holdings()
         self._outbox = Outbox()
         self._network = network
+        self._patience_s = patience_s
         self._tally = Tally(clock.monotonic_s())
         self._check = SelfCheck(clock.monotonic_s())
         self._pace: Pace[Due] = Pace(
@@ -151,7 +155,7 @@ class Worker:
             held=len(self._outbox),
             reported=self._reporter.reported,
             given_up=self._outbox.given_up,
-            is_ledger_away=self._reporter.is_away,
+            is_ledger_away=self._reporter.outage is not None,
             has_asked=self._keeper.has_asked.is_set(),
             doubt=None if self._check.doubt is None else self._check.doubt.why,
             backed_off=self._dispatch.plan.backed_off,
@@ -171,16 +175,23 @@ class Worker:
         """Probe every target once that nobody has probed since then; return whether all were.
 
         `since_s` is when the census began, in seconds since the epoch: given again, it goes on with those
-        that are left. False if `stop` was set before the end, or if some cannot be counted.
+        that are left. False if `stop` was set before the end, or if some cannot be counted. PassHeldUp if
+        the ledger is away for too long.
         """
         self._dispatch.plan = CensusPlan(since_s)
         counting = asyncio.create_task(self._until_counted(since_s))
-        stopping = asyncio.create_task(stop.wait())
+        ends = [
+            counting,
+            asyncio.create_task(stop.wait()),
+            outlasted := asyncio.create_task(self._until_outlasted()),
+        ]
         try:
-            await self._live(asyncio.wait([counting, stopping], return_when=asyncio.FIRST_COMPLETED))
+            await self._live(asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED))
+            if outlasted.done():
+                raise PassHeldUp(outlasted.result(), self._patience_s)
             return counting.done() and counting.result()
         finally:
-            await _cancel([counting, stopping])
+            await _cancel(ends)
 
     async def _live(self, until: Coroutine[Any, Any, object]) -> None:
         """Do everything at once until something has come to pass, or a defect of ours ends it."""
@@ -243,6 +254,15 @@ class Worker:
             pace_per_s = self._tally.probed / (self._clock.monotonic_s() - began_s)
             wait_s = MAX_OTHERS_LOOK_SECONDS if not unprobed else unprobed / max(pace_per_s, 1.0) / 2
             await asyncio.sleep(min(max(wait_s, MIN_OTHERS_LOOK_SECONDS), MAX_OTHERS_LOOK_SECONDS))
+
+    async def _until_outlasted(self) -> str:
+        """Return why the ledger is away once it has been for longer than a census waits."""
+        while True:
+            await asyncio.sleep(CENSUS_LOOK_SECONDS)
+            latest_s = asyncio.get_running_loop().time() - self._patience_s
+            for outage in (self._reporter.outage, self._keeper.outage):
+                if outage is not None and outage.since_s <= latest_s:
+                    return outage.why
 
     async def _unprobed(self, since_s: float) -> int | None:
         try:
