@@ -5,15 +5,19 @@ Counts and no judgements: shares, platforms and trends are for `prober/census` t
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, StrictBool, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
-from agent_health.agent_record import NAME_PATTERN, Body
+from agent_health.agent_record import NAME_PATTERN, Body, Name
 from agent_health.document import HealthStatus, Quantity, Time
 from agent_health.observation import ResultClass
 from agent_health.result_sums import Layer
 
 RUN_PATTERN = r"^[A-Za-z0-9._-]{1,64}$"
 
+MAX_NOT_READ = 1_000
+"""Directories of one pass that are named."""
+
+NotRead = Annotated[tuple[Name, ...], Field(max_length=MAX_NOT_READ)]
 RunName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NAME_PATTERN)]
 
 
@@ -83,6 +87,8 @@ class CensusRun(BaseModel):
     """Absent: it goes on, or was broken off."""
     deadlines: Deadlines | None = None
     """Of its requests; absent: nobody said, or those who took part had different ones."""
+    not_read: NotRead = ()
+    """Directories that could not be read for it: who they listed before counts."""
     counts: list[TargetCount]
     """Targets by what it saw of them; `not_measured`: it learned nothing of them, though others may have."""
 
@@ -124,5 +130,7 @@ class RunRequest(Body):
     """Of the probe definition."""
     deadlines: Deadlines | None = None
     """That whoever begins it, or takes part, asks with."""
+    not_read: NotRead = ()
+    """Directories that whoever takes part could not read: they are named with those of the others."""
     is_over: StrictBool = False
     """Whether all targets were probed: then they are counted."""

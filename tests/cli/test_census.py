@@ -382,8 +382,19 @@ async def test_a_list_that_can_be_read_no_more_is_told_in_the_report_and_by_the_
         assert capsys.readouterr().out.splitlines()[2].endswith(told)
         assert await census("agents.txt", *ALLOW, "--format", "json") == 4
         counted = json.loads(capsys.readouterr().out)
-    assert (counted["not_read"], counted["listed"]) == (["agents.txt"], 6)
-    assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
+        assert (counted["not_read"], counted["listed"]) == (["agents.txt"], 6)
+        assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
+        # Whoever looks at it later learns it too, in every form.
+        assert await census("agents.db", "--output", "report") == 0
+        assert told in capsys.readouterr().out
+        for file in ("census.md", "census.html"):
+            assert told in (tmp_path / "report" / file).read_text()
+        assert json.loads((tmp_path / "report/census.json").read_text())["not_read"] == ["agents.txt"]
+        assert "directories,agents.txt,not_read,1" in (tmp_path / "report/census.csv").read_text()
+        # Once it can be read again, the next count has nothing to tell.
+        (tmp_path / "agents.txt").write_text("http://127.0.0.1:9/\n")
+        assert await census("agents.txt", *ALLOW, "--format", "json") == 0
+        assert json.loads(capsys.readouterr().out)["not_read"] == []
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,30 @@ async def test_the_deadlines_of_a_run_are_told_to_whoever_asks(client: RegistryC
     assert (ended.deadlines, mixed.deadlines) == (DEADLINES, None)
 
 
+async def test_lists_that_some_could_not_read_are_named_together(client: RegistryClient) -> None:
+    await client.census.begin_run("one", "weekly", DEADLINES)
+    await client.census.note_not_read("one", "weekly", ["b", "a"], DEADLINES)
+    await client.census.note_not_read("one", "weekly", ["c", "a"], DEADLINES)
+    ended = await client.census.end_run("one", "weekly")
+    assert (ended.not_read, ended.deadlines) == (("a", "b", "c"), DEADLINES)
+    await client.census.note_not_read("one", "weekly", ["d"], DEADLINES)
+    (kept,) = (await client.census.counts(name="weekly")).runs
+    assert kept.not_read == ("a", "b", "c"), "it is over"
+
+
+async def test_a_registry_that_keeps_no_names_of_lists_is_not_told() -> None:
+    refusal = answer(422, b'{"error": {"code": "invalid_body", "message": "no"}}')
+    async with serving({"/api/v1/census/runs/one": refusal}) as server:
+        async with RegistryClient(server.url, key="k") as client:
+            await client.census.note_not_read("one", "weekly", ["a"])
+        assert len(server.heads) == 1
+
+
 async def test_a_registry_that_knows_of_no_deadlines_is_told_of_none() -> None:
     run = {"run_id": "one", "name": "weekly", "began_at": "2026-01-01T00:00:00Z", "counts": []}
 
     refusal, taken = answer(422, b'{"error": {"code": "invalid_body", "message": "no"}}'), as_json(run)
-    length = len(RunRequest(name="weekly").model_dump_json(exclude_none=True))
+    length = len(RunRequest(name="weekly").model_dump_json(exclude_defaults=True))
 
     async def older(writer: StreamWriter, head: str) -> None:
         is_known = f"content-length: {length}\r\n" in head.lower()

@@ -124,6 +124,15 @@ async def test_the_deadlines_of_a_pass_are_kept_until_somebody_has_others(databa
     assert [run.deadlines for run in found] == [None, None]
 
 
+async def test_lists_that_could_not_be_read_are_kept_as_they_were_noted_last(database: Database) -> None:
+    await database.write(partial(census_counts.begin_run, run_id="one", name="census"))
+    for names in (["b", "a"], ["a"], []):
+        await database.write(partial(census_counts.note_not_read, run_id="one", names=names))
+        run = await database.read(partial(census_counts.find_run, run_id="one"))
+        assert run is not None
+        assert run.not_read == tuple(names)
+
+
 async def test_a_pass_is_open_until_it_has_ended_and_keeps_how_it_ended(
     counted: Database, clock: WoundClock
 ) -> None:

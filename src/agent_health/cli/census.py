@@ -131,20 +131,18 @@ def census(
         _write(_taken(place, None), place, form, output)
         return 0
     code = 0
-    not_read: tuple[str, ...] = ()
     definition = _definition(source, contact, allow_network or [], timeout_seconds)
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
     if not no_crawl:
         if contact is None and not allow_network and not source.endswith((".yml", ".yaml")):
             sys.stderr.write(NO_CONTACT)
         crawled = run_crawl(definition, place, is_once=True, processes=workers, has_moved=moved)
-        code, not_read = ended(crawled, is_once=True), crawled.failed
+        code = ended(crawled, is_once=True)
         if code == EXIT_FAILED or (code == EXIT_UNFINISHED and not _is_there(place)):
             return code
     elif isinstance(place, str) and not moved:
         _refuse_other_lists(definition, place)
-    taken = _taken(place, definition.name).model_copy(update={"not_read": not_read})
-    _write(taken, place, form, output)
+    _write(_taken(place, definition.name), place, form, output)
     return code
 
 

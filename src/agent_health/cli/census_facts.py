@@ -52,6 +52,7 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
             shown=shown,
             gone=counts.gone,
             deadlines=None if last is None else last.deadlines,
+            not_read=() if last is None else last.not_read,
             runs=[_run_of(run) for run in counts.runs],
         )
     )

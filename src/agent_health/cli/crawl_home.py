@@ -8,7 +8,7 @@ import asyncio
 import fcntl
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 from agent_health.access import Role
-from agent_health.census_record import CensusRun, Deadlines
+from agent_health.census_record import MAX_NOT_READ, Deadlines
 from agent_health.cli.census_facts import census_at, census_of
 from agent_health.cli.census_report import Report, titled, write_report
 from agent_health.cli.crawl_process import registry_client
@@ -64,6 +64,8 @@ class Run:
     """Of the probe definition."""
     since_s: float
     """When it began, in seconds since the epoch: who was probed since then is done."""
+    deadlines: Deadlines
+    """Of our requests."""
     is_resumed: bool
     is_set_back: bool
     """Whether a pass before it lies ahead of now: the clock was set back since."""
@@ -86,6 +88,10 @@ class Home(Protocol):
 
     async def begin_run(self, name: str, deadlines: Deadlines) -> Run:
         """Begin a pass over all targets, or go on with one that was broken off; `deadlines` are ours."""
+        ...
+
+    async def note_not_read(self, run: Run, names: Sequence[str]) -> None:
+        """Note which directories could not be read for it."""
         ...
 
     async def end_run(self, run: Run) -> None:
@@ -147,6 +153,7 @@ class LocalHome:
                 run_id=run.run_id,
                 name=name,
                 since_s=run.began_at_s,
+                deadlines=deadlines,
                 is_resumed=run.run_id != run_id,
                 is_set_back=is_set_back,
             )
@@ -159,6 +166,12 @@ class LocalHome:
             await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
         else:
             await self.end_run(run)
+
+    async def note_not_read(self, run: Run, names: Sequence[str]) -> None:
+        """Note which directories could not be read for it. StoreUnavailable."""
+        await self.database.write(
+            partial(census_counts.note_not_read, run_id=run.run_id, names=names[:MAX_NOT_READ])
+        )
 
     async def end_run(self, run: Run) -> None:
         """Note that all targets were probed. StoreUnavailable."""
@@ -245,11 +258,23 @@ class RegistryHome:
             if may_go_on(last.began_at.timestamp(), ended_at_s, now_s):
                 run_id = last.run_id
         begun = await self._client.census.begin_run(run_id, name, deadlines)
-        return _run(begun, is_resumed=begun.run_id != new_id, is_set_back=is_set_back)
+        return Run(
+            run_id=begun.run_id,
+            name=begun.name,
+            since_s=begun.began_at.timestamp(),
+            deadlines=deadlines,
+            is_resumed=begun.run_id != new_id,
+            is_set_back=is_set_back,
+        )
 
     async def drop_run(self, run: Run) -> None:
         """Note that it is over: others may have asked everybody meanwhile. RegistryError."""
         await self.end_run(run)
+
+    async def note_not_read(self, run: Run, names: Sequence[str]) -> None:
+        """Note which directories could not be read here, beside those of others. RegistryError."""
+        if names:
+            await self._client.census.note_not_read(run.run_id, run.name, names, run.deadlines)
 
     async def end_run(self, run: Run) -> None:
         """Note that all targets were probed. RegistryError."""
@@ -274,13 +299,6 @@ class RegistryHome:
         if report is not None:
             taken = titled(await census_at(self._client, None), self._place.url)
             await write_report(taken, self._client.targets, report.directory)
-
-
-def _run(run: CensusRun, *, is_resumed: bool, is_set_back: bool) -> Run:
-    since_s = run.began_at.timestamp()
-    return Run(
-        run_id=run.run_id, name=run.name, since_s=since_s, is_resumed=is_resumed, is_set_back=is_set_back
-    )
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from agent_health.cli.crawl_home import Home
+from agent_health.cli.crawl_home import Home, Run
 from agent_health.cli.crawl_processes import Standings, probe_all
 from agent_health.cli.crawl_share import Said
 from agent_health.cli.directory_import import DirectoryImporter, Outcome, opt_outs_of, targets_text
@@ -83,7 +83,7 @@ class Crawl:
 
     async def watch(self, *, processes: int) -> Crawled:
         """Probe every target again and again, each at its own time. AgentHealthError if it cannot go on."""
-        return await self._run(processes, None)
+        return await self._run(processes)
 
     async def once(self, *, processes: int) -> Crawled:
         """Probe every target once, or those that are left of a pass that was broken off. AgentHealthError."""
@@ -93,7 +93,7 @@ class Crawl:
         if run.is_resumed:
             began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.since_s))
             self._progress.say(f"going on with the pass that began at {began}")
-        crawled = await self._run(processes, run.since_s)
+        crawled = await self._run(processes, run)
         if crawled.is_done and (crawled.probed or not crawled.failed):
             is_of_somebody = crawled.probed > 0 or run.is_resumed
             await (self._home.end_run(run) if is_of_somebody else self._home.drop_run(run))
@@ -102,8 +102,9 @@ class Crawl:
                 self._progress.say(f"{told}: agent-health targets list {self._home.option}")
         return crawled
 
-    async def _run(self, processes: int, since_s: float | None) -> Crawled:
-        """Read the directories, and probe; `since_s` is when a pass began, None if it never ends."""
+    async def _run(self, processes: int, run: Run | None = None) -> Crawled:
+        """Read the directories, and probe; without a pass it never ends."""
+        since_s = None if run is None else run.since_s
         async with self._importer() as importer:
             reading = asyncio.create_task(self._read_directories(importer))
             showing = asyncio.create_task(self._show_import(importer))
@@ -115,6 +116,8 @@ class Crawl:
                 None if since_s is None else await self._home.unprobed(since_s), workers=processes
             )
             self.standings = standings
+            if run is not None and not self._has_nobody(standings):
+                await self._home.note_not_read(run, self._failed)
             beside = [self._home.tend(), self._show(standings)]
             if since_s is None:
                 beside += [self._jobs(importer).run(), self._count_listed(standings)]
@@ -135,13 +138,17 @@ class Crawl:
                 self._progress.say(CLOSED_NETWORKS)
             if unanswered := standings.state.unanswered:
                 self._progress.say(f"{counted(unanswered, 'look-up')} {UNANSWERED}")
-        outcomes = self.outcomes.values()
         return Crawled(
             is_done=is_done,
             probed=standings.state.probed,
-            held=tuple(outcome.directory for outcome in outcomes if outcome.is_held),
-            failed=tuple(outcome.directory for outcome in outcomes if outcome.has_failed),
+            held=tuple(outcome.directory for outcome in self.outcomes.values() if outcome.is_held),
+            failed=self._failed,
         )
+
+    @property
+    def _failed(self) -> tuple[str, ...]:
+        """Directories that could not be read the last time."""
+        return tuple(outcome.directory for outcome in self.outcomes.values() if outcome.has_failed)
 
     def _has_nobody(self, standings: Standings) -> bool:
         """Whether a pass of our own has nobody to probe, for no list could be read.

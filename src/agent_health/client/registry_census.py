@@ -1,9 +1,18 @@
 """What can be asked of a registry about all targets together?"""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from datetime import datetime
 
-from agent_health.census_record import CensusCounts, CensusRun, Deadlines, HostCount, HostCounts, RunRequest
+from agent_health.census_record import (
+    MAX_NOT_READ,
+    CensusCounts,
+    CensusRun,
+    Deadlines,
+    HostCount,
+    HostCounts,
+    RunRequest,
+)
 from agent_health.client.registry_connection import Question, RegistryConnection, made, path_of, query_of
 from agent_health.client.registry_errors import InvalidAnswer, Unprocessable
 
@@ -65,6 +74,17 @@ class RegistryCensus:
                 raise
             return await self._put_run(run_id, made(RunRequest, name=name))
 
+    async def note_not_read(
+        self, run_id: str, name: str, not_read: Sequence[str], deadlines: Deadlines | None = None
+    ) -> None:
+        """Note that directories could not be read for a pass that we take part in.
+
+        They are named with those of others. A registry that keeps no such names is not told.
+        """
+        body = made(RunRequest, name=name, deadlines=deadlines, not_read=tuple(not_read[:MAX_NOT_READ]))
+        with suppress(Unprocessable):
+            await self._put_run(run_id, body)
+
     async def end_run(self, run_id: str, name: str) -> CensusRun:
         """Note that all targets were probed, and have them counted; again, nothing happens."""
         return await self._put_run(run_id, made(RunRequest, name=name, is_over=True))
@@ -73,7 +93,7 @@ class RegistryCensus:
         question = Question(
             method="PUT",
             path=path_of("census", "runs", run_id),
-            body=body.model_dump_json(exclude_none=True).encode(),
+            body=body.model_dump_json(exclude_defaults=True).encode(),
             may_repeat=True,
         )
         return await self._connection.ask_for(CensusRun, question)

@@ -68,6 +68,7 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
             shown=shown,
             gone=dict(targets.count_gone(transaction)),
             deadlines=None if last is None else last.deadlines,
+            not_read=() if last is None else last.not_read,
             runs=[_run(run) for run in runs],
         )
     )

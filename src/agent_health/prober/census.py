@@ -105,6 +105,8 @@ class CensusFacts:
     """By reason: left the directory, opted out. They are not among the listed."""
     deadlines: Deadlines | None = None
     """Of the last pass."""
+    not_read: tuple[str, ...] = ()
+    """Directories that could not be read for it."""
     runs: Sequence["RunFacts"] = ()
     """In any order."""
 
@@ -137,6 +139,7 @@ def take_census(facts: CensusFacts) -> Census:
         since=None if facts.since_s is None else _time(facts.since_s),
         until=None if facts.until_s is None else _time(facts.until_s),
         deadlines=facts.deadlines,
+        not_read=facts.not_read,
         listed=groups.listed,
         groups=groups,
         alive_ratio=groups.alive_ratio,

@@ -159,7 +159,7 @@ class Census(_Shown):
     deadlines: Deadlines | None = None
     """Of the requests of the last pass; null: there was none, nobody said, or they were different ones."""
     not_read: tuple[Annotated[str, Field(max_length=MAX_NAME_CHARS)], ...] = ()
-    """Directories that could not be read for this count: who they listed before counts."""
+    """Directories that could not be read for the last pass: who they listed before counts."""
     listed: Count
     """How many targets there are."""
     groups: Groups

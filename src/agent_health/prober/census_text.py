@@ -138,6 +138,8 @@ def _of_period(census: Census) -> Iterator[_Fact]:
     if census.deadlines is not None:
         for what, seconds in census.deadlines.model_dump().items():
             yield "deadlines", "", what, seconds
+    for name in census.not_read:
+        yield "directories", name, "not_read", 1
 
 
 def _of_results(census: Census) -> Iterator[_Fact]:

@@ -4,10 +4,11 @@ Whoever begins one while another of the same name is under way joins it: two tha
 ask each target once between them.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from agent_health.census_record import Deadlines
+from agent_health.census_record import MAX_NOT_READ, Deadlines
 from agent_health.clock_ahead import last_not_ahead, lies_ahead
 from agent_health.storage import census_counts
 from agent_health.storage.census_counts import StoredRun
@@ -36,6 +37,13 @@ def take_part(transaction: Transaction, run: StoredRun, deadlines: Deadlines | N
         return run
     census_counts.forget_deadlines(transaction, run.run_id)
     return replace(run, deadlines=None)
+
+
+def add_not_read(transaction: Transaction, run: StoredRun, names: Iterable[str]) -> StoredRun:
+    """Return a pass as it is with more directories that could not be read; too many are not all named."""
+    told = tuple(sorted({*run.not_read, *names})[:MAX_NOT_READ])
+    census_counts.note_not_read(transaction, run.run_id, told)
+    return replace(run, not_read=told)
 
 
 def may_go_on(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:

@@ -25,7 +25,7 @@ from agent_health.document import HealthStatus, Time
 from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
 from agent_health.observation import ANSWERED, ResultClass
-from agent_health.registry.begin_pass import begin_or_join, take_part
+from agent_health.registry.begin_pass import add_not_read, begin_or_join, take_part
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.result_sums import Layer
@@ -132,6 +132,8 @@ def put_run(transaction: Transaction, call: Call) -> Reply:
         run = begin(transaction, run_id, body.name, body.deadlines)
     elif not body.is_over and run.ended_at_s is None:
         run = take_part(transaction, run, body.deadlines)
+    if body.not_read and run.ended_at_s is None:
+        run = add_not_read(transaction, run, body.not_read)
     if body.is_over and call.seen is not None:
         census_counts.end_run(transaction, run_id, call.seen)
         run = census_counts.find_run(transaction, run_id) or run
@@ -176,6 +178,7 @@ def _run(run: StoredRun) -> CensusRun:
         began_at=moment(run.began_at_s),
         ended_at=None if run.ended_at_s is None else moment(run.ended_at_s),
         deadlines=run.deadlines,
+        not_read=run.not_read,
         counts=[TargetCount(result=_result(result), count=count) for result, count in run.counts.items()],
     )
 

@@ -37,6 +37,8 @@ class StoredRun:
     """None: it goes on, or was broken off."""
     deadlines: Deadlines | None
     """Of its requests; None: nobody said, or those who took part had different ones."""
+    not_read: tuple[str, ...] = ()
+    """Directories that could not be read for it."""
     counts: Mapping[str | None, int]
     """Targets by what it saw of them, None for those never measured; empty until it has ended."""
 
@@ -59,6 +61,7 @@ _RUN = select(
     census_runs.c.began_at_s,
     census_runs.c.ended_at_s,
     census_runs.c.deadlines,
+    census_runs.c.not_read,
     census_runs.c.counts,
 )
 _DIRECTORIES = text("""
@@ -182,6 +185,14 @@ def forget_deadlines(transaction: Transaction, run_id: str) -> None:
     transaction.connection.execute(update(census_runs).where(of_run).values(deadlines=None))
 
 
+def note_not_read(transaction: Transaction, run_id: str, names: Sequence[str]) -> None:
+    """Note which directories could not be read for a pass; this is instead of what was noted before."""
+    of_run = census_runs.c.run_id == run_id
+    stored = to_json(list(names)).decode() if names else None
+    changed = of_run, census_runs.c.not_read.is_distinct_from(stored)
+    transaction.connection.execute(update(census_runs).where(*changed).values(not_read=stored))
+
+
 def end_run(transaction: Transaction, run_id: str, counts: Mapping[str | None, int]) -> None:
     """Note that it has ended, what its probes came to, and what it saw of its targets (`results_since`).
 
@@ -252,13 +263,14 @@ def runs(transaction: Transaction, name: str | None, limit: int) -> list[StoredR
 
 
 def _run(row: Sequence[Any]) -> StoredRun:
-    run_id, name, began_at_s, ended_at_s, deadlines, counts = row
+    run_id, name, began_at_s, ended_at_s, deadlines, not_read, counts = row
     return StoredRun(
         run_id=run_id,
         name=name,
         began_at_s=began_at_s,
         ended_at_s=ended_at_s,
         deadlines=None if deadlines is None else Deadlines.model_validate_json(deadlines),
+        not_read=tuple(from_json(not_read or "[]")),
         counts=_counts(counts),
     )
 

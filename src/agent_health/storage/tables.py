@@ -385,6 +385,7 @@ census_runs = Table(
         "sums", Text, comment="of its probes, as JSON; until its end: of those of its first hour before it"
     ),
     Column("deadlines", Text, comment="of its requests, as JSON; null: not known, or different ones"),
+    Column("not_read", Text, comment="directories that could not be read for it, as JSON"),
     Index(None, "name", "began_at_s"),
 )
 
