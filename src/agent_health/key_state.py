@@ -6,13 +6,10 @@ not tell is not compared, and such keys are counted.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
 from agent_health.access import StoredKey, fingerprint_of
 from agent_health.event import EventType, KeyChanged
-
-TIME_TOLERANCE_S: Final = 0.002
-"""Events hold milliseconds, cut off; the store holds more."""
+from agent_health.log_and_store import differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,24 +104,16 @@ class KeyComparison:
                     self.uncovered += 1
                 continue
             self.uncovered += not logged.is_covered
-            yield from _differences(logged, key)
+            yield from _compared(logged, key)
         yield from (f"key {key_id}: in the log, not in the store" for key_id in sorted(missing))
 
 
-def _differences(logged: KeyState, stored: KeyState) -> Iterator[str]:
-    what = f"key {stored.key_id}"
-    for member in ("role", "agent_id", "name", "is_revoked", "fingerprint"):
-        in_log, in_store = getattr(logged, member), getattr(stored, member)
-        is_told = in_log is not None or member == "agent_id"
-        if is_told and in_log != in_store:
-            yield f"{what}: {member} is {in_log} in the log, {in_store} in the store"
-    if logged.fingerprint is not None and not _is_same_time(logged.expires_at_s, stored.expires_at_s):
-        yield (
-            f"{what}: expires_at_s is {logged.expires_at_s} in the log, {stored.expires_at_s} in the store"
-        )
-
-
-def _is_same_time(one_s: float | None, other_s: float | None) -> bool:
-    if one_s is None or other_s is None:
-        return one_s is other_s
-    return abs(one_s - other_s) < TIME_TOLERANCE_S
+def _compared(logged: KeyState, stored: KeyState) -> Iterator[str]:
+    told = [
+        member
+        for member in ("role", "name", "is_revoked", "fingerprint")
+        if getattr(logged, member) is not None
+    ]
+    if logged.fingerprint is not None:
+        told.append("expires_at_s")
+    yield from differences(f"key {stored.key_id}", logged, stored, [*told, "agent_id"])

@@ -38,9 +38,10 @@ from agent_health.event import (
     TaskReported,
 )
 from agent_health.event_chain import Event, payload_of
-from agent_health.key_state import TIME_TOLERANCE_S, KeyComparison, KeyState, after_event
+from agent_health.key_state import KeyComparison, KeyState, after_event
 from agent_health.lease import EndReason, shard_resource
 from agent_health.lifecycle import TRANSITIONS, Reason, Signal, Status, begins_new_life, reason_of
+from agent_health.log_and_store import differences
 from agent_health.task import FINISHED, HELD, TaskSignal, TaskStatus, status_after, task_resource
 
 MAX_DIFFERENCES = 1_000
@@ -484,13 +485,4 @@ def _compared(what: str, replayed: _State | None, stored: _State) -> Iterator[st
     if replayed is None:
         yield f"{what}: in the store, not in the log"
         return
-    for member in fields(stored):
-        in_log, in_store = getattr(replayed, member.name), getattr(stored, member.name)
-        if not _is_same(in_log, in_store):
-            yield f"{what}: {member.name} is {in_log} in the log, {in_store} in the store"
-
-
-def _is_same(one: object, other: object) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return abs(one - other) < TIME_TOLERANCE_S
-    return one == other
+    yield from differences(what, replayed, stored, [member.name for member in fields(stored)])
