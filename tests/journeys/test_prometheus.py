@@ -1,4 +1,4 @@
-"""Does a real Prometheus understand what docs/monitoring has for it, and see a real registry?"""
+"""Does a real Prometheus understand what docs/monitoring has for it, and see those whom it is to scrape?"""
 
 import json
 import re
@@ -7,13 +7,16 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.support.registry_server import KEYS, registry_server
-from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, Server, serving, until
+from tests.support.registry_server import KEYS, RegistryServer, registry_server
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS, Server, serving, until
 
 from agent_health.access import Role
 
@@ -42,24 +45,76 @@ def test_alerts_fire_when_they_should_and_not_before() -> None:
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
 
 
+APP = """
+from agent_health.middleware import AgentHealthMiddleware
+
+
+async def answer(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"{}"})
+
+
+app = AgentHealthMiddleware(answer, agent_id="agent-1", metrics_path="/metrics")
+"""
+PROBE: Mapping[str, object] = {
+    "name": "all",
+    "contact": "mailto:ops@agent.example",
+    "networks": {"allow": ["127.0.0.0/8"]},
+    "cadence": {"allow_fast_cadence": True, "interval_seconds": 1, "confirm_after_seconds": 0.5},
+}
+
+
+@contextmanager
+def agent(directory: Path) -> Iterator[Server]:
+    """An agent that tells its own numbers, and that somebody has asked something."""
+    (directory / "app.py").write_text(APP)
+    command = [str(SCRIPTS / "uvicorn"), "app:app", "--app-dir", str(directory), "--port", "{port}"]
+    with serving(command, log=directory / "agent.log") as server:
+        assert server.send("/")[0] == 200
+        yield server
+
+
+@contextmanager
+def prober(directory: Path, registry: RegistryServer, agent: Server) -> Iterator[Server]:
+    """A prober that looks at the agent again and again."""
+    target = f"http://127.0.0.1:{agent.port}/.well-known/agent-card.json"
+    (directory / "probe.yml").write_text(yaml.safe_dump({**PROBE, "targets": [target]}))
+    command = [
+        str(SCRIPTS / "agent-health"), "crawl", str(directory / "probe.yml"), "--registry", registry.url,
+        "--metrics", "127.0.0.1:{port}",
+    ]  # fmt: skip
+    key = {"AGENT_HEALTH_KEY": KEYS[Role.PROBER]}
+    with serving(command, log=directory / "prober.log", env=key) as server:
+        yield server
+
+
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A Prometheus that scrapes a registry as docs/monitoring/prometheus.yml says, but every second."""
+    """A Prometheus that scrapes all three as docs/monitoring/prometheus.yml says, but every second."""
     directory = tmp_path_factory.mktemp("prometheus")
-    with registry_server(directory) as registry:
+    with (
+        registry_server(directory) as registry,
+        agent(directory) as seen,
+        prober(directory, registry, seen) as looking,
+    ):
         config = yaml.safe_load((DIRECTORY / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(ALERTS)]
-        scraped = [job for job in config["scrape_configs"] if job["job_name"] == "agent-health-registry"]
-        scraped[0]["static_configs"] = [{"targets": [f"127.0.0.1:{registry.port}"]}]
+        ports = {
+            "agent-health-registry": registry.port,
+            "agent-health-prober": looking.port,
+            "agents": seen.port,
+        }
+        for job in config["scrape_configs"]:
+            job["static_configs"] = [{"targets": [f"127.0.0.1:{ports.pop(job['job_name'])}"]}]
         (directory / "registry.key").write_text(KEYS[Role.READER])
-        (directory / "prometheus.yml").write_text(yaml.safe_dump({**config, "scrape_configs": scraped}))
+        (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
         command = [
             "prometheus", "--config.file", str(directory / "prometheus.yml"), "--log.level", "warn",
             "--storage.tsdb.path", str(directory / "data"), "--web.listen-address", "127.0.0.1:{port}",
         ]  # fmt: skip
         with serving(command, log=directory / "prometheus.log") as server:
-            until("the registry is scraped", lambda: query(server, "agent_health_registry_build_info"))
+            until("all are scraped", lambda: len(query(server, "up == 1")) == 3)
             yield server
 
 
@@ -105,10 +160,53 @@ def expressions() -> list[str]:
     return [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
 
 
-def test_every_query_of_the_dashboard_is_understood(prometheus: Server) -> None:
+def test_every_query_of_the_dashboard_is_answered(prometheus: Server) -> None:
     assert len(expressions()) > 30
     for expression in expressions():
-        query(prometheus, expression.replace("$__rate_interval", "1m"))
+        if "agent_down_since" in expression:
+            # Nobody is down.
+            assert query(prometheus, expression) == []
+            continue
+        until(expression, partial(query, prometheus, expression.replace("$__rate_interval", "1m")))
+
+
+def series_of_tests() -> Iterator[tuple[str, dict[str, str]]]:
+    """Names and labels of the series with which alerts_test.yml fires alerts, in place of real ones."""
+    for group in yaml.safe_load((DIRECTORY / "alerts_test.yml").read_text())["tests"]:
+        for series in group["input_series"]:
+            name, _, labels = series["series"].partition("{")
+            yield name, dict(re.findall(r'(\w+)="([^"]*)"', labels))
+
+
+def test_alerts_are_tested_with_series_that_there_are(prometheus: Server) -> None:
+    # There is neither a certificate nor a task that waits: absent, and both without labels.
+    absent = {
+        "agent_health_registry_certificate_expiry_timestamp_seconds",
+        "agent_health_registry_handoff_oldest_timestamp_seconds",
+        "agent_health_registry_agent_down_since_timestamp_seconds",
+    }
+    given_by_prometheus = {"__name__", "job", "instance"}
+    for name, labels in series_of_tests():
+        if name in absent:
+            continue
+        until(f"{name} is scraped", partial(query, prometheus, name))
+        real = [found["metric"] for found in query(prometheus, name)]
+        assert {*labels} - given_by_prometheus == {*real[0]} - given_by_prometheus or name == "up", name
+        for label in {"status", "state", "reason", "cause", "place"} & {*labels}:
+            assert labels[label] in {metric[label] for metric in real}, f"{name}: {labels}"
+
+
+def test_every_alert_is_seen_to_fire_and_to_be_silent() -> None:
+    cases = [
+        case
+        for group in yaml.safe_load((DIRECTORY / "alerts_test.yml").read_text())["tests"]
+        for case in group["alert_rule_test"]
+    ]
+    names = {
+        rule["alert"] for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
+    }
+    assert {case["alertname"] for case in cases if case.get("exp_alerts")} == names
+    assert {case["alertname"] for case in cases if not case.get("exp_alerts")} == names
 
 
 def test_queries_and_alerts_name_only_numbers_that_there_are() -> None:
@@ -118,6 +216,28 @@ def test_queries_and_alerts_name_only_numbers_that_there_are() -> None:
         name for text in texts for name in re.findall(r"agent_health_(?:registry|prober|agent)_\w+", text)
     }
     assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} - documented == set()
+
+
+def test_the_dashboard_is_what_grafana_imports() -> None:
+    dashboard = json.loads((DIRECTORY / "grafana.json").read_text())
+    # Grafana gives the number itself; one that is somebody else's there would take its place.
+    assert dashboard.get("id") is None
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{8,40}", dashboard["uid"])
+    assert dashboard["schemaVersion"] >= 36, "from here on a data source is an object and no name"
+    (variable,) = dashboard["templating"]["list"]
+    assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
+    for panel in dashboard["panels"]:
+        assert panel["title"]
+        if panel["type"] == "row":
+            assert panel["panels"] == []
+            assert panel["collapsed"] is False
+            continue
+        assert panel["type"] in {"stat", "timeseries", "table"}
+        assert panel["datasource"] == {"type": "prometheus", "uid": f"${{{variable['name']}}}"}
+        names = [target["refId"] for target in panel["targets"]]
+        assert len({*names}) == len(names) > 0
+        steps = panel["fieldConfig"]["defaults"].get("thresholds", {"steps": [{"value": None}]})["steps"]
+        assert steps[0]["value"] is None, "the first colour is for all that is below the second"
 
 
 def test_the_dashboard_has_a_place_for_each_panel() -> None:

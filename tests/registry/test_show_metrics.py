@@ -60,6 +60,19 @@ async def test_what_the_database_knows_is_told(api: RegistryApi, clock: WoundClo
     assert value("changes_failing") == 0
 
 
+async def test_why_silence_takes_nobody_down_is_told(api: RegistryApi) -> None:
+    because = f"{PREFIX}held_because"
+    await api.sweep()
+    assert (await scrape(api)).value(because, cause="prober_ill") == 0
+    body = {"ill": True, "seconds": 60, "why": "x"}
+    assert (await api.ask("POST", "/api/v1/monitor/illness", body, key=Role.PROBER)).status == 200
+    await api.sweep()
+    found = await scrape(api)
+    assert found.value(f"{PREFIX}decisions_held") == 1
+    assert found.value(f"{PREFIX}probers_ill") == 1
+    assert (found.value(because, cause="prober_ill"), found.value(because, cause="mass_exit")) == (1, 0)
+
+
 async def test_who_is_down_in_maintenance_wakes_nobody(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("agent-1")
     body = {"status": "unhealthy", "seconds": 600, "reason": "broken"}
@@ -84,6 +97,11 @@ async def test_what_this_server_did_is_counted(api: RegistryApi, clock: WoundClo
     assert value("transitions_total", status="active", reason="registered") == 2
     # Whoever asks for an increase needs the time before the first one.
     assert value("transitions_total", status="unhealthy", reason="probe_silence") == 0
+    assert value("events_total", type="webhook.disabled") == 0
+    for method, path in (("POST", "/api/v1/leases"), ("GET", "/api/v1/webhooks")):
+        assert value("http_requests_total", method=method, path=path, status="5xx") == 0
+    assert value("webhook_deliveries_total", result="refused") == 0
+    assert value("webhook_lag_events") == 0
     assert value("events_total", type="lease.acquired") == 4
     assert value("heartbeats_total") == 4
     assert (

@@ -41,8 +41,12 @@ def test_processes_add_up_and_a_successor_counts_on() -> None:
     sums = counts.sums()
     assert sums.work(Work.RATE_LIMITED) == 10
     assert sums.processes == 1
-    (of,) = sums.paths()
-    assert (of.method, of.path, dict(of.by_status)) == ("GET", "/a", {"2xx": 5})
+    by_path = {(of.method, of.path): of for of in sums.paths()}
+    of = by_path["GET", "/a"]
+    assert dict(of.by_status) == {"2xx": 5, "4xx": 0, "5xx": 0}
+    # Whoever asks for an increase needs the time before the first one.
+    assert dict(by_path["POST", "/a"].by_status) == {"2xx": 0, "4xx": 0, "5xx": 0}
+    assert not any(by_path["POST", "/a"].buckets)
     assert of.seconds == pytest.approx(2.5)
     assert counts.is_first
 
@@ -63,9 +67,9 @@ def test_a_duration_is_in_one_bucket_and_its_bound_belongs_to_it() -> None:
     counts.lay_out(PATHS)
     for seconds in (0.001, 0.0011, 99.0):
         counts.note_request(counts.place_of("POST", "/a"), 503, seconds)
-    (of,) = counts.sums().paths()
+    (of,) = (of for of in counts.sums().paths() if of.method == "POST")
     assert [place for place, count in enumerate(of.buckets) if count] == [0, 1, 12]
-    assert dict(of.by_status) == {"5xx": 3}
+    assert dict(of.by_status) == {"2xx": 0, "4xx": 0, "5xx": 3}
 
 
 def test_what_is_not_served_has_one_place() -> None:
@@ -93,6 +97,6 @@ async def test_there_is_room_for_more_paths_than_the_server_has() -> None:
     await registry.database.close()
 
 
-def test_events_are_counted_by_type() -> None:
-    assert WorkCounts().sums().events() == {}
+def test_events_are_counted_by_type_and_from_zero_on() -> None:
+    assert WorkCounts().sums().events() == dict.fromkeys(EventType, 0)
     assert len(EventType) > 40

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from agent_health.observation import ResultClass
 from agent_health.prober.progress import Progress
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
         f"{PREFIX}start_delay_seconds", "How much later than due probes began.", labels=["worker"]
     )
     for worker, now in workers.items():
-        for result, count in now.ended.items():
-            probes.add_metric([worker, result.value], count)
+        for result in ResultClass:
+            probes.add_metric([worker, result.value], now.ended.get(result, 0))
         delays.add_metric([worker], now.starts, now.start_delay_s)
     yield probes
     yield delays

@@ -19,7 +19,7 @@ from prometheus_client.core import (
 
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Status
-from agent_health.monitor_health import MonitorState, exit_limit
+from agent_health.monitor_health import HoldCause, MonitorState, exit_limit
 from agent_health.registry.heartbeat_endpoint import HEARTBEAT_PATH
 from agent_health.registry.monitor_row import monitor_in
 from agent_health.registry.work_counts import DURATION_BUCKETS_S, Sums, Work
@@ -114,13 +114,13 @@ def _of_the_database(totals: Totals) -> Iterator[Metric]:
     )
     yield _gauge(
         "webhooks",
-        "Webhooks by state; disabled: given up after a day of failures.",
+        "Webhooks by state; disabled: given up after three days of failures.",
         {
             (("state", "active"),): totals.webhooks - totals.webhooks_disabled,
             (("state", "disabled"),): totals.webhooks_disabled,
         },
     )
-    behind = None if totals.webhook_sequence is None else max(0, totals.sequence - totals.webhook_sequence)
+    behind = 0 if totals.webhook_sequence is None else max(0, totals.sequence - totals.webhook_sequence)
     yield _number("webhook_lag_events", "Events that the slowest webhook has not got yet.", behind)
     yield _gauge(
         "targets",
@@ -147,6 +147,14 @@ def _of_the_sweep(totals: Totals) -> Iterator[Metric]:
     monitor = monitor_in(totals.row, totals.at_s)
     yield _number(
         "decisions_held", "Whether silence takes nobody down at present.", monitor.state is MonitorState.HELD
+    )
+    yield _gauge(
+        "held_because",
+        "Why silence takes nobody down: 1 for the cause; all 0 while it does.",
+        {
+            (("cause", cause.value),): monitor.state is MonitorState.HELD and monitor.held_because is cause
+            for cause in HoldCause
+        },
     )
     yield _gauge(
         "monitor_state",
@@ -223,6 +231,8 @@ def _http(sums: Sums) -> Iterator[Metric]:
     for of in sums.paths():
         for status, count in of.by_status.items():
             requests[("method", of.method), ("path", of.path), ("status", status)] = count
+        if not any(of.buckets):
+            continue
         bounds = (*map(str, DURATION_BUCKETS_S), "+Inf")
         buckets = list(zip(bounds, accumulate(of.buckets), strict=True))
         durations.add_metric([of.method, of.path], buckets, of.seconds)

@@ -26,6 +26,8 @@ ROWS_PER_PROCESS: Final = 2
 DURATION_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds, included; slower requests are in one more bucket."""
 STATUS_CLASSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
+COUNTED_FROM_ZERO: Final = frozenset({"2xx", "4xx", "5xx"})
+"""Of these classes it is told as well that there were none: every operation may have them."""
 
 _BUCKETS: Final = len(DURATION_BUCKETS_S) + 1
 _OF_A_PATH: Final = len(STATUS_CLASSES) + _BUCKETS + 1
@@ -102,7 +104,7 @@ class PathCounts:
     method: str
     path: str
     by_status: Mapping[str, int]
-    """Those of STATUS_CLASSES that there were."""
+    """Those of STATUS_CLASSES that there were, and those that are counted from zero on."""
     buckets: Sequence[int]
     """By DURATION_BUCKETS_S, and those that took longer; none is counted twice."""
     seconds: float
@@ -204,27 +206,26 @@ class Sums:
         return self._cells[_WORK_AT[work]]
 
     def events(self) -> dict[EventType, int]:
-        """How many events were committed, by type, those that there were."""
-        return {kind: count for kind, at in _EVENTS_AT.items() if (count := self._cells[at])}
+        """How many events were committed, by type; also 0, or the first ones would be no increase."""
+        return {kind: self._cells[at] for kind, at in _EVENTS_AT.items()}
 
     def transitions(self) -> dict[tuple[Status, Reason], int]:
         """How many agents came to a status for a reason; also 0, or the first ones would be no increase."""
         return {pair: self._cells[at] for pair, at in _TRANSITIONS_AT.items()}
 
     def paths(self) -> Iterator[PathCounts]:
-        """What became of requests, for the paths that were asked for."""
+        """What became of requests, path by path; also of those that nobody has asked for yet."""
         for place, (method, path) in enumerate(self._paths):
             at = _PATHS_AT + place * _OF_A_PATH
             cells = self._cells[at : at + _OF_A_PATH]
-            statuses = dict(zip(STATUS_CLASSES, cells, strict=False))
-            if any(statuses.values()):
-                yield PathCounts(
-                    method,
-                    path,
-                    {name: count for name, count in statuses.items() if count},
-                    cells[len(STATUS_CLASSES) : -1],
-                    cells[-1] / 1e9,
-                )
+            statuses = zip(STATUS_CLASSES, cells, strict=False)
+            yield PathCounts(
+                method,
+                path,
+                {name: count for name, count in statuses if count or name in COUNTED_FROM_ZERO},
+                cells[len(STATUS_CLASSES) : -1],
+                cells[-1] / 1e9,
+            )
 
 
 def _own_row() -> memoryview:
