@@ -32,6 +32,8 @@ Scheme = Literal["http", "https"]
 
 MAX_URL_CHARACTERS: Final = 2048
 MAX_HOST_CHARACTERS: Final = 253
+MAX_LABEL_CHARACTERS: Final = 63
+"""Between two dots of a host name."""
 MAX_NETWORKS: Final = 1_000
 DEFAULT_PORTS: Final[Mapping[Scheme, int]] = MappingProxyType({"http": 80, "https": 443})
 
@@ -295,11 +297,26 @@ def _judge_host(host: str, allowed: Sequence[Network]) -> Address | str | Refuse
         literal = _literal(host)
         return literal if isinstance(literal, Refused) else judge_address(literal, allowed) or literal
     if len(host) > MAX_HOST_CHARACTERS or not _NAME.fullmatch(host):
-        return _invalid("expected a host name; other alphabets are written as xn--…")
+        return _invalid(_why_no_name(host))
     is_loopback = host in _LOOPBACK_NAMES or host.endswith(".localhost")
     if is_loopback and all(judge_address(loopback, allowed) for loopback in _LOOPBACKS):
         return Refused("blocked_address", f"{host} is loopback (RFC 6761)")
     return host
+
+
+def _why_no_name(host: str) -> str:
+    """Say what is wrong with what is no host name."""
+    labels = host.split(".")
+    if "" in labels:
+        return "a host name does not begin with a dot, and has no two in a row"
+    if len(host) > MAX_HOST_CHARACTERS:
+        return f"a host name has at most {MAX_HOST_CHARACTERS} characters"
+    if any(len(label) > MAX_LABEL_CHARACTERS for label in labels):
+        return f"between two dots of a host name stand at most {MAX_LABEL_CHARACTERS} characters"
+    return (
+        "expected a host name: letters, digits, _ and, not at either end of a part, hyphens; other alphabets "
+        "are written as xn--…"
+    )
 
 
 def _literal(host: str) -> Address | Refused:

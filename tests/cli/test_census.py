@@ -255,6 +255,18 @@ async def test_a_registry_is_counted_as_a_database_is(
     assert capsys.readouterr().out.startswith("# Census: mixed\n\n3 of 6 measured targets are alive")
 
 
+def test_hosts_that_cannot_exist_are_left_out_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = "".join(f"http://127.0.0.1:9/{number}\n" for number in range(3))
+    (tmp_path / "list.txt").write_text(f"{good}exa_mple..com\n{'a' * 64}.example\n256.1.1.1\n")
+    assert main(["census", "list.txt", *ALLOW, "--format", "json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["listed"] == 3
+    assert "3 neither a URL nor a domain" in shown.err
+    assert "exa_mple..com" in shown.err
+
+
 def test_another_list_of_the_same_name_does_not_take_its_place(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -219,6 +219,16 @@ def test_what_is_wrong_is_called_by_its_option(
         ("ftp://agent.example", "only http and https"),
         ("https://", "a host name, such as agent.example"),
         ("http://2130706433:19300", "an IPv4 address is written as four decimal numbers"),
+        ("exa_mple..com", "a host name does not begin with a dot, and has no two in a row"),
+        (".agent.example", "a host name does not begin with a dot, and has no two in a row"),
+        (f"{'a' * 64}.example", "between two dots of a host name stand at most 63 characters"),
+        ("a.b" * 90, "a host name has at most 253 characters"),
+        (
+            "a.-b.example",
+            "expected a host name: letters, digits, _ and, not at either end of a part, hyphens",
+        ),
+        ("256.1.1.1", "an IPv4 address is written as four decimal numbers"),
+        ("http://127.0.0.1.:9", "an absolute http(s) URL"),
         ("http://127.1", "an IPv4 address is written as four decimal numbers"),
         ("http://0x7f000001/agent", "an IPv4 address is written as four decimal numbers"),
     ],
@@ -227,4 +237,6 @@ def test_what_is_no_address_is_told_with_what_is_wrong(
     url: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", url]) == 3
-    assert told in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert told in shown.err
+    assert shown.out == "", "nobody was asked"

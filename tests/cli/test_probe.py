@@ -176,3 +176,11 @@ def test_too_many_agents_are_for_another_command(
     monkeypatch.setattr(module, "MAX_URLS", 1)
     assert main(["probe", "a.example", "b.example"]) == 3
     assert "agent-health census" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["exa_mple..com", f"{'a' * 64}.example", "256.1.1.1"])
+def test_a_host_that_cannot_exist_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", host]) == 3
+    shown = capsys.readouterr()
+    assert "URL: expected an agent's URL" in shown.err
+    assert shown.out == "", "nobody was asked"

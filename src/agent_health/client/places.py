@@ -17,14 +17,13 @@ from agent_health.card_announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from agent_health.card_interfaces import MAX_URL_CHARS
 from agent_health.client.redirects import is_same_origin, joined, parsed
 from agent_health.errors import InvalidSetting
+from agent_health.public_address import is_address
+from agent_health.target_address import Refused, judge_url
 
 _EXPECTED: Final = (
     f"an absolute http(s) URL of at most {MAX_URL_CHARS} characters, without credentials, "
     "such as https://agent.example"
 )
-# What a system may take for an IPv4 address, as browsers do, and how one is written.
-_ENDS_IN_NUMBER: Final = re.compile(r"(?:^|\.)(?:0x[0-9a-f]*|[0-9]+)\.?$")
-_IPV4: Final = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!$)|$)){4}")
 # Most are like this, and need not be taken apart twice.
 _PLAIN: Final = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]{1,5})?(?:[/?#]|$)")
 _NEVER_IN_A_URL: Final = re.compile(r"[\s\\\x00-\x20\x7f-\x9f\ud800-\udfff]")
@@ -99,12 +98,16 @@ def read_place(url: str) -> GivenPlace:
 
 
 def read_given_place(url: str) -> GivenPlace:
-    """Do the same with what somebody gave whose host no prober judges: an IPv4 address has one spelling.
+    """Do the same with what somebody gave whose host no prober judges: it has to be one that can exist.
 
-    Systems read `127.1`, `0x7f000001` and `2130706433` as one too, each in its own way.
+    Where it lies is not judged. Systems read `127.1`, `0x7f000001` and `2130706433` as an IPv4 address too,
+    each in its own way: one has one spelling.
     """
     given = read_place(url)
-    if _ENDS_IN_NUMBER.search(given.url.raw_host or "") and not _IPV4.fullmatch(given.url.raw_host or ""):
+    judged, host = judge_url(str(given.url.origin())), given.url.raw_host or ""
+    is_no_host = isinstance(judged, Refused) and judged.name == "invalid_url"
+    # A name may end with a dot; nobody connects to an address that does.
+    if is_no_host or (host.endswith(".") and is_address(host[:-1])):
         raise _refused(url, _without_password(url))
     return given
 
@@ -132,8 +135,6 @@ def _without_password(url: str) -> str:
 
 def _refused(url: str, shown: str) -> InvalidSetting:
     """Return what tells why this is no place of an agent, by what is wrong with it if that has a name."""
-    from agent_health.target_address import Refused, judge_url  # noqa: PLC0415 - see _in_ascii
-
     judged = judge_url(url)
     expected = _EXPECTED
     if isinstance(judged, Refused) and judged.name == "invalid_url":
@@ -145,7 +146,6 @@ def _in_ascii(url: str, shown: str) -> str:
     """Return a URL whose host is spelled in ASCII; InvalidSetting if it is no name."""
     # Most hosts are, and a check need not pay for it.
     from agent_health.international_host import with_ascii_host  # noqa: PLC0415
-    from agent_health.target_address import Refused  # noqa: PLC0415
 
     spelled = with_ascii_host(url)
     if isinstance(spelled, Refused):
