@@ -60,6 +60,15 @@ def test_every_command_and_option_exists(document: Path) -> None:
     assert [words for words in typed(document) if fault_in(words) is not None] == []
 
 
+def test_whoever_is_shown_how_to_count_strangers_is_shown_how_to_name_a_contact() -> None:
+    helped = (REPOSITORY / "docs" / "reference" / "cli.md").read_text()
+    shown = [shlex.split(line) for line in re.findall(r"^  agent-health (census .+)$", helped, re.MULTILINE)]
+    shown += [words for document in DOCUMENTS for words in typed(document) if words[:1] == ["census"]]
+    lists = [words for words in shown if len(words) > 1 and words[1].endswith((".txt", ".json"))]
+    assert len(lists) >= 8
+    assert [words for words in lists if not {"--contact", "--allow-network"} & set(words)] == []
+
+
 def test_commands_are_found_where_people_are_told_to_type_them() -> None:
     assert len(typed(REPOSITORY / "README.md")) >= 15
     assert len(typed(REPOSITORY / "docs" / "prober.md")) >= 12

@@ -102,7 +102,7 @@ def _agent_health(
       agent-health check https://agent.example
       agent-health validate health.json
       agent-health probe https://agent.example
-      agent-health census urls.txt
+      agent-health census urls.txt --contact mailto:you@example.org
       agent-health agents list
       agent-health tasks list
       agent-health run --pool coder -- ./agent.sh

@@ -27,7 +27,7 @@ FORMATS: Final = ("md", "json", "csv", "html")
 NO_CONTACT: Final = (
     "without --contact those who are probed are not told how to reach you: --contact mailto:you@example.org\n"
 )
-"""For who names no network of his own: strangers are asked then."""
+"""For who names no network of their own: whoever does is taken to count their own agents."""
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
 
 T = TypeVar("T")
@@ -96,9 +96,9 @@ def census(
 
     \b
     Examples:
-      agent-health census urls.txt
-      agent-health census https://directory.example/agents.json --output report
-      agent-health census urls.txt --timeout 5
+      agent-health census urls.txt --contact mailto:you@example.org
+      agent-health census https://directory.example/agents.json --contact mailto:you@example.org
+      agent-health census agents.txt --allow-network 10.0.0.0/8 --timeout 5 --output report
       agent-health census probes/census.yml --workers 2 --format html > census.html
       agent-health census census.db --format json | jq .alive_ratio
       AGENT_HEALTH_KEY=ahk_... agent-health census --registry https://registry.example
