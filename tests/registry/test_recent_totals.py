@@ -7,8 +7,15 @@ from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents
 from tests.support.registry_api import AGENTS, RegistryApi
 
+from agent_health.errors import StoreUnavailable
 from agent_health.registry.find_agents import MAX_PAGE
-from agent_health.registry.recent_totals import EXACT_UP_TO, GOOD_FOR_SECONDS, MAX_TOTALS, RecentTotals
+from agent_health.registry.recent_totals import (
+    EXACT_UP_TO,
+    GOOD_FOR_SECONDS,
+    MAX_TOTALS,
+    USABLE_SECONDS,
+    RecentTotals,
+)
 from agent_health.storage.agent_search import AgentFilter
 
 ANY = AgentFilter(statuses=("active",))
@@ -27,6 +34,39 @@ def test_a_large_total_is_good_for_a_moment() -> None:
     assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
     assert totals.total(ANY, NOW_S + GOOD_FOR_SECONDS / 2, saying(9_999)) == MANY
     assert totals.total(FREE, NOW_S, saying(2_000)) == 2_000
+    assert totals.total(ANY, NOW_S + GOOD_FOR_SECONDS, saying(9_999)) == 9_999
+
+
+def test_while_one_counts_anew_others_are_told_the_old_total_unless_it_is_too_old() -> None:
+    totals = RecentTotals()
+    totals.total(ANY, NOW_S, saying(MANY))
+    told: list[int] = []
+
+    def count_at(now_s: float) -> Callable[[], int]:
+        def count() -> int:
+            told.append(totals.total(ANY, now_s, saying(3_000)))
+            told.append(totals.total(FREE, now_s, saying(4_000)))
+            return 9_999
+
+        return count
+
+    later_s = NOW_S + GOOD_FOR_SECONDS
+    assert totals.total(ANY, later_s, count_at(later_s)) == 9_999
+    assert told == [MANY, 4_000]
+    too_late_s = later_s + USABLE_SECONDS
+    assert totals.total(ANY, too_late_s, count_at(too_late_s)) == 9_999
+    assert told[2] == 3_000
+
+
+def test_a_count_that_fails_is_taken_up_by_the_next_who_asks() -> None:
+    totals = RecentTotals()
+    totals.total(ANY, NOW_S, saying(MANY))
+
+    def fail() -> int:
+        raise StoreUnavailable("away")
+
+    with pytest.raises(StoreUnavailable):
+        totals.total(ANY, NOW_S + GOOD_FOR_SECONDS, fail)
     assert totals.total(ANY, NOW_S + GOOD_FOR_SECONDS, saying(9_999)) == 9_999
 
 

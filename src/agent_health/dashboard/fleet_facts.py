@@ -108,6 +108,10 @@ class FleetFacts:
         self.seen: Kept[SeenCounts] = Kept(database, _count_seen, SEEN_FRESH_SECONDS)
         self.waiting: Kept[int] = Kept(database, _count_waiting, FRESH_SECONDS)
 
+    async def count(self) -> None:
+        """Have all of them counted; StoreUnavailable."""
+        await asyncio.gather(self.agents.get(), self.seen.get(), self.waiting.get())
+
 
 class Kept(Generic[T]):
     """One count: taken when it is asked for, and kept for a while."""

@@ -11,6 +11,7 @@ from agent_health.counted import counted
 from agent_health.dashboard.desk import Desk, Look
 from agent_health.dashboard.event_lines import NOTABLE, lines_of
 from agent_health.dashboard.fleet_facts import FleetFacts
+from agent_health.dashboard.visitors import visitor_of
 from agent_health.dashboard.words import sight_of_seen, standing_of
 from agent_health.lifecycle import Status
 from agent_health.monitor_record import MonitorRecord
@@ -43,6 +44,12 @@ class Overview:
             return self._desk.page(request, "overview.html", visitor, fleet=fleet, seen=seen, **shown)
 
         return await self._desk.guarded(request, show)
+
+    async def read_once(self) -> None:
+        """Read what the page shows, and show it to nobody: the database is asked slowest the first time."""
+        await self._desk.database.read(
+            lambda transaction: _read(Look(transaction, visitor_of(transaction, "", is_open=True)))
+        )
 
 
 def _read(look: Look) -> Mapping[str, Any]:

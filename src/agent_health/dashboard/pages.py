@@ -6,7 +6,7 @@ it could still do nothing.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache
 from types import MappingProxyType
@@ -50,6 +50,12 @@ def page(template: str, shown: Mapping[str, object], status: int = 200) -> Respo
 def rendered(template: str, shown: Mapping[str, object]) -> str:
     """Return a page as text."""
     return _environment().get_template(template).render(shown)
+
+
+def load(templates: Iterable[str]) -> None:
+    """Read and translate templates, which otherwise happens when each is first wanted."""
+    for template in templates:
+        _environment().get_template(template)
 
 
 @cache

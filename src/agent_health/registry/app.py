@@ -73,6 +73,7 @@ from agent_health.registry.show_metrics import METRICS_PATH, MetricsEndpoint
 from agent_health.registry.stream_events import STREAM_PATH, EventStreams
 from agent_health.registry.sweep import Sweeper
 from agent_health.registry.task_news import TaskNews
+from agent_health.registry.warm_up import warm_up
 from agent_health.registry.watch_log import LogWatch
 from agent_health.registry.work_counts import WorkCounts
 from agent_health.storage import registry_row
@@ -81,6 +82,8 @@ from agent_health.target_address import read_networks
 
 MAX_KEYS_COUNTED = 10_000
 """Whose requests are counted for their rate; beyond that, those that asked longest ago are forgotten."""
+HOUSEKEEPING_APART_SECONDS = 0.5
+"""After the start, and between one that begins and the next."""
 
 OPERATIONS: tuple[Operation, ...] = (
     register_agent.REGISTER_AGENT,
@@ -124,6 +127,9 @@ class Face(Pages, Protocol):
 
     def routes(self) -> Iterable[BaseRoute]:
         """Return what it answers, before everything else; `/` only where a page is wanted."""
+
+    async def warm_up(self) -> None:
+        """Do beforehand what the first visitor would wait for; StoreUnavailable."""
 
     async def run(self) -> None:
         """Do what has to be done while the server runs."""
@@ -177,6 +183,11 @@ class Registry:
         self.log_watch = LogWatch(self.database, self.counts)
         self.metrics = MetricsEndpoint(self.door, self.database, settings, self.counts, certificate_ends_s)
 
+    @property
+    def _housekeeping(self) -> Sequence[Callable[[], Awaitable[None]]]:
+        """What has time; all of it at once would be felt by those who ask a server that has just begun."""
+        return self.archivist.run, self.pruner.run, self.opt_out_checker.run, self.log_watch.run
+
     def _note_committed(self, appended: Sequence[EventDraft]) -> None:
         self.counts.note_events(appended)
         self.decisions.note_events(appended)
@@ -194,11 +205,11 @@ class Registry:
             self.reaper.run(),
             self.feed.run(),
             self.task_news.run(),
-            self.archivist.run(),
             self.courier.run(),
-            self.pruner.run(),
-            self.opt_out_checker.run(),
-            self.log_watch.run(),
+            *(
+                _after(place * HOUSEKEEPING_APART_SECONDS, loop)
+                for place, loop in enumerate(self._housekeeping, start=1)
+            ),
         )
         running = [asyncio.create_task(loop) for loop in loops]
         try:
@@ -221,6 +232,7 @@ def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHe
     async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, asyncio.Event]]:
         beside = () if face is None else (face.run(),)
         async with registry.running(*beside):
+            await warm_up(registry.database, None if face is None else face.warm_up)
             yield {STOPS: registry.claims.stops}
 
     pages, others = [] if face is None else [*face.routes()], [*_routes(registry)]
@@ -254,6 +266,11 @@ def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHe
         # Our status says whether it was our fault; no answer says more of it in its body.
         max_inspected_bytes=0,
     )
+
+
+async def _after(seconds: float, loop: Callable[[], Awaitable[None]]) -> None:
+    await asyncio.sleep(seconds)
+    await loop()
 
 
 async def _counted(registry: Registry, taker: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

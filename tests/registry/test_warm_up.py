@@ -1,0 +1,67 @@
+"""What is ready before the first answer, and does a server begin without it?"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.support.databases import migrated_url
+
+from agent_health.dashboard.dashboard import FIRST_TEMPLATES, Dashboard
+from agent_health.dashboard.pages import _environment
+from agent_health.errors import StoreUnavailable
+from agent_health.registry import warm_up as warming
+from agent_health.registry.app import Registry
+from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.warm_up import warm_up
+from agent_health.storage.database import Database, open_database
+
+
+async def hang() -> None:
+    await asyncio.Event().wait()
+
+
+async def miss_the_database() -> None:
+    raise StoreUnavailable("away")
+
+
+async def stumble() -> None:
+    raise ValueError("a fault of ours")
+
+
+async def test_the_first_visitor_finds_the_fleet_counted_and_the_pages_read(
+    database_kind: str, tmp_path: Path
+) -> None:
+    url = migrated_url(database_kind, tmp_path)
+    registry = Registry(RegistrySettings.read(database=url))
+    dashboard = Dashboard(registry)
+    await warm_up(registry.database, dashboard.warm_up)
+    assert {template for _, template in _environment().cache or ()} >= {*FIRST_TEMPLATES}
+    facts = dashboard.facts
+    assert all(kept._kept is not None for kept in (facts.agents, facts.seen, facts.waiting))
+    await registry.database.close()
+
+
+async def test_a_count_that_takes_long_holds_up_no_start(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(warming, "WARM_UP_SECONDS", 0.01)
+    with caplog.at_level(logging.INFO):
+        await warm_up(database, hang)
+    assert "the first answers will take longer" in caplog.text
+
+
+@pytest.mark.parametrize("face", [miss_the_database, stumble])
+async def test_a_server_begins_whatever_fails_before(
+    database: Database, face: Callable[[], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    await warm_up(database, face)
+    assert "the first answers will take longer" in caplog.text
+
+
+async def test_a_server_begins_without_its_database(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nowhere = open_database(f"postgresql://nobody@/nothing?host={tmp_path}")
+    await warm_up(nowhere, None)
+    assert "the first answers will take longer" in caplog.text
+    await nowhere.close()
