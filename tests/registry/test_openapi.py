@@ -93,6 +93,17 @@ def test_docstrings_of_members_are_descriptions_also_inherited_ones() -> None:
     assert set(docstrings_of(int)) == set()
 
 
+def test_a_model_that_is_sent_and_answered_has_one_name() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    assert not [name for name in schemas if not name.isalnum()]
+    assert "-Input" not in json.dumps(DOCUMENT)
+    for name in ("Registration", "AgentRecord"):
+        assert schemas[name]["properties"]["capacity"]["$ref"] == "#/components/schemas/Capacity"
+    # All members of the one may be left out, and are answered all the same.
+    assert validator_of("HeartbeatConfig").is_valid({"interval_seconds": 5})
+    assert not validator_of("HeartbeatConfig").is_valid({"interval_seconds": 0})
+
+
 def test_null_is_nowhere_in_answers_and_not_in_queries() -> None:
     for name in ("AgentRecord", "AgentList", "KeyRecord", "LeaseRecord", "EventList", "Event"):
         assert "null" not in json.dumps(DOCUMENT["components"]["schemas"][name]), name

@@ -21,7 +21,7 @@ from agent_health.document import MAX_NUMBER
 from agent_health.lease_record import LeaseRecord
 from agent_health.registry.error_responses import STATUS_AND_CODE
 from agent_health.registry.openapi_examples import EXAMPLES, EXAMPLES_IN_PATH
-from agent_health.registry.openapi_schemas import WireSchemas
+from agent_health.registry.openapi_schemas import WireSchemas, with_one_name_each, without_direction
 from agent_health.registry.openapi_ways import BESIDES, JSON_TYPE, Described, described
 from agent_health.registry.operations import Operation
 from agent_health.target import SHARDS
@@ -300,7 +300,9 @@ def _schemas(ways: Iterable[Described]) -> tuple[dict[str, Any], dict[tuple[type
     references, document = models_json_schema(
         [*wanted], ref_template=SCHEMAS_PREFIX + "{model}", schema_generator=WireSchemas
     )
-    return document["$defs"], {key: str(reference["$ref"]) for key, reference in references.items()}
+    return with_one_name_each(document["$defs"]), {
+        key: without_direction(reference["$ref"]) for key, reference in references.items()
+    }
 
 
 Writer = Callable[[bytes], object]

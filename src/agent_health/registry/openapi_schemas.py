@@ -3,7 +3,7 @@
 import ast
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -47,6 +47,35 @@ class WireSchemas(GenerateJsonSchema):
     def field_title_should_be_set(self, _schema: Any) -> bool:
         """Leave out titles that only repeat the name."""
         return False
+
+
+def with_one_name_each(definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return schemas by name, each model's once, also of those that are both sent and answered.
+
+    Pydantic has two of these. The one of what is sent takes all that is answered too, where members that may
+    be left out are always there, and null is not: programs that are made of the document get one class.
+    """
+    return {
+        without_direction(name): _with_references(schema)
+        for name, schema in definitions.items()
+        if not name.endswith("-Output")
+    }
+
+
+def without_direction(name: str) -> str:
+    """Return the name of a model, or a reference to it, as the document has it."""
+    return name.removesuffix("-Input").removesuffix("-Output")
+
+
+def _with_references(schema: Any) -> Any:
+    match schema:
+        case {"$ref": str(name)}:
+            return {**schema, "$ref": without_direction(name)}
+        case dict():
+            return {name: _with_references(member) for name, member in schema.items()}
+        case list():
+            return [_with_references(one) for one in schema]
+    return schema
 
 
 def _may_be_none(schema: Any) -> bool:
