@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
-from agent_health.cli import main, target_order, targets
+from agent_health.cli import main, targets
 from agent_health.cli.crawl_home import open_local_home
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.client import RegistryClient
@@ -19,6 +19,7 @@ from agent_health.directory_record import ImportPage
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ProbeReport, ShardBatch
+from agent_health.registry import list_targets
 from agent_health.target import host_of, shard_of, target_id
 
 URLS = [f"https://a{number}.example/" for number in range(5)]
@@ -36,7 +37,7 @@ def database(tmp_path: Path) -> str:
 
     async def filled() -> None:
         async with open_local_home(url) as home:
-            await home.lists.put_page("a-list", "first", 1, ImportPage(urls=URLS))
+            await home.lists.put_page("a-list", "first", 1, ImportPage(urls=URLS[::-1]))
             while (await home.lists.apply("a-list", "first", pages=1)).is_under_way:
                 pass
             ledger = LocalLedger(home.database)
@@ -121,36 +122,19 @@ def test_all_pages_are_turned_and_no_cell_is_a_formula(
     assert capsys.readouterr().out == "no target matches\n"
 
 
-@pytest.mark.parametrize("held", [1, 3, 5, 20_000])
-def test_targets_are_told_by_host_however_many_can_be_held(
-    held: int, database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("common", [0, 20_000], ids=["walked along", "sorted"])
+def test_targets_are_told_by_host_and_a_part_of_them_too(
+    common: int, database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "MAX_PAGE", 2)
-    monkeypatch.setattr(target_order, "MAX_SORTED", held)
-    # More than so many files at once are none.
-    monkeypatch.setattr(target_order, "MAX_RUNS", 2)
+    monkeypatch.setattr(list_targets, "COMMON", common)
 
     def told(*options: str) -> list[list[str]]:
         assert run("--database", database, "--csv", *options) == 0
         return list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))[1:]
 
     assert [row[0] for row in told()] == sorted(URLS)
-    some = [row[0] for row in told("--limit", "2")]
-    assert len(some) == 2
-    assert set(some) < set(URLS)
-    if held >= len(URLS):
-        assert some == sorted(URLS)[:2]
-
-
-def test_what_waits_in_files_is_told_as_it_was(
-    database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run("--database", database, "--json") == 0
-    plain = capsys.readouterr().out
-    monkeypatch.setattr(targets, "MAX_PAGE", 1)
-    monkeypatch.setattr(target_order, "MAX_SORTED", 1)
-    assert run("--database", database, "--json") == 0
-    assert capsys.readouterr().out == plain
+    assert [row[0] for row in told("--limit", "3")] == sorted(URLS)[:3]
 
 
 def test_a_registry_is_asked_where_no_database_is_named(
@@ -158,12 +142,12 @@ def test_a_registry_is_asked_where_no_database_is_named(
 ) -> None:
     async def fill() -> None:
         async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
-            await client.directories.put("a-list", URLS)
+            await client.directories.put("a-list", URLS[::-1])
 
     asyncio.run(fill())
     assert run("--registry", registry.url, "--csv") == 0
     rows = list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))
-    assert sorted(row[0] for row in rows[1:]) == URLS
+    assert [row[0] for row in rows[1:]] == sorted(URLS)
     assert run("--directory", "none") == 1
 
 

@@ -43,7 +43,6 @@
     directory_import.py how does what a directory lists become targets?
     census_facts.py     from which counts is a census taken?
     census_report.py    how does a census get into files, and in which forms?
-    target_order.py     in which order are targets told?
     targets_csv.py      how is every target listed as CSV?
     local_ledger.py     where do targets come from, and where do results go, without a server?
     local_registry.py   how are a registry's deeds done in this process?

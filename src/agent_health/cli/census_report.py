@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import Final, TextIO
 
 from agent_health.census_record import Deadlines
-from agent_health.cli.target_order import pages_in_order
 from agent_health.cli.targets_csv import write_targets
-from agent_health.client.registry_targets import PagedTargets
+from agent_health.client.registry_targets import PagedTargets, all_pages
 from agent_health.errors import InvalidSetting
 from agent_health.prober.census_form import Census
 from agent_health.prober.census_page import as_html
@@ -65,7 +64,7 @@ async def write_report(taken: Census, targets: PagedTargets, directory: Path) ->
             opened.write(await asyncio.to_thread(write, taken))
     files.append(directory / TARGETS_NAME)
     with _replacing(files[-1]) as opened:
-        await write_targets(opened, pages_in_order(targets))
+        await write_targets(opened, all_pages(targets, sort="host"))
     return files
 
 

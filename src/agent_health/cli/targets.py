@@ -70,7 +70,7 @@ def list_targets(
 ) -> None:
     """List targets with their last result: since when, when they were last probed, and what was seen.
 
-    By host and URL; only a part (--limit) of more than 20,000 is in the registry's own order.
+    By host, then by URL.
 
     Whether a target lives follows from its result, as in a census; of stale_document and never_measured
     that is unknown. --alive, --not-alive and --result add up: who matches one of them is listed.
@@ -152,6 +152,7 @@ def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
         # Each once: --alive and --result may name the same.
         result=tuple(ResultClass(name) for name in dict.fromkeys(results) if name != NEVER_MEASURED),
         never_measured=NEVER_MEASURED in results,
+        sort="host",
     )
     if directory is not None:
         wanted["directory"] = directory
@@ -161,11 +162,11 @@ def _wanted(results: Sequence[str], directory: str | None) -> "TargetQuery":
 async def _pages(
     source: "PagedTargets", most: int | None, wanted: "TargetQuery"
 ) -> AsyncIterator["TargetList"]:
-    """Yield so many pages as it takes, in the order of telling, the last one cut."""
-    from agent_health.cli.target_order import pages_in_order  # noqa: PLC0415 - see _wanted
+    """Yield so many pages as it takes, the last one cut."""
+    from agent_health.client.registry_targets import all_pages  # noqa: PLC0415 - see _wanted
 
     left = most
-    async for page in pages_in_order(source, page=MAX_PAGE, most=most, **wanted):
+    async for page in all_pages(source, page=min(MAX_PAGE, most or MAX_PAGE), **wanted):
         yield page if left is None else page.model_copy(update={"targets": page.targets[:left]})
         if left is not None and (left := left - len(page.targets)) <= 0:
             return

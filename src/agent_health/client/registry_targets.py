@@ -1,7 +1,7 @@
 """What can be asked of a registry about targets, and which of them are to be looked at now?"""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol, TypedDict, Unpack
+from typing import Literal, Protocol, TypedDict, Unpack
 
 from agent_health.client.registry_connection import Question, RegistryConnection, path_of, query_of, texts
 from agent_health.client.registry_errors import InvalidAnswer
@@ -20,6 +20,8 @@ class TargetQuery(TypedDict, total=False):
     directory: str
     host: str
     include_gone: bool
+    sort: Literal["added", "host"]
+    """As they were added, as is usual, or by host and URL."""
 
 
 class PagedTargets(Protocol):
@@ -61,6 +63,7 @@ class RegistryTargets:
             result=texts("result", wanted.get("result", ())),
             directory=wanted.get("directory"),
             host=wanted.get("host"),
+            sort=wanted.get("sort"),
             limit=limit,
             cursor=cursor,
             **flags,
