@@ -219,6 +219,29 @@ async def test_while_the_database_is_away_whoever_was_let_in_is_told_so(
 
 
 @ON_ONE_DATABASE
+@pytest.mark.parametrize("open_metrics", [False, True])
+async def test_a_database_that_is_away_is_waited_for_once_and_told_as_soon_as_it_is_back(
+    database: Database, clock: WoundClock, monkeypatch: pytest.MonkeyPatch, *, open_metrics: bool
+) -> None:
+    # However long it is not counted after it did not answer.
+    monkeypatch.setattr(show_metrics, "COUNT_AGAIN_SECONDS", 1e6)
+    api = RegistryApi(database, clock, open_metrics=open_metrics)
+    await api.add_keys()
+    assert (await scrape(api)).value(f"{PREFIX}database_up") == 1
+    asked: list[object] = []
+
+    async def away(deed: object) -> None:
+        asked.append(deed)
+        raise StoreUnavailable("it is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(api.registry.door.database, "read", away)
+        assert (await scrape(api)).value(f"{PREFIX}database_up") == 0
+    assert len(asked) == 1
+    assert (await scrape(api)).value(f"{PREFIX}database_up") == 1
+
+
+@ON_ONE_DATABASE
 async def test_scraping_again_and_again_counts_once(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from agent_health.registry.call import Door, authenticate, headers_in
 from agent_health.registry.error_responses import error_response, problem
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.work_counts import WorkCounts
-from agent_health.storage.database import Database
+from agent_health.storage.database import Database, Transaction
 from agent_health.storage.totals import Totals, totals
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ class MetricsEndpoint:
         self._counts = counts
         self._certificate_ends_s = certificate_ends_s
         self._totals: Totals | None = None
-        self._is_up = False
+        self._answers = False
+        """Whether the database answered the last time."""
+        self._can_be_counted = True
         self._counting: asyncio.Task[None] | None = None
         self._let_in_s: dict[bytes, float] = {}
         """When which digests were let in, the latest last."""
@@ -72,11 +74,12 @@ class MetricsEndpoint:
     async def answer(self, request: Request) -> Response:
         """Return all numbers; they need the key of a reader, unless the settings open them to everybody."""
         try:
-            if not self._settings.open_metrics:
-                await self._let_in(request)
+            await self._let_in(request)
             from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - may not be installed
 
-            await self._count()
+            if self._answers:
+                # Else a scraper would wait twice for what does not come, and longer than it waits.
+                await self._count()
         except ModuleNotFoundError:
             return problem(404, "not_found", NOT_INSTALLED)
         except AgentHealthError as error:
@@ -90,11 +93,15 @@ class MetricsEndpoint:
 
         While the database is away nobody's key can be looked up, and that is just what is to be told.
         """
+        if self._settings.open_metrics:
+            with suppress(StoreUnavailable):
+                await self._ask(lambda _transaction: None)
+            return
         digest = self._door.digest_of_caller(headers_in(request.scope))
         self._door.check_rate(digest)
         before_s = self._let_in_s.pop(digest, -REMEMBER_SECONDS)
         try:
-            await self._door.database.read(
+            await self._ask(
                 lambda transaction: require(authenticate(transaction, digest), Action.READ_MONITOR)
             )
         except StoreUnavailable:
@@ -105,6 +112,15 @@ class MetricsEndpoint:
             self._let_in_s[digest] = time.monotonic()
             if len(self._let_in_s) > MAX_REMEMBERED:
                 del self._let_in_s[next(iter(self._let_in_s))]
+
+    async def _ask(self, deed: Callable[[Transaction], None]) -> None:
+        """Read, and note whether the database answers."""
+        self._answers = True
+        try:
+            await self._door.database.read(deed)
+        except StoreUnavailable:
+            self._answers = False
+            raise
 
     async def _count(self) -> None:
         """Have the database counted, unless it was just now; who comes meanwhile waits for the same count."""
@@ -118,11 +134,11 @@ class MetricsEndpoint:
         try:
             deed = partial(totals, most_down=self._settings.metrics_agents)
             self._totals = await self._door.database.read(deed)
-            self._is_up = True
+            self._can_be_counted = True
         except StoreUnavailable:
-            self._is_up = False
+            self._answers = False
         except Exception:  # noqa: BLE001 - there are other numbers
-            self._is_up = False
+            self._can_be_counted = False
             _log.exception("the database could not be counted")
         finally:
             now_s = time.monotonic()
@@ -133,7 +149,7 @@ class MetricsEndpoint:
         from agent_health.registry.metric_families import Surroundings, families  # noqa: PLC0415 - see above
 
         here = Surroundings(
-            database_is_up=self._is_up,
+            database_is_up=self._answers and self._can_be_counted,
             changes_fail=self._database.writes.failure is not None,
             disks=self._disks(),
             database_bytes=_size(self._file),
