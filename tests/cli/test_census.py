@@ -291,6 +291,30 @@ def test_another_list_of_the_same_name_does_not_take_its_place(
     assert main(["census", "b/list.txt", "--no-crawl"]) == 0
 
 
+async def test_lists_whose_names_differ_in_case_alone_do_not_take_each_other_s_place(
+    tmp_path: Path, registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for directory, name in (("one", "Agents.txt"), ("one", "agents.txt"), ("two", "Agents.txt")):
+        (tmp_path / directory).mkdir(exist_ok=True)
+        (tmp_path / directory / name).write_text(f"http://127.0.0.1:9/{name}\n")
+    for place, apart in (
+        (("--database", "sqlite:///here.db"), "--database URL keeps another list apart"),
+        (("--registry", registry.url), "a name in a definition keeps another list apart"),
+    ):
+        assert await census("one/Agents.txt", *ALLOW, *place) == 0
+        capsys.readouterr()
+        assert await census("one/agents.txt", *ALLOW, *place) == 3
+        complaint = capsys.readouterr().err.splitlines()[-1]
+        assert "the list agents.txt: expected " in complaint
+        assert "one/Agents.txt, whence" in complaint
+        assert apart in complaint
+        assert await census("one/agents.txt", *ALLOW, *place, "--moved", "--format", "json") == 0
+        assert json.loads(capsys.readouterr().out)["listed"] == 1
+    # Where a file lies is another matter on each machine that shares a registry.
+    (tmp_path / "two/Agents.txt").rename(tmp_path / "two/agents.txt")
+    assert await census("two/agents.txt", *ALLOW, "--registry", registry.url) == 0
+
+
 async def test_two_lists_of_one_host_are_two_and_each_may_have_its_database(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,7 +60,7 @@ Metrics = Annotated[
 
 Moved = Annotated[
     bool,
-    typer.Option("--moved", help="A list that the database knows from another place is the same one."),
+    typer.Option("--moved", help="A list that is known there from another place is the same one."),
 ]
 
 
@@ -248,7 +248,7 @@ def run_crawl(
 ) -> "Crawled":
     """Crawl, and show on standard error how far it is; `place` is the URL of a database, or a registry.
 
-    `report` is a directory where a census is written now and then. `has_moved`: a list that a database knows
+    `report` is a directory where a census is written now and then. `has_moved`: a list that is known there
     from elsewhere is the same one. `metrics` is where numbers are served, as `HOST:PORT`.
     AgentHealthError if it cannot go on.
     """
@@ -279,8 +279,8 @@ def run_crawl(
         with stopped_by_signals(stop, progress.say):
             async with opened as home:
                 progress.say(f"{definition.name}: {home.told}")
-                if not home.is_shared and not has_moved:
-                    await refuse_other_lists(definition, home.lists, home.told)
+                if not has_moved:
+                    await refuse_other_lists(definition, home.lists, home.told, is_shared=home.is_shared)
                 crawl = Crawl(definition, home, progress, stop)
                 async with serving_metrics(metrics, lambda: crawl_families(crawl)):
                     if is_once:

@@ -244,27 +244,33 @@ async def unread_lists(definition: ProbeDefinition) -> dict[str, str]:
     return unread
 
 
-async def refuse_other_lists(definition: ProbeDefinition, lists: TakesLists, place: str) -> None:
+async def refuse_other_lists(
+    definition: ProbeDefinition, lists: TakesLists, place: str, *, is_shared: bool = False
+) -> None:
     """Refuse to let a list take the place of another one that is only called alike. InvalidSetting.
 
-    Lists are told apart by their names, which files in two directories may share; `place` is where they are
-    kept, for people.
+    Lists are told apart by their names, which files in two directories may share, and files whose names
+    differ in case alone; `place` is where they are kept, for people. `is_shared`: where a file lies on other
+    machines tells nothing.
     """
+    apart = "a name in a definition" if is_shared else "--database URL"
     records = {record.name: record for record in await lists.all() if record.size}
     for source in definition.directories:
         record = records.get(source.label)
         last = None if record is None else record.held or record.applied
-        if last is None or last.source is None or _came_from(last.source, source):
+        if last is None or last.source is None or _came_from(last.source, source, is_shared=is_shared):
             continue
         raise InvalidSetting(
             f"the list {source.label}",
             source.url or str(source.file),
-            f"{last.source}, whence {place} has it; --database URL keeps another list apart, "
+            f"{last.source}, whence {place} has it; {apart} keeps another list apart, "
             "--moved says that it is the same list at a new place",
         )
 
 
-def _came_from(stored: str, source: DirectorySource) -> bool:
+def _came_from(stored: str, source: DirectorySource, *, is_shared: bool) -> bool:
+    if source.file is not None and is_shared:
+        return Path(stored).name == source.file.name
     if source.file is not None:
         return _whole_path(Path(stored)) == _whole_path(source.file)
     url, asked = urlsplit(stored), urlsplit(source.url or "")
