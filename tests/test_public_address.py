@@ -14,7 +14,7 @@ from agent_health.public_address import PublicAddress, is_ours
         ("https://Registry.example", "registry.example", "registry.example"),
         ("https://registry.example:443/", "registry.example", "registry.example"),
         ("http://registry.example:443", "registry.example", "registry.example:443"),
-        ("https://registry.example:8440/below/here", "registry.example", "registry.example:8440"),
+        ("https://registry.example:8440/", "registry.example", "registry.example:8440"),
         ("http://[2001:db8::1]:8440", "2001:db8::1", "[2001:db8::1]:8440"),
         ("http://registry_1", "registry_1", "registry_1"),
     ],
@@ -29,7 +29,8 @@ def test_a_public_address_is_host_and_port(url: str, host: str, place: str) -> N
     "url",
     [
         "http://", "https://", "registry.example", "//registry.example", "ftp://registry.example",
-        "https://x.example/path?x=1", "https://x.example?", "https://x.example/#a", "https://x.example#",
+        "https://x.example/path", "https://x.example//", "https://x.example/?",
+        "https://x.example/?x=1", "https://x.example?", "https://x.example/#a", "https://x.example#",
         "https://me@x.example", "https://me:secret@x.example", "https://x.example:0", "https://x.example:70000",
         "https://x.example:a", "https://[::1", "https://a b", "https://x.example/a b", "https://-a.example",
         "https://a..b", f"https://x.example/{'a' * 2_048}", "https://x.example/\n",

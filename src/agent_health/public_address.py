@@ -16,7 +16,7 @@ from agent_health.errors import InvalidSetting
 
 MAX_CHARACTERS = 2_048
 EXPECTED = (
-    "an http or https URL of a host, without user, query and fragment, such as https://registry.example"
+    "an http or https URL of a host, without user, path, query and fragment, such as https://registry.example"
 )
 
 _NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?")
@@ -36,14 +36,17 @@ class PublicAddress:
 
     @classmethod
     def read(cls, url: str) -> Self:
-        """Read a URL, which may have a path; InvalidSetting for anything else."""
+        """Read a URL of a whole host, for pages lead to `/`; InvalidSetting for anything else."""
         try:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").rstrip("."), parts.port
         except ValueError:
             raise InvalidSetting("public_url", url, EXPECTED) from None
         is_plain = _PRINTABLE.fullmatch(url) is not None and len(url) <= MAX_CHARACTERS
-        is_bare = not (parts.query or parts.fragment or "?" in url or "#" in url or "@" in parts.netloc)
+        is_whole = parts.path in {"", "/"}
+        is_bare = is_whole and not (
+            parts.query or parts.fragment or "?" in url or "#" in url or "@" in parts.netloc
+        )
         is_known = parts.scheme in {"http", _HTTPS} and (is_address(host) or _NAME.fullmatch(host))
         if not (is_plain and is_bare and is_known) or port == 0:
             raise InvalidSetting("public_url", url, EXPECTED)

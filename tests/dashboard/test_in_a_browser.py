@@ -78,7 +78,11 @@ def context(browser: Browser, served: Sample) -> Iterator[BrowserContext]:
 
 
 def log_in(context: BrowserContext, served: Sample, role: Role = Role.COORDINATOR) -> None:
-    visitor = served.visitor(role)
+    bring_along(context, served.visitor(role))
+
+
+def bring_along(context: BrowserContext, visitor: Visitor) -> None:
+    """Let a browser be logged in as a visitor is."""
     context.add_cookies(
         [{"name": name, "value": value, "url": visitor.url} for name, value in visitor.cookies.items()]
     )
@@ -261,6 +265,32 @@ def test_lists_tell_how_many_have_changed_and_what_waits_for_people_follows(
     expect(waiting.locator("li")).to_have_count(2)
     table.get_by_role("link", name="show", exact=True).click()
     expect(table.locator('[data-agent="newcomer"]')).to_have_count(1)
+
+
+def test_an_open_page_says_that_its_session_is_over_and_leads_back_to_itself(
+    browser: Browser, served: Sample
+) -> None:
+    visitor = Visitor(served.server.url)
+    assert visitor.log_in(KEYS[Role.READER]).status == 303
+    with browser.new_context(viewport=PHONE, base_url=served.server.url) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        bring_along(context, visitor)
+        left, other = context.new_page(), context.new_page()
+        left.goto("/agents?status=dead&q=a")
+        other.goto("/")
+        expect(left.locator("#live")).to_have_text("live")
+        other.get_by_role("button", name="Log out").click()
+        expect(left.get_by_role("status")).to_have_text(
+            "Your session is over, and this page is not live any more. Log in to go on here."
+        )
+        expect(left.locator("#live")).to_have_count(0)
+        expect(left.get_by_role("button", name="Log out")).to_have_count(0)
+        assert not AXE.exists() or broken_rules(left) == []
+        left.get_by_role("link", name="Log in").click()
+        left.get_by_label("Key").fill(KEYS[Role.READER])
+        left.get_by_role("button", name="Log in").click()
+        expect(left).to_have_url(f"{served.server.url}/agents?status=dead&q=a")
+        expect(left.locator("#live")).to_have_text("live")
 
 
 def test_people_decide_in_the_browser(context: BrowserContext, served: Sample) -> None:

@@ -15,12 +15,27 @@
   const changed = new Set();
   const MOST_CHANGED = 1000;
   const RELOAD_MS = 3000, SAY_MS = 5000, COLD_MS = 60000;
-  let last = Number(place.content), reloadAt = 0, unsaid = 0, isPaused = false, isStale = false, hasMissed = false;
+  const SPEAK_MS = 200;
+  let last = Number(place.content), reloadAt = 0, unsaid = 0;
+  let isPaused = false, isStale = false, hasMissed = false, isOver = false;
 
   const say = (isOn) => {
     shown.hidden = false;
     shown.classList.toggle("away", !isOn);
     shown.textContent = isOn ? "live" : "not live: trying again";
+  };
+  // What stands there is left, with what somebody has begun to write: it is read, and grows older.
+  const sayOver = () => {
+    if (isOver) return;
+    isOver = true;
+    const told = element("p", "over");
+    told.setAttribute("role", "status");
+    shown.closest(".who").replaceChildren();
+    document.querySelector(".top").append(told);
+    const again = element("a", "", "Log in");
+    again.href = `/login?${new URLSearchParams({ next: location.pathname + location.search })}`;
+    // Screen readers tell of what comes into a place that they know already.
+    setTimeout(() => told.append("Your session is over, and this page is not live any more. ", again, " to go on here."), SPEAK_MS);
   };
   const element = (name, className, text) => {
     const made = document.createElement(name);
@@ -81,13 +96,15 @@
   // The page of what an event is about is fetched anew, soon but not for each of many events, and not
   // while somebody is filling in one of its forms, or looks elsewhere: then as soon as that is over.
   const reloadSoon = () => {
-    if (reloadAt) return;
+    if (reloadAt || isOver) return;
     reloadAt = setTimeout(async () => {
       reloadAt = 0;
+      if (isOver) return;
       isStale = Boolean(isBusy());
       if (isStale) return;
       try {
         const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+        if (answer.redirected && new URL(answer.url).pathname === "/login") sayOver();
         if (!answer.ok || answer.redirected) return;
         const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
         for (const part of document.querySelectorAll("[data-part]")) {
@@ -124,7 +141,7 @@
     }
   };
   const open = () => {
-    const source = new EventSource(`/live?after=${last}`);
+    const where = `/live?after=${last}`, source = new EventSource(where);
     source.onopen = () => say(true);
     source.addEventListener("line", take);
     source.addEventListener("counts", takeCounts);
@@ -134,10 +151,20 @@
       last = now;
     });
     source.onerror = () => {
+      if (isOver) return source.close();
       say(false);
-      // A browser comes back by itself, unless it was refused.
-      if (source.readyState === EventSource.CLOSED) setTimeout(open, COLD_MS);
+      // A browser comes back by itself, unless it was refused: it does not say why.
+      if (source.readyState === EventSource.CLOSED) askWhy(where);
     };
+  };
+  const askWhy = async (where) => {
+    const asking = new AbortController();
+    try {
+      const { status } = await fetch(where, { signal: asking.signal });
+      asking.abort();
+      if (status === 401 || status === 403) return sayOver();
+    } catch { /* Nobody answers: later somebody may. */ }
+    setTimeout(open, COLD_MS);
   };
   const pause = document.getElementById("pause");
   if (pause) {
