@@ -527,7 +527,9 @@ async def test_results_of_a_shard_that_is_won_again_count_unless_somebody_was_th
 
 
 @in_virtual_time
-async def test_while_the_ledger_is_away_for_five_minutes_work_goes_on_and_is_reported_later() -> None:
+async def test_while_the_ledger_is_away_for_five_minutes_work_goes_on_and_is_reported_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     urls = urls_of(100)
     stage = Stage(*urls)
     async with stage.watching() as worker:
@@ -540,6 +542,8 @@ async def test_while_the_ledger_is_away_for_five_minutes_work_goes_on_and_is_rep
         stage.ledger.is_away = False
         await asyncio.sleep(2 * INTERVAL_S)
         assert (worker.progress.held, worker.progress.given_up) == (0, 0)
+    assert caplog.text.count("results are held (nobody answers)") == 1
+    assert caplog.text.count("the ledger takes results again") == 1
     for url in urls:
         results = stage.results(url)
         assert set(results) <= {OK, ResultClass.NOT_MEASURED}
