@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.agent_check import card
+from tests.support.agent_check import card, document
 from tests.support.hostile_server import (
     CARD_PATH,
     HEALTH_PATH,
@@ -65,10 +65,43 @@ async def test_a_card_below_a_prefix_is_this_agents_own(path: str) -> None:
     assert paths == [own]
 
 
-async def test_an_address_without_a_card_falls_back_to_the_origins_own() -> None:
-    observation, paths = await found({CARD_PATH: as_json(card())}, "/rpc")
-    assert layer(observation.discovery).result is OK
-    assert paths == ["/rpc" + CARD_PATH, "/rpc" + OLD_CARD_PATH, CARD_PATH]
+@pytest.mark.parametrize("named", ["{}/rpc", "{}/rpc/v1", "http://127.0.0.1:1/rpc/"])
+async def test_a_card_at_the_origins_root_counts_for_the_address_that_it_names(named: str) -> None:
+    async with serving({}) as server, probing(**CARD_ONLY) as probes:
+        server.replies[CARD_PATH] = as_json(card(url=named.format(server.url)))
+        for _ in range(2):
+            assert layer((await probes.see(server.url + "/rpc")).discovery).result is OK
+    assert server.paths[:3] == ["/rpc" + CARD_PATH, "/rpc" + OLD_CARD_PATH, CARD_PATH]
+    assert probes.memory.card_url == server.url + CARD_PATH
+
+
+@pytest.mark.parametrize("named", ["{}", "{}/other", "{}/rpc2", "http://elsewhere.example/rpc", "http://["])
+async def test_the_card_of_another_agent_at_the_origins_root_is_no_sign_of_life(named: str) -> None:
+    async with serving({HEALTH_PATH: as_json(document())}) as server, probing() as probes:
+        server.replies[CARD_PATH] = as_json(card(url=named.format(server.url)))
+        for _ in range(2):
+            observation = await probes.see(server.url + "/rpc")
+            assert layer(observation.discovery).result is NOT_AN_AGENT
+            assert "which does not name it" in layer(observation.discovery).reason
+            assert not observation.is_sign_of_life
+            assert observation.document is None
+    assert HEALTH_PATH not in server.paths
+
+
+async def test_an_address_whose_card_went_does_not_live_on_by_that_of_the_root() -> None:
+    async with serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as server:
+        own = {
+            "/rpc": answer(405),
+            "/rpc" + CARD_PATH: as_json(card(url=server.url + "/rpc")),
+            "/rpc" + HEALTH_PATH: as_json(document()),
+        }
+        server.replies |= own
+        async with probing() as probes:
+            assert (await probes.see(server.url + "/rpc")).is_sign_of_life
+            for path in own:
+                del server.replies[path]
+            seen = [await probes.see(server.url + "/rpc") for _ in range(3)]
+    assert not any(observation.is_sign_of_life for observation in seen[1:])
 
 
 async def test_a_registrys_record_is_a_card() -> None:

@@ -192,7 +192,7 @@ async def test_only_what_the_definition_asks_for_is_asked() -> None:
 
 
 async def test_other_paths_are_shown_and_decide_nothing() -> None:
-    replies = {"/ping": answer(200, b"ok"), "/live": answer(500), CARD_PATH: as_json(card())}
+    replies = {"/ping": answer(200, b"ok"), "/live": answer(500), "/a" + CARD_PATH: as_json(card())}
     async with serving(replies) as server:
         asked = {"transport": False, "health": False, "paths": ["/ping", "/live", "/none?x=1"]}
         observation = await see(server.url + "/a", ask=asked)

@@ -131,8 +131,8 @@ async def test_who_opted_out_is_not_asked_neither_at_once_nor_where_a_card_or_a_
 async def test_of_who_opted_out_it_is_remembered_that_nobody_looks_until_the_list_lets_us(
     tmp_path: Path,
 ) -> None:
-    replies = {CARD_PATH: as_json(card())}
-    async with serving(replies) as server:
+    async with serving({}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/agent"))
         # Though its card stands elsewhere on the host, what the list names is the target.
         place = server.url.removeprefix("http://") + "/agent"
         (tmp_path / "opted-out.txt").write_text(place)

@@ -207,7 +207,7 @@ async def _check(get: Get, visit: _Visit) -> HealthCheck:
         card_url = card.answer.url
         announced = announced_health(card.card, card_url, card.answer.status_links)
     given = visit.given
-    if card.card is not None and is_named_by(card.card, given.url):
+    if card.card is not None and is_named_by(card.card, given):
         # The card is this agent's own, wherever it stands: nothing is a guess any more.
         given = replace(given, prefix="")
     places = health_places(given, card_url, announced)

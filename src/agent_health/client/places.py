@@ -39,6 +39,10 @@ class GivenPlace:
     is_card: bool
     is_health: bool
 
+    def is_at_root(self, card_url: URL) -> bool:
+        """Whether this is the origin's own card, though the agent has a path: it may be another's."""
+        return bool(self.prefix) and card_url.raw_path in CARD_PATHS
+
     @property
     def card_urls(self) -> tuple[URL, ...]:
         """Where its card may be, in the order of asking."""
@@ -165,10 +169,20 @@ def place_under(origin: URL, prefix: str, path: str) -> URL:
     return URL(f"{origin.scheme}://{origin.raw_authority}{prefix}{path}", encoded=True)
 
 
-def is_named_by(card: AgentCard, url: URL) -> bool:
-    """Whether the card says that its agent is called at `url`."""
-    named = {interface.url.rstrip("/") for interface in card.interfaces}
-    return str(url).rstrip("/") in named
+def is_named_by(card: AgentCard, given: GivenPlace) -> bool:
+    """Whether the card says that its agent is called at the given address, or below it.
+
+    Scheme and port do not count: behind a proxy cards often have those of the inside.
+    """
+    return any(_is_at_or_below(interface.url, given) for interface in card.interfaces)
+
+
+def _is_at_or_below(text: str, given: GivenPlace) -> bool:
+    try:
+        url = parsed(text)
+    except ValueError:
+        return False
+    return url.raw_host == given.url.raw_host and f"{url.raw_path}/".startswith(f"{given.prefix}/")
 
 
 def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ...]) -> Announced:

@@ -25,6 +25,10 @@ MAX_WORD_CHARS: Final = 64
 """Of a binding or a version that a card makes up."""
 MAX_TENANT_CHARS: Final = 128
 
+ANOTHERS: Final = "nothing at this address; the origin's root has a card, which does not name it"
+
+_OF_A_CARD: Final = ("card_url", "card_etag", "card_digest", "interface_url", "health_url")
+"""What is forgotten of a card that turns out to be another agent's."""
 # RFC 9110 8.8.3, without the octets of no alphabet: it is sent back as it came.
 _ETAG: Final = re.compile(r'(?:W/)?"[!#-~]*"')
 
@@ -32,12 +36,13 @@ _ETAG: Final = re.compile(r'(?:W/)?"[!#-~]*"')
 async def discover(visit: Visit) -> LayerResult | None:
     """Ask for the card in its places until one has an answer; None if nobody could be asked.
 
-    If none has one, the answer of the first place counts. Whoever is silent at the first is asked for
-    nothing more on a mere guess.
+    If none has one, the answer of the first place counts, unless another agent's card stands at the
+    origin's root. Whoever is silent at the first is asked for nothing more on a mere guess.
     """
     first = None
     for url in _places(visit):
-        is_known = str(url) == visit.recall("card_url")
+        # What is at the root has to be read each time: whether it is this agent's card, it says itself.
+        is_known = str(url) == visit.recall("card_url") and not visit.given.is_at_root(url)
         etag = visit.recall("card_etag") if is_known else None
         fetched = await visit.ask(
             url, max_bytes=visit.definition.limits.max_card_bytes, etag=etag, may_leave_origin=True
@@ -46,7 +51,7 @@ async def discover(visit: Visit) -> LayerResult | None:
             break
         layer = _judge(visit, url, fetched, etag)
         first = first or layer
-        if not is_absent(layer.result, layer.status_code):
+        if visit.has_found_another or not is_absent(layer.result, layer.status_code):
             return layer
     return first
 
@@ -54,7 +59,7 @@ async def discover(visit: Visit) -> LayerResult | None:
 def _places_of_health(visit: Visit, card: AgentCard, fetched: Fetched) -> tuple[HealthPlace, ...]:
     """Return where the health document may be by what a card says, in the order of asking."""
     given, place = visit.given, fetched.url
-    if is_named_by(card, given.url):
+    if is_named_by(card, given):
         # The card is this agent's own, wherever it stands: nothing is a guess any more.
         given = replace(given, prefix="")
     return health_places(given, place, announced_health(card, place, fetched.status_links))
@@ -78,7 +83,8 @@ def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerR
         return visit.layer(fetched)
     digest = sha256(fetched.body).hexdigest()
     place = str(url)
-    if _is_as_it_was(visit, place, fetched, digest):
+    may_be_anothers = visit.given.is_at_root(url)
+    if not may_be_anothers and _is_as_it_was(visit, place, fetched, digest):
         visit.card_place = fetched.url
         _remember_reading(visit, place, fetched, digest)
         return visit.layer(fetched, evidence=visit.keep(fetched.body))
@@ -86,6 +92,10 @@ def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerR
     if served.card is None:
         evidence = visit.keep(fetched.body) if fetched.is_json else None
         return visit.layer(fetched, served.result, served.reason, evidence)
+    if may_be_anothers and not is_named_by(served.card, visit.given):
+        visit.has_found_another = True
+        visit.learned |= dict.fromkeys(_OF_A_CARD)
+        return visit.layer(fetched, ResultClass.NOT_AN_AGENT, ANOTHERS)
     visit.card_place = fetched.url
     visit.health_places = _places_of_health(visit, served.card, fetched)
     _remember_reading(visit, place, fetched, digest)

@@ -43,10 +43,11 @@ def _places(visit: Visit) -> Iterator[HealthPlace]:
     """Yield where the document may be.
 
     Where the card was not asked for, or told nothing new, it is looked for where it was; and only where
-    nobody knows an agent, or its card has just been read, on a guess too.
+    nobody knows an agent, or its card has just been read, on a guess too. What may be another agent's is not
+    looked at.
     """
     if visit.health_places:
-        yield from visit.health_places
+        yield from (place for place in visit.health_places if not place.is_root)
         return
     known = visit.recall("health_url")
     if known is not None:
@@ -54,7 +55,7 @@ def _places(visit: Visit) -> Iterator[HealthPlace]:
         if not visit.asks_card:
             return
     places = health_places(visit.given, visit.card_place)
-    yield from (place for place in places if str(place.url) != known)
+    yield from (place for place in places if str(place.url) != known and not place.is_root)
 
 
 def _judge(visit: Visit, place: HealthPlace, fetched: Fetched) -> LayerResult:

@@ -70,6 +70,8 @@ class Visit:
         """What is to be remembered, by the names of `ProbeMemory`."""
         self.asks_card = False
         """Whether the card is asked for, so that a change of places is noticed."""
+        self.has_found_another = False
+        """Whether nothing stands at the given address, and another agent's card at the origin's root."""
         self.card_place: URL | None = None
         """Where it stands, redirects followed; None if no card was found."""
         self.health_places: tuple[HealthPlace, ...] = ()
