@@ -12,10 +12,10 @@ from tests.support.hostile_server import Reply, answer, as_json, serving
 
 from agent_health.access import Role
 from agent_health.cli import directory_import as module
-from agent_health.cli.directory_import import DirectoryImporter, Outcome, opt_outs_of, refuse_other_lists
+from agent_health.cli.directory_import import DirectoryImporter, Outcome, opt_outs_of
+from agent_health.cli.list_place import told_place
 from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
 from agent_health.cli.progress import step_text
-from agent_health.directory_record import ImportPage
 from agent_health.errors import InvalidSetting
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.directories import Got
@@ -86,39 +86,6 @@ async def test_what_was_left_out_is_named_by_its_first_examples(
     )
 
 
-@pytest.mark.parametrize(
-    ("stored", "source", "is_same"),
-    [
-        ("/lists/agents.txt", {"file": "/lists/agents.txt"}, True),
-        ("/lists/agents.txt", {"file": "/other/../lists/agents.txt"}, True),
-        ("/lists/agents.txt", {"file": "/other/agents.txt"}, False),
-        ("/lists/agents.txt", {"url": "https://agents.txt/", "name": "agents.txt"}, False),
-        ("https://a.example/list", {"url": "https://a.example/list", "name": "agents.txt"}, True),
-        ("https://a.example/list", {"url": "https://a.example/list?page=2", "name": "agents.txt"}, False),
-        ("https://a.example/list", {"file": "/lists/agents.txt"}, False),
-        # Another list of that host, and one that stands where hosts have theirs.
-        ("https://a.example/other", {"url": "a.example", "name": "agents.txt"}, False),
-        # A host alone is asked where domains have their lists.
-        ("https://a.example/.well-known/api-catalog", {"url": "a.example", "name": "agents.txt"}, True),
-        ("https://b.example/.well-known/x", {"url": "a.example", "name": "agents.txt"}, False),
-        (None, {"file": "/lists/agents.txt"}, True),
-    ],
-)
-async def test_a_list_is_known_by_its_place_too(
-    database: Database, tmp_path: Path, stored: str | None, source: dict[str, str], *, is_same: bool
-) -> None:
-    lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
-    await lists.put_page("agents.txt", "one", 1, ImportPage(urls=["https://x.example/"], source=stored))
-    while (await lists.apply("agents.txt", "one", pages=1)).is_under_way:
-        pass
-    definition = defined(tmp_path, directories=[source])
-    if is_same:
-        await refuse_other_lists(definition, lists, "here")
-    else:
-        with pytest.raises(InvalidSetting, match="whence here has it"):
-            await refuse_other_lists(definition, lists, "here")
-
-
 async def test_it_can_be_seen_how_far_a_list_is(
     database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +123,9 @@ async def test_where_a_file_lies_is_nobody_elses_concern(
     write_list(tmp_path, "a.example")
     definition = defined(Path(), directories=[{"file": "agents.txt"}])
     lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
-    for is_shared, place in ((True, "agents.txt"), (False, str(tmp_path / "agents.txt"))):
+    shared = told_place("agents.txt", definition.directories[0], is_shared=True)
+    assert str(tmp_path) not in shared
+    for is_shared, place in ((True, shared), (False, str(tmp_path / "agents.txt"))):
         reading = DirectoryImporter(definition, lists, nobody, is_shared=is_shared)
         await reading.import_directory(definition.directories[0])
         (record,) = await lists.all()

@@ -41,6 +41,7 @@
     crawl_metrics.py    how does Prometheus ask a crawl?
     crawl_share.py      what does it have to know, and what does it say?
     directory_import.py how does what a directory lists become targets?
+    list_place.py       is this the list that is known by this name, or another one that is called alike?
     census_facts.py     from which counts is a census taken?
     census_report.py    how does a census get into files, and in which forms?
     targets_csv.py      how is every target listed as CSV?

@@ -203,7 +203,7 @@ def _definition(
 def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
     """Refuse to tell of one list under the name of another. InvalidSetting."""
     from agent_health.access import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
-    from agent_health.cli.directory_import import refuse_other_lists  # noqa: PLC0415
+    from agent_health.cli.list_place import refuse_other_lists  # noqa: PLC0415
     from agent_health.cli.local_registry import LocalDirectories, run_locally  # noqa: PLC0415
 
     told = f"database {place}"

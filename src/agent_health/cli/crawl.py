@@ -260,7 +260,7 @@ def run_crawl(
     from agent_health.cli.crawl_metrics import serving_metrics  # noqa: PLC0415
     from agent_health.cli.crawl_process import LogTo, run_loop  # noqa: PLC0415
     from agent_health.cli.crawl_run import Crawl, stopped_by_signals  # noqa: PLC0415
-    from agent_health.cli.directory_import import refuse_other_lists  # noqa: PLC0415
+    from agent_health.cli.list_place import refuse_other_lists  # noqa: PLC0415
     from agent_health.cli.progress import progress_on  # noqa: PLC0415
 
     wanted = None

@@ -4,16 +4,14 @@ It is read whole, those who opted out are left out, and it is handed over in pag
 of what the directory listed before, a part at a time. What did not change is not handed over again.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import urlsplit
 from uuid import uuid4
 
+from agent_health.cli.list_place import KnowsLists, listed_in, told_place, whole_path
 from agent_health.cli.progress import ImportStep
 from agent_health.cli.registry_access import read_key
 from agent_health.cli.terminal import printable
@@ -42,7 +40,6 @@ from agent_health.prober.directories import (
     Unchanged,
     read_directory,
 )
-from agent_health.prober.directories.formats import AUTO, BUILT_IN
 from agent_health.prober.opt_out import OptOuts, read_opt_outs
 
 INLINE_SUFFIX: Final = ".Targets"
@@ -55,12 +52,8 @@ MAX_EXAMPLES_TOLD: Final = 2
 _DIGEST_DIGITS: Final = 8
 
 
-class TakesLists(Protocol):
+class TakesLists(KnowsLists, Protocol):
     """Who keeps what directories list: a registry far away, or the database of this crawl."""
-
-    async def all(self) -> list[DirectoryRecord]:
-        """Return all directories."""
-        ...
 
     async def put_page(self, directory: str, import_id: str, page: int, body: ImportPage) -> ImportRecord:
         """Hand over one page; the first one is 1."""
@@ -170,9 +163,8 @@ class DirectoryImporter:
             # Without what the server gave: the next reading costs more, and finds as much.
             version = " ".join(version.split(" ")[:4])
         urls = [entry.url for entry in read.entries]
-        outcome = await self._hand_over(
-            name, urls, version, source=printable(read.url), allow_shrink=source.allow_shrink
-        )
+        place = told_place(printable(read.url), source, is_shared=self._is_shared)
+        outcome = await self._hand_over(name, urls, version, source=place, allow_shrink=source.allow_shrink)
         return _with_findings(outcome, read)
 
     def _source(self, source: DirectorySource, others: int) -> Source:
@@ -180,7 +172,7 @@ class DirectoryImporter:
         key = None if source.key_file is None else read_key(source.key_file)
         return Source(
             url=source.url,
-            file=source.file if source.file is None or self._is_shared else _whole_path(source.file),
+            file=source.file if source.file is None or self._is_shared else whole_path(source.file),
             format=source.format,
             key=key,
             kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
@@ -231,65 +223,10 @@ async def unread_lists(definition: ProbeDefinition) -> dict[str, str]:
     for source in definition.directories:
         if source.file is None:
             continue
-        listed = Source(
-            file=source.file,
-            format=source.format,
-            kinds=frozenset(Kind) if source.mcp_servers else PROBED_KINDS,
-            max_entries=definition.limits.max_targets,
-            networks=definition.networks_allowed,
-        )
-        read = await read_directory(listed)
+        read = await read_directory(listed_in(source, definition))
         if isinstance(read, NotRead):
             unread[source.label] = f"{source.file}: {read.message}"
     return unread
-
-
-async def refuse_other_lists(
-    definition: ProbeDefinition, lists: TakesLists, place: str, *, is_shared: bool = False
-) -> None:
-    """Refuse to let a list take the place of another one that is only called alike. InvalidSetting.
-
-    Lists are told apart by their names, which files in two directories may share, and files whose names
-    differ in case alone; `place` is where they are kept, for people. `is_shared`: where a file lies on other
-    machines tells nothing.
-    """
-    apart = "a name in a definition" if is_shared else "--database URL"
-    records = {record.name: record for record in await lists.all() if record.size}
-    for source in definition.directories:
-        record = records.get(source.label)
-        last = None if record is None else record.held or record.applied
-        if last is None or last.source is None or _came_from(last.source, source, is_shared=is_shared):
-            continue
-        raise InvalidSetting(
-            f"the list {source.label}",
-            source.url or str(source.file),
-            f"{last.source}, whence {place} has it; {apart} keeps another list apart, "
-            "--moved says that it is the same list at a new place",
-        )
-
-
-def _came_from(stored: str, source: DirectorySource, *, is_shared: bool) -> bool:
-    if source.file is not None and is_shared:
-        return Path(stored).name == source.file.name
-    if source.file is not None:
-        return _whole_path(Path(stored)) == _whole_path(source.file)
-    url, asked = urlsplit(stored), urlsplit(source.url or "")
-    if asked.path == "/" and not asked.query:
-        # A host alone was asked at several places, and one of them had the list: elsewhere is another one.
-        is_host = (url.scheme, url.netloc) == (asked.scheme, asked.netloc)
-        return is_host and (url.path in _places_of_hosts() or source.format not in {AUTO, *BUILT_IN})
-    return url == asked
-
-
-def _places_of_hosts() -> set[str]:
-    """Return the paths at which a host alone is asked for its list, in any format of ours."""
-    host = Source(url="https://agent.example/")
-    return {urlsplit(place).path for each in (None, *BUILT_IN.values()) for place in host.places(each)}
-
-
-def _whole_path(file: Path) -> Path:
-    """Return a path that means the same from everywhere; a link stays one, whatever it leads to."""
-    return Path(os.path.abspath(file))  # noqa: PTH100 - Path.absolute leaves ..
 
 
 def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
