@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 from tests.support.crawling import Shown
-from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, serving
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
@@ -318,6 +318,23 @@ async def test_a_registry_that_says_no_or_nothing_is_told_before_anybody_is_prob
     nobody = ("--registry", "http://127.0.0.1:1", "--key-file", str(key_file))
     assert await crawl("mixed.yml", "--once", *nobody) == 1
     assert "no connection to 127.0.0.1:1" in capsys.readouterr().err
+
+
+async def test_what_is_no_registry_is_told_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mixed.yml").write_text(DEFINITION)
+    (tmp_path / "agents.txt").touch()
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.PROBER])
+    page = answer(200, b"<title>Files</title>", Content_Type="text/html")
+    for replies, told in (
+        ({}, "there is no registry's API here"),
+        ({"/api/v1/directories": page}, "this is no agent-health registry"),
+    ):
+        async with serving(replies) as server:
+            assert await crawl("mixed.yml", "--once", "--registry", server.url) == 1
+            assert told in capsys.readouterr().err
+            assert {head.split()[0] for head in server.heads} == {"GET"}
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,8 @@ async def open_registry_home(
     `report` says where a census is written now and then, and at the end.
     """
     async with registry_client(place) as client:
+        # What is no registry is told as such, in the words of a first question.
+        await client.directories.all()
         # Whoever may not probe for it learns so before anything is read; nobody of this name is there.
         await client.shards.leave(worker_name(0, is_alone=False))
         home = RegistryHome(place, client, report)
