@@ -1,5 +1,6 @@
 """Which commands are there, and how do they end?"""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.agent_check import document
+from tests.support.hostile_server import HEALTH_PATH, as_json, serving
 
 from agent_health.cli import main
 
@@ -147,26 +150,41 @@ print(*sys.modules)
     assert others & set(loaded) == set()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["validate", "--json", "-"]])
-def test_a_reader_that_left_is_no_traceback_and_no_judgement(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 141),
+        (["keys", "--help"], 141),
+        # Each a verdict.
+        (["validate", "--json", "-"], 1),
+        (["validate", "-"], 1),
+        (["check", "{agent}"], 0),
+        (["check", "{agent}", "--json"], 0),
+        (["probe", "http://127.0.0.1:1", "--allow-network", "127.0.0.0/8"], 1),
+        (["doctor", "--definition", "absent.yml", "--json"], 1),
+    ],
+)
+async def test_a_reader_that_left_changes_no_verdict(arguments: list[str], code: int) -> None:
     # More faults than a buffer of output holds.
     broken = json.dumps({"extensions": {f"name-without-prefix-{number}": 1 for number in range(100)}})
     reader, writer = os.pipe()
     os.close(reader)
-    try:
-        program = WITHOUT.format(module="nothing", arguments=arguments)
-        ended = subprocess.run(
-            [sys.executable, "-c", program],
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-            input=broken,
-        )
-    finally:
-        os.close(writer)
-    assert (ended.returncode, ended.stderr) == (3, "")
+    async with serving({HEALTH_PATH: as_json(document())}) as agent:
+        given = [argument.format(agent=agent.url) for argument in arguments]
+        try:
+            ended = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-c", WITHOUT.format(module="nothing", arguments=given)],
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                check=False,
+                input=broken,
+            )
+        finally:
+            os.close(writer)
+    assert (ended.returncode, ended.stderr) == (code, "")
 
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
@@ -195,7 +213,7 @@ def test_what_the_system_refuses_elsewhere_is_no_output_that_cannot_be_written(
         return len((tmp_path / "absent").read_bytes())
 
     monkeypatch.setattr("agent_health.cli.application.run", refused)
-    monkeypatch.setattr("agent_health.cli._write_nothing_more", lambda: None)
+    monkeypatch.setattr("agent_health.cli.write_nothing_more", lambda: None)
     assert main(["check"]) == 3
     err = capsys.readouterr().err
     path = str(tmp_path / "absent")

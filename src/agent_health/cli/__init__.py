@@ -58,15 +58,17 @@
     secret_file.py      how does a command read a key or a token from a file?
     table.py            how are rows shown as aligned columns, and values as JSON?
     terminal.py         how is a peer's text shown without harm?
+    left_reader.py      what if whoever reads the output has left?
 
 Nothing is imported before it is needed: `--help` loads no HTTP client, and without the extra
 that brings it there is an answer, not a traceback.
 """
 
 import errno
-import os
 import sys
 from collections.abc import Sequence
+
+from agent_health.cli.left_reader import EXIT_READER_LEFT, write_nothing_more
 
 EXIT_USAGE = 3
 """Wrong usage, or something that is not installed: "unknown" to whoever reads monitoring plugins."""
@@ -113,11 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"agent-health: {missing} is not installed: pip install 'agent-health[{extra}]'\n")
         return EXIT_USAGE
     except BrokenPipeError:
-        _write_nothing_more()
-        return EXIT_USAGE
+        write_nothing_more()
+        return EXIT_READER_LEFT
     except OSError as error:
         # Whoever reads the exit code must not take it for a finding.
-        _write_nothing_more()
+        write_nothing_more()
         sys.stderr.write(f"agent-health: {_what_failed(error)}\n")
         return EXIT_USAGE
     return exit_code
@@ -131,8 +133,3 @@ def _what_failed(error: OSError) -> str:
     if error.errno in _OF_AN_OUTPUT:
         return f"the output cannot be written ({why})"
     return f"what it needs is refused by the system ({why})"
-
-
-def _write_nothing_more() -> None:
-    """Leave the interpreter nothing to complain about when it flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

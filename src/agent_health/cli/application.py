@@ -21,6 +21,7 @@ from agent_health.cli.erase import erase
 from agent_health.cli.events import events
 from agent_health.cli.history import history
 from agent_health.cli.keys import keys
+from agent_health.cli.left_reader import EXIT_READER_LEFT
 from agent_health.cli.maintenance import maintenance
 from agent_health.cli.mcp import mcp
 from agent_health.cli.migrate import migrate
@@ -70,7 +71,7 @@ def run(arguments: Sequence[str] | None) -> int:
         return EXIT_FAILED
     except SystemExit:
         # So typer ends if its reader has left: with 1, which would read as degraded.
-        return 0 if is_completion else EXIT_USAGE
+        return 0 if is_completion else EXIT_READER_LEFT
     return exit_code if isinstance(exit_code, int) else 0
 
 

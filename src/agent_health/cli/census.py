@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from agent_health.cli.crawl import EXIT_FAILED, EXIT_UNFINISHED, Moved, Workers, ended, place_of, run_crawl
+from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.option_names import options
 from agent_health.cli.probe import Timeout, check_timeout
 from agent_health.cli.registry_access import KeyFile, PlainHttp, read_key
@@ -142,7 +143,9 @@ def census(
             return code
     elif isinstance(place, str) and not moved:
         _refuse_other_lists(definition, place)
-    _write(_taken(place, definition.name), place, form, output)
+    taken = _taken(place, definition.name)
+    with whoever_reads():
+        _write(taken, place, form, output)
     return code
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.option_names import options
 from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
@@ -105,14 +106,15 @@ def check(
                 allowed_networks=allow_network or (),
             )
         )
-    if as_json:
-        from agent_health.client.check_report import check_report  # noqa: PLC0415 - loaded by now
+    with whoever_reads():
+        if as_json:
+            from agent_health.client.check_report import check_report  # noqa: PLC0415 - loaded by now
 
-        json.dump(check_report(checked), sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        lines = page(checked, is_scheme_assumed=asked != url)
-        write_page(sys.stdout, lines, colours=has_colours(sys.stdout))
+            json.dump(check_report(checked), sys.stdout, indent=2)
+            sys.stdout.write("\n")
+        else:
+            lines = page(checked, is_scheme_assumed=asked != url)
+            write_page(sys.stdout, lines, colours=has_colours(sys.stdout))
     return EXIT_CODES[checked.decision.status]
 
 

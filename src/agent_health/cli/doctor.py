@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.registry_access import KeyFile
 from agent_health.cli.serve import listed
 from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig
@@ -112,10 +113,13 @@ def doctor(
         *(found for file in definitions or () for found in definition.of_a_definition(file)),
     ]
     is_well = not any(finding.verdict == "fault" for finding in findings)
-    if as_json:
-        write_json(sys.stdout, {"is_well": is_well, "findings": [asdict(finding) for finding in findings]})
-    else:
-        write_page(sys.stdout, _page(findings), colours=has_colours(sys.stdout))
+    with whoever_reads():
+        if as_json:
+            write_json(
+                sys.stdout, {"is_well": is_well, "findings": [asdict(finding) for finding in findings]}
+            )
+        else:
+            write_page(sys.stdout, _page(findings), colours=has_colours(sys.stdout))
     return 0 if is_well else EXIT_FAULTY
 
 

@@ -13,6 +13,7 @@ import typer
 
 from agent_health.actor import spoken
 from agent_health.cli.key_names import KeyNames
+from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.registry_access import (
     DEFAULT_URL,
     EXIT_REFUSED,
@@ -213,16 +214,17 @@ def verify_events(
       archived, checkpoint                        sequence and hash where the database begins and ends
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     report = _verified(database)
-    if as_json:
-        write_json(sys.stdout, {
-            "good": report.is_good, "fault": report.fault, "differences": list(report.differences),
-            "events": report.events, "erased": report.erased, "agents": report.agents,
-            "leases": report.leases, "tasks": report.tasks, "keys": report.keys,
-            "uncovered_keys": report.uncovered_keys, "archive_erasures": report.archive_erasures,
-            "archived": asdict(report.archived), "checkpoint": asdict(report.last),
-        })  # fmt: skip
-    else:
-        write_page(sys.stdout, _report(report), colours=has_colours(sys.stdout))
+    with whoever_reads():
+        if as_json:
+            write_json(sys.stdout, {
+                "good": report.is_good, "fault": report.fault, "differences": list(report.differences),
+                "events": report.events, "erased": report.erased, "agents": report.agents,
+                "leases": report.leases, "tasks": report.tasks, "keys": report.keys,
+                "uncovered_keys": report.uncovered_keys, "archive_erasures": report.archive_erasures,
+                "archived": asdict(report.archived), "checkpoint": asdict(report.last),
+            })  # fmt: skip
+        else:
+            write_page(sys.stdout, _report(report), colours=has_colours(sys.stdout))
     return 0 if report.is_good else EXIT_REFUSED
 
 

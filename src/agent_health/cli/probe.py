@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.option_names import options
 from agent_health.cli.registry_access import AsJson
 from agent_health.errors import InvalidSetting
@@ -95,18 +96,19 @@ def probe(
     check_timeout(timeout_seconds)
     asked = _definition(urls, definition, timeout_seconds, message, allow_network or ())
     reports = asyncio.run(_look(asked))
-    if as_json:
-        from agent_health.cli.table import write_json  # noqa: PLC0415
+    with whoever_reads():
+        if as_json:
+            from agent_health.cli.table import write_json  # noqa: PLC0415
 
-        write_json(sys.stdout, {"targets": [_as_json_object(report) for report in reports]})
-    else:
-        from agent_health.cli.observation_page import write_seen  # noqa: PLC0415
+            write_json(sys.stdout, {"targets": [_as_json_object(report) for report in reports]})
+        else:
+            from agent_health.cli.observation_page import write_seen  # noqa: PLC0415
 
-        for place, report in enumerate(reports):
-            if place:
-                sys.stdout.write("\n")
-            seen = report.observation
-            write_seen(sys.stdout, seen.target_url or "", seen.result, seen, now=datetime.now(UTC))
+            for place, report in enumerate(reports):
+                if place:
+                    sys.stdout.write("\n")
+                seen = report.observation
+                write_seen(sys.stdout, seen.target_url or "", seen.result, seen, now=datetime.now(UTC))
     return exit_code([GROUPS[report.observation.result] for report in reports])
 
 

@@ -12,6 +12,7 @@ from agent_health.awaited_look import NO_CRAWL, NO_PROBER, nobody_looks
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.directories import LocalDatabase
 from agent_health.cli.known_as import ListsTargets, done_for
+from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import printable
@@ -113,10 +114,11 @@ def recheck(
             key_file=key_file,
             allow_plain_http=allow_plain_http,
         )
-    if as_json:
-        write_json(sys.stdout, seen.target.model_dump(mode="json", exclude_none=True))
-    else:
-        _write(seen.target)
+    with whoever_reads():
+        if as_json:
+            write_json(sys.stdout, seen.target.model_dump(mode="json", exclude_none=True))
+        else:
+            _write(seen.target)
     if seen.has_measured:
         return 0
     where = f"--registry {registry}" if database is None else f"--database {database}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.option_names import options
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
 from agent_health.counted import counted
@@ -58,13 +59,14 @@ def validate(
             verdict = asyncio.run(_judge_url(source, timeout_seconds))
     else:
         verdict = _judge_file(source)
-    if as_json:
-        json.dump(_as_json_object(verdict), sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    elif verdict.error is not None:
-        write_page(sys.stderr, [Line("", f"{verdict.source}: {verdict.error}")], colours=False)
-    else:
-        write_page(sys.stdout, _page(verdict), colours=has_colours(sys.stdout))
+    with whoever_reads():
+        if as_json:
+            json.dump(_as_json_object(verdict), sys.stdout, indent=2)
+            sys.stdout.write("\n")
+        elif verdict.error is not None:
+            write_page(sys.stderr, [Line("", f"{verdict.source}: {verdict.error}")], colours=False)
+        else:
+            write_page(sys.stdout, _page(verdict), colours=has_colours(sys.stdout))
     return 0 if verdict.is_valid else 1
 
 
