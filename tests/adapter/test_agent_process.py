@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -15,7 +16,7 @@ from types import MappingProxyType
 import pytest
 from tests.support.servers import REPOSITORY, until
 
-from agent_health.adapter import warden
+from agent_health.adapter import agent_process, warden
 from agent_health.adapter.agent_process import AgentProcess, Job
 from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.output import OutputCopy
@@ -43,7 +44,7 @@ async def running(
     directory: Path,
     *command: str,
     environment: Mapping[str, str] = MappingProxyType({}),
-    timer_fd: int | None = None,
+    timer: LeaseTimer | None = None,
 ) -> AsyncIterator[AgentProcess]:
     fd, nowhere = os.open(directory, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)
     output = OutputCopy(fd, stdout_to=nowhere, stderr_to=nowhere)
@@ -52,7 +53,7 @@ async def running(
     process = None
     try:
         process = await AgentProcess.start(
-            Job(command=command, environment=whole, directory=directory, timer_fd=timer_fd), output
+            Job(command=command, environment=whole, directory=directory, timer=timer), output
         )
         async with asyncio.timeout(60):
             yield process
@@ -145,7 +146,7 @@ async def test_whoever_of_its_watchers_goes_on_kills_all_of_it_when_its_timer_is
     timer = LeaseTimer(1_000.0)
     code = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{DAEMON}time.sleep(1000)"
     try:
-        async with running(tmp_path, *python(code), timer_fd=timer.fd) as process:
+        async with running(tmp_path, *python(code), timer=timer) as process:
             daemon = pid_in(tmp_path / "daemon")
             keeper, watching = keeper_of(process), warden.processes()[process.pid or 0][0]
             # The keeper goes on by itself.
@@ -167,13 +168,69 @@ async def test_its_timer_is_no_descriptor_of_an_agent(tmp_path: Path) -> None:
     try:
         code = "import os; print(*(os.readlink(f'/proc/self/fd/{fd}') for fd in (0, 1, 2)), "
         code += "len(os.listdir('/proc/self/fd')))"
-        async with running(tmp_path, *python(code), timer_fd=timer.fd) as process:
+        async with running(tmp_path, *python(code), timer=timer) as process:
             await process.wait_gone()
     finally:
         timer.close()
     said = (tmp_path / "stdout.log").read_text()
     assert "timerfd" not in said
     assert said.endswith(" 4\n")
+
+
+async def test_what_could_be_taken_of_a_watcher_before_it_hides_is_no_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, interpreter = tmp_path / "seen", tmp_path / "python"
+    interpreter.write_text(f'#!/bin/sh\nls -l /proc/$$/fd > {seen}\nexec {sys.executable} "$@"\n')
+    interpreter.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(interpreter))
+    timer = LeaseTimer(1_000.0)
+    async with running(tmp_path, "sleep", "1000", timer=timer) as process:
+        held = seen.read_text()
+        assert "socket:" in held
+        assert "timerfd" not in held
+        timer.set(0.0)
+        assert await process.wait() == -signal.SIGKILL
+        await process.wait_gone()
+    assert not timer._timers
+
+
+async def test_who_has_switched_off_the_timer_of_a_server_has_not_switched_off_the_agents(
+    tmp_path: Path,
+) -> None:
+    timer = LeaseTimer(1_000.0)
+    async with (
+        running(tmp_path, "sleep", "1000", timer=timer) as agent,
+        running(tmp_path, "sleep", "1000", timer=timer) as server,
+    ):
+        assert server._timer_fd is not None
+        in_1_s = timer.due_ns - 999 * 1_000_000_000
+        for fd in timer._timers:
+            warden.set_timer(fd, timer.due_ns if fd == server._timer_fd else in_1_s)
+        assert await agent.wait() == -signal.SIGKILL
+        assert is_alive(server.pid or 0)
+
+
+@pytest.mark.parametrize("given", ["nothing", "no timer"])
+async def test_a_timer_that_is_none_is_meddling_and_one_that_does_not_come_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    async def received(asks: socket.socket) -> list[int]:
+        asks.close()
+        return [] if given == "nothing" else [os.open(os.devnull, os.O_RDONLY)]
+
+    monkeypatch.setattr(agent_process, "_received", received)
+    timer = LeaseTimer(1_000.0)
+    if given == "nothing":
+        # What is not known is not set anew: it is due when it was to be at first.
+        timer.set(0.0)
+        async with running(tmp_path, "sleep", "1000", timer=timer) as process:
+            timer.set(1_000.0)
+            assert await process.wait() == -signal.SIGKILL
+        return
+    with pytest.raises(CommandFailed, match="somebody has meddled with what watches over it"):
+        async with running(tmp_path, "sleep", "1000", timer=timer):
+            pytest.fail("nobody watches over it")
 
 
 async def test_a_chain_of_forks_is_ended_though_each_is_gone_before_it_is_looked_at(tmp_path: Path) -> None:

@@ -25,14 +25,14 @@ LEAVES_TWO = (
 STUBBORN = 'trap "" TERM; (trap "" TERM; exec sleep 1000) & echo $! > child; echo $$ > own; wait; wait'
 
 
-def program(script: str, directory: Path, timer_fd: int | None = None) -> ServerProgram:
+def program(script: str, directory: Path, timer: LeaseTimer | None = None) -> ServerProgram:
     return ServerProgram(
         name="acme",
         command=["sh", "-c", script],
         environment={},
         directory=directory,
         max_line_bytes=64,
-        timer_fd=timer_fd,
+        timer=timer,
     )
 
 
@@ -143,7 +143,7 @@ async def test_it_ends_with_the_lease_of_the_run_that_it_serves(tmp_path: Path) 
     timer, end = LeaseTimer(1_000.0), ServerEnd()
     try:
         script = "trap '' TERM; sleep 1000 & echo $! > pid; while :; do sleep 0.05; done"
-        async with server_pipes(program(script, tmp_path, timer.fd), end):
+        async with server_pipes(program(script, tmp_path, timer), end):
             pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
             timer.set(0.0)
             await asyncio.wait_for(end.is_there.wait(), PATIENCE_SECONDS)

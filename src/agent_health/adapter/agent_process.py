@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any, Final, Protocol, Self
 
 from agent_health.adapter import warden
 from agent_health.adapter.lease_environment import RUN_ID_VARIABLE
+from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.left_behind import end_left
 from agent_health.errors import CommandFailed
 
@@ -23,6 +25,7 @@ START_SECONDS: Final = 60.0
 WARDEN_SECONDS: Final = 5.0
 """For warden and keeper to kill all, before we do."""
 _MAX_STATUS_BYTES: Final = 4096
+_MEDDLED: Final = "somebody has meddled with what watches over it"
 _SAID: Final = re.compile(rb"(?:started (?P<pid>[1-9]\d{0,9})|exited (?P<code>-?\d{1,4}))\n")
 """All that a warden says."""
 
@@ -38,8 +41,8 @@ class Job:
     """In which it is started."""
     input_fd: int | None = None
     """What its standard input is; None for nothing."""
-    timer_fd: int | None = None
-    """Of a `LeaseTimer`: all of it is killed when that is due; None for never."""
+    timer: LeaseTimer | None = None
+    """All of it is killed when that is due; None for never."""
 
 
 class Output(Protocol):
@@ -66,13 +69,17 @@ class AgentProcess:
         control: asyncio.WriteTransport,
         status: asyncio.StreamReader,
         life: asyncio.StreamReader,
+        *,
         mark: str,
+        timer: LeaseTimer | None,
     ) -> None:
         self._process = process
         self._control = control
         self._status = status
         self._life = life
         self._mark = mark
+        self._timer = timer
+        self._timer_fd: int | None = None
         self._pid: int | None = None
         self._fault = ""
         loop = asyncio.get_running_loop()
@@ -88,7 +95,8 @@ class AgentProcess:
         # By which warden and keeper are found should they be stopped, and the adapter be killed.
         mark = job.environment.get(RUN_ID_VARIABLE) or f"server_{secrets.token_hex(8)}"
         control, status, life, begun = os.pipe()[::-1], os.pipe(), os.pipe(), os.pipe()
-        given = [fd for fd in (job.input_fd, job.timer_fd) if fd is not None]
+        asks, asked = socket.socketpair()
+        given = [] if job.input_fd is None else [job.input_fd]
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -104,32 +112,42 @@ class AgentProcess:
                 stderr=output.stderr_fd,
                 env={},
                 cwd="/",
-                pass_fds=[status[1], life[1], begun[1], *given],
+                pass_fds=[status[1], life[1], begun[1], asked.fileno(), *given],
             )
         except BaseException:
+            asks.close()
             for ours, _ in (control, status, life, begun):
                 os.close(ours)
             raise
         finally:
             for _, theirs in (control, status, life, begun):
                 os.close(theirs)
+            timer_to = asked.detach()
+            os.close(timer_to)
             output.begin()
         begins = await _reader(begun[0])
         started = cls(
-            process, await _writer(control[0]), await _reader(status[0]), await _reader(life[0]), mark
+            process,
+            await _writer(control[0]),
+            await _reader(status[0]),
+            await _reader(life[0]),
+            mark=mark,
+            timer=job.timer,
         )
-        started._tell(_job_line(job, begun[1]))
+        started._tell(_job_line(job, begun[1], timer_to))
         # Retrieved, so that nobody is told of what was given up.
         started._started.add_done_callback(asyncio.Future.exception)
         try:
             async with asyncio.timeout(START_SECONDS):
-                await started._until_begun(begins)
+                await started._until_begun(begins, asks)
         except TimeoutError:
             await started.kill()
             raise CommandFailed(f"it has not begun within {START_SECONDS:g} s") from None
         except BaseException:
             await started.kill()
             raise
+        finally:
+            asks.close()
         return started
 
     @property
@@ -177,10 +195,23 @@ class AgentProcess:
         await self._watching
         return self._is_gone.is_set()
 
-    async def _until_begun(self, begins: asyncio.StreamReader) -> None:
+    async def _until_begun(self, begins: asyncio.StreamReader, asks: socket.socket) -> None:
+        if self._timer is not None:
+            await self._take_timer(self._timer, asks)
         await asyncio.shield(self._started)
         if failure := await begins.read():
             raise CommandFailed(os.strerror(int(failure)))
+
+    async def _take_timer(self, timer: LeaseTimer, asks: socket.socket) -> None:
+        """Set from now on what the watchers wait for; who is gone gives none."""
+        for fd in await _received(asks):
+            try:
+                timer.take(fd)
+            except OSError:
+                raise CommandFailed(_MEDDLED) from None
+            self._timer_fd = fd
+            if self._watching.done():
+                timer.drop(fd)
 
     def _wake(self) -> None:
         """Let all of it go on that the agent has stopped, who may have stopped its warden too."""
@@ -211,6 +242,8 @@ class AgentProcess:
         finally:
             for task in (listening, living, overdue):
                 task.cancel()
+            if self._timer is not None and self._timer_fd is not None:
+                self._timer.drop(self._timer_fd)
             self._conclude()
 
     async def _end_all(self, *, is_over: bool) -> bool:
@@ -248,7 +281,7 @@ class AgentProcess:
                 self._take(said)
             else:
                 return
-        self._fault = "somebody has meddled with what watches over it"
+        self._fault = _MEDDLED
 
     def _take(self, said: re.Match[bytes]) -> None:
         if said["pid"]:
@@ -274,7 +307,20 @@ async def _writer(write_fd: int) -> asyncio.WriteTransport:
     return transport
 
 
-def _job_line(job: Job, begun_fd: int) -> bytes:
+async def _received(asks: socket.socket) -> list[int]:
+    """Wait for a descriptor; empty if none comes, or something else."""
+    loop = asyncio.get_running_loop()
+    asks.settimeout(0.0)
+    is_there = asyncio.Event()
+    loop.add_reader(asks, is_there.set)
+    try:
+        await is_there.wait()
+    finally:
+        loop.remove_reader(asks)
+    return socket.recv_fds(asks, 1, 1, socket.MSG_CMSG_CLOEXEC)[1]
+
+
+def _job_line(job: Job, begun_fd: int, timer_to_fd: int) -> bytes:
     """Return what the warden reads, byte for byte as the kernel is to get it."""
     said = {
         "adapter": os.getpid(),
@@ -282,7 +328,8 @@ def _job_line(job: Job, begun_fd: int) -> bytes:
         "environment": {_said(name): _said(value) for name, value in job.environment.items()},
         "cwd": _said(str(job.directory)),
         "input": job.input_fd,
-        "timer": job.timer_fd,
+        "timer": timer_to_fd,
+        "due_ns": None if job.timer is None else job.timer.due_ns,
         "begun": begun_fd,
     }
     return json.dumps(said).encode() + b"\n"

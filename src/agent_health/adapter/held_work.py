@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_tasks import HeldRun
 
@@ -19,5 +20,5 @@ class HeldWork:
     """Told `mark_complete` or `request_human_help` once that tool has ended the run."""
     budget_gone: Callable[[], None]
     """Told when a metered call was refused for the budget."""
-    timer_fd: int | None = None
-    """Of a `LeaseTimer`, for the programs that serve tools: they end with the lease, too; None for none."""
+    timer: LeaseTimer | None = None
+    """For the programs that serve tools: they end with the lease, too; None for none."""

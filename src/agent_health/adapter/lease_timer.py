@@ -1,62 +1,65 @@
 """When must nothing of a run be left, whoever still lives to see to that?
 
-A timer of the kernel that the adapter sets, and that warden and keeper wait for: whichever of the three goes
-on when the lease's deadline comes kills the agent's processes. It counts the time that a machine sleeps.
+Timers of the kernel, one for each warden and its keeper, which wait for it. The adapter sets them; whichever
+of the three goes on at the lease's deadline kills the processes. They count the time that a machine sleeps.
 """
 
-import ctypes
 import os
-import select
 import time
 from typing import Final
 
-_AT_A_TIME: Final = 1
-"""TFD_TIMER_ABSTIME"""
+from agent_health.adapter import warden
+
 _NANOSECONDS: Final = 1_000_000_000
 
 
-class _TimeSpec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _Setting(ctypes.Structure):
-    _fields_ = (("interval", _TimeSpec), ("due", _TimeSpec))
-
-
 class LeaseTimer:
-    """Readable from the deadline on; `fd` is handed to whoever waits for it, and set for all at once."""
+    """The deadline of all that works at one run, and the timers that were made for it.
+
+    Each is its watchers' own: who has taken the one of a server's can do nothing to the agent's.
+    """
 
     def __init__(self, left_s: float) -> None:
-        """Set it to so many seconds from now; OSError if the kernel gives none."""
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self.fd = self._libc.timerfd_create(time.CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK)
-        _check(self.fd)
-        try:
-            self.set(left_s)
-        except BaseException:
-            self.close()
-            raise
+        """Set it to so many seconds from now."""
+        self._due_ns = _due_ns(left_s)
+        self._timers: set[int] = set()
 
-    def set(self, left_s: float) -> None:
-        """Set it anew."""
-        # 0 would unset it; in the past, it is due.
-        due_ns = max(1, time.clock_gettime_ns(time.CLOCK_BOOTTIME) + round(left_s * _NANOSECONDS))
-        due = _TimeSpec(*divmod(due_ns, _NANOSECONDS))
-        _check(self._libc.timerfd_settime(self.fd, _AT_A_TIME, ctypes.byref(_Setting(due=due)), None))
+    @property
+    def due_ns(self) -> int:
+        """When it is due, by CLOCK_BOOTTIME."""
+        return self._due_ns
 
     @property
     def is_due(self) -> bool:
         """Whether it is time, though the loop may not have seen to it."""
-        poll = select.poll()
-        poll.register(self.fd, select.POLLIN)
-        return bool(poll.poll(0))
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns
+
+    def set(self, left_s: float) -> None:
+        """Set it anew, for all who wait for it."""
+        self._due_ns = _due_ns(left_s)
+        for fd in self._timers:
+            warden.set_timer(fd, self._due_ns)
+
+    def take(self, fd: int) -> None:
+        """Set one more from now on, and close it with the others; OSError if it is none."""
+        try:
+            warden.set_timer(fd, self._due_ns)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._timers.add(fd)
+
+    def drop(self, fd: int) -> None:
+        """Let go of one, whose watchers are gone or keep it."""
+        if fd in self._timers:
+            self._timers.remove(fd)
+            os.close(fd)
 
     def close(self) -> None:
-        """Let go of it; whoever else has it keeps it."""
-        os.close(self.fd)
+        """Let go of all."""
+        for fd in tuple(self._timers):
+            self.drop(fd)
 
 
-def _check(result: int) -> None:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+def _due_ns(left_s: float) -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + round(left_s * _NANOSECONDS)

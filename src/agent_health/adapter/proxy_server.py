@@ -15,6 +15,7 @@ import uvicorn
 from mcp_types import Implementation
 
 from agent_health.adapter.held_work import HeldWork
+from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.proxied_calls import ProxiedCalls
 from agent_health.adapter.proxy_answers import ProxyAnswers
 from agent_health.adapter.proxy_app import Ending, ProxyApp
@@ -43,7 +44,7 @@ class ProxyServer:
 
     def __init__(self, held: HeldWork, upstreams: Upstreams, token: str) -> None:
         limits = upstreams.limits
-        self._servers = _servers_of(upstreams, held.timer_fd)
+        self._servers = _servers_of(upstreams, held.timer)
         self._calls = ProxiedCalls(held, upstreams, self._servers)
         about = Implementation(
             name="agent-health-tools", version=metadata.version("agent-health"), title="The tools of a task"
@@ -68,14 +69,14 @@ class ProxyServer:
         asyncio.get_running_loop().call_later(GRACE_SECONDS, self._ending.end)
 
 
-def _servers_of(upstreams: Upstreams, timer_fd: int | None) -> dict[str, "UpstreamServer"]:
+def _servers_of(upstreams: Upstreams, timer: LeaseTimer | None) -> dict[str, "UpstreamServer"]:
     if not upstreams.upstreams:
         return {}
     from agent_health.adapter.upstream_server import UpstreamServer  # noqa: PLC0415 - it brings the SDK
 
     limits = upstreams.limits
     return {
-        name: UpstreamServer(name, upstream, limits, timer_fd=timer_fd)
+        name: UpstreamServer(name, upstream, limits, timer=timer)
         for name, upstream in upstreams.upstreams.items()
     }
 

@@ -20,6 +20,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from agent_health.adapter.agent_process import AgentProcess, Job
+from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.server_line import TOO_LONG, NotText, answer_in_place, answered_call, read_line
 from agent_health.adapter.server_words import ServerWords, WordsPipe
 
@@ -48,8 +49,8 @@ class ServerProgram:
     """Beside what is everybody's; never shown."""
     directory: Path | None
     max_line_bytes: int
-    timer_fd: int | None = None
-    """Of a `LeaseTimer`: it is killed when that is due."""
+    timer: LeaseTimer | None = None
+    """It is killed when that is due."""
 
 
 @dataclass(slots=True)
@@ -85,7 +86,7 @@ async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[
         environment=get_default_environment() | dict(program.environment),
         directory=program.directory or Path.cwd(),
         input_fd=ends.input_fd,
-        timer_fd=program.timer_fd,
+        timer=program.timer,
     )
     try:
         process = await AgentProcess.start(job, ends)

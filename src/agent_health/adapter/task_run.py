@@ -241,7 +241,7 @@ class TaskRun:
                     hidden=settings.hidden,
                 ),
                 directory=settings.directory or workspace.path,
-                timer_fd=timer.fd,
+                timer=timer,
             )
             output = OutputCopy(workspace.fd, stdout_to=settings.stdout_to, stderr_to=settings.stderr_to)
             stack.push_async_callback(asyncio.to_thread, output.finish)
@@ -314,7 +314,7 @@ class TaskRun:
             is_held=self._keeper.is_held,
             ended=self._ended_by_tool,
             budget_gone=self._budget_gone,
-            timer_fd=timer.fd,
+            timer=timer,
         )
 
     def _ended_by_tool(self, tool: str) -> None:

@@ -20,6 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
 from pydantic import ValidationError
 
+from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.server_body import BoundedBodies
 from agent_health.adapter.server_line import TOO_LONG, UNREADABLE
 from agent_health.adapter.server_pipes import ServerEnd, ServerProgram, server_pipes
@@ -64,7 +65,7 @@ class UpstreamServer:
         *,
         environment: Mapping[str, str] = os.environ,
         chance: Callable[[], float] = random.random,
-        timer_fd: int | None = None,
+        timer: LeaseTimer | None = None,
     ) -> None:
         self.name = name
         self.tools: Mapping[str, Tool] = MappingProxyType({})
@@ -73,7 +74,7 @@ class UpstreamServer:
         self._limits = limits
         self._environment = environment
         self._chance = chance
-        self._timer_fd = timer_fd
+        self._timer = timer
         self._client: Client | None = None
         self._end = ServerEnd()
         self._why_away = "it has not started yet"
@@ -257,7 +258,7 @@ class UpstreamServer:
                 environment=variables,
                 directory=said.directory,
                 max_line_bytes=self._max_bytes(),
-                timer_fd=self._timer_fd,
+                timer=self._timer,
             )
             yield Client(server_pipes(program, self._end), cache=None)
             return

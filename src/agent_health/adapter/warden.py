@@ -6,13 +6,15 @@ all when it is told to, and at once when the adapter is gone: then the pipe from
 tools has one of its own, for which it is what the agent is here.
 
 An agent may kill it. Above it is a keeper, which does nothing but kill what is left when a warden was killed;
-and when it is the keeper who was, the warden kills all. Each has a group of its own. Both kill all when the
-run's timer is due, which the adapter sets to the lease's deadline as long as it goes on (`lease_timer`).
+and when it is the keeper who was, the warden kills all. Each has a group of its own. Both kill all when their
+timer is due, which the adapter sets to the lease's deadline as long as it goes on (`lease_timer`). The keeper
+makes it once nobody can open what it holds any more: nothing that could be taken before is worth anything.
 
     adapter -> warden   one line of JSON (`Job`), then T: ask all to end, K: kill all
     warden -> adapter   `started PID`, before anything of the agent runs; `exited CODE`; then its end
     agent  -> adapter   the errno of a program that cannot be started; its pipe ends as the program begins
-    keeper -> adapter   nothing: its pipe ends with it, and exit code 0 says that nothing is left
+    keeper -> adapter   its timer, by a socket for that alone; its pipe ends with it, and exit code 0 says
+                        that nothing is left
 
 What they hold, an agent of the same user cannot open: they hide their memory, and their descriptors with it.
 """
@@ -23,6 +25,7 @@ import json
 import os
 import select
 import signal
+import socket
 import struct
 import sys
 import time
@@ -50,14 +53,15 @@ _GO: Final = b"G"
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_AT_A_TIME: Final = 1
+"""TFD_TIMER_ABSTIME"""
+_NANOSECONDS: Final = 1_000_000_000
 
 
 def prctl(option: int, value: int) -> None:
     """Ask the kernel for a property of this process; OSError if it refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    _checked(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0))
 
 
 def hide_memory() -> None:
@@ -77,6 +81,29 @@ def go_on_every_second() -> None:
     with suppress(AttributeError):
         if libc.timer_create(time.CLOCK_BOOTTIME, event, ctypes.byref(timer)) == 0:
             libc.timer_settime(timer, 0, every_second, None)
+
+
+def open_timer(due_ns: int) -> int:
+    """Return a new timer of the kernel, readable from that time of CLOCK_BOOTTIME on; OSError if none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = _checked(libc.timerfd_create(time.CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK))
+    set_timer(fd, due_ns)
+    return fd
+
+
+def set_timer(fd: int, due_ns: int) -> None:
+    """Set a timer anew; OSError if it is none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # 0 would unset it; in the past, it is due.
+    due = (ctypes.c_long * 4)(0, 0, *divmod(max(1, due_ns), _NANOSECONDS))
+    _checked(libc.timerfd_settime(fd, _AT_A_TIME, due, None))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 def processes() -> dict[int, tuple[int, int, int]]:
@@ -107,9 +134,11 @@ def descendants(of: int) -> dict[int, int]:
 class Warden:
     """Watches over one agent's processes."""
 
-    def __init__(self, job: dict[str, Any], status_fd: int, keeper: int, ready_fd: int) -> None:
+    def __init__(
+        self, job: dict[str, Any], status_fd: int, keeper: int, ready_fd: int, timer: int | None
+    ) -> None:
         self._job = job
-        self._timer: int | None = job["timer"]
+        self._timer = timer
         self._status_fd = status_fd
         self._keeper = keeper
         self._ready_fd = ready_fd
@@ -315,6 +344,17 @@ def _read_job() -> dict[str, Any] | None:
     return job
 
 
+def _give_timer(job: dict[str, Any]) -> int | None:
+    """Return what is due with the job, set already; the adapter gets it as well."""
+    with socket.socket(fileno=job["timer"]) as asked:
+        if job["due_ns"] is None:
+            return None
+        timer = open_timer(job["due_ns"])
+        with suppress(OSError):
+            socket.send_fds(asked, [b"t"], [timer])
+        return timer
+
+
 def main() -> None:
     """Be the keeper of one run's warden."""
     hide_memory()
@@ -328,20 +368,21 @@ def main() -> None:
     # First, or what is left of a warden that ends right after its start would be nobody's.
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     go_on_every_second()
+    timer = _give_timer(job)
     ready, is_ready = os.pipe2(os.O_CLOEXEC)
     warden = os.fork()
     if warden == 0:
         os.close(is_ready)
         os.close(life_fd)
         os.setsid()
-        Warden(job, status_fd, keeper, ready).run()
+        Warden(job, status_fd, keeper, ready, timer).run()
         return
     os.close(status_fd)
     _drop_output()
     _drop_given(job)
     os.close(ready)
     os.close(is_ready)
-    keep(warden, job["adapter"], job["timer"])
+    keep(warden, job["adapter"], timer)
 
 
 if __name__ == "__main__":
