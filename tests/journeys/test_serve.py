@@ -231,6 +231,36 @@ def test_a_signal_to_the_whole_group_ends_all_without_a_complaint(start: Start, 
     assert log.count("Started server process") == 2
 
 
+def test_the_end_breaks_a_replacement_of_the_processes_off(start: Start) -> None:
+    server = start("--workers", "3")
+
+    def begun() -> int:
+        return server.log.read_text().count("Application startup complete")
+
+    until("all have begun", lambda: begun() == 3)
+    former = server.workers
+    server.process.send_signal(signal.SIGHUP)
+    until("the first is replaced", lambda: len(former & server.workers) == 2 and begun() == 4)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(END_SECONDS) == 0
+    log = server.log.read_text()
+    assert not re.search(r"ERROR|Traceback", log), log
+    assert log.count("Started server process") < 6, "those that were left have been replaced before the end"
+
+
+def test_all_processes_are_replaced_while_they_serve(start: Start) -> None:
+    server = start("--workers", "2")
+    former = until("both serve", lambda: found if len(found := server.workers) == 2 else None)
+    server.process.send_signal(signal.SIGHUP)
+
+    def are_replaced() -> bool:
+        assert server.ask("GET", "/healthz")[0] == 200
+        return len(found := server.workers) == 2 and not found & former
+
+    until("none of them is left", are_replaced)
+    assert server.end() == 0
+
+
 def test_when_the_supervisor_is_killed_its_workers_end(start: Start) -> None:
     server = start("--workers", "2")
     workers = until("both serve", lambda: found if len(found := server.workers) == 2 else None)

@@ -15,7 +15,6 @@ import signal
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,8 +24,6 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 from sqlalchemy import make_url
-from uvicorn.config import STARTUP_FAILURE
-from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from agent_health.access import Role
 from agent_health.actor import OwnActor
@@ -38,6 +35,7 @@ from agent_health.registry.manage_keys import create_first_admin_key
 from agent_health.registry.own_certificate import certificate_ends_s
 from agent_health.registry.proxied_callers import ProxiedCallers
 from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.supervise_processes import Supervisor
 from agent_health.registry.work_counts import SharedCounts, WorkCounts, shared_counts
 from agent_health.storage import keys, schema
 from agent_health.storage.database import Transaction, open_database, read_url
@@ -49,19 +47,8 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 5
 """How long requests in flight, and streams, may go on once the server is asked to end."""
-START_SECONDS = 60
-"""How long a process may take over its start when all are replaced (SIGHUP)."""
-READY_SECONDS = 0.05
-"""How long a process may take to say whether it has started; it is asked again."""
-STOP_SECONDS = 20.0
-"""How long a process may take over its end; then it is killed."""
 ACTOR = OwnActor.SERVER.value
 """Who made the first admin key, as events name it."""
-SIGNAL_SECONDS = 0.2
-"""How much later than its processes the supervisor may be told to end."""
-ENDED_WHEN_ASKED = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
-"""Exit codes of a process that was asked to end."""
-_IS_END = frozenset({signal.SIGTERM, signal.SIGINT})
 
 TRUSTS_EVERYBODY = (
     "trusted_proxies names all addresses: whoever connects may claim to come from any address, and "
@@ -170,7 +157,7 @@ def _run(
         if listening.workers == 1:
             _Server(config, ready).run([opened])
             return 0
-        return _Supervisor(config, [opened], ready).run_to_end()
+        return Supervisor(config, [opened], ready).run_to_end()
 
 
 async def _prepare(database: str, *, may_show_key: bool) -> tuple[str | None, bool]:
@@ -231,60 +218,6 @@ class _Server(uvicorn.Server):
         self._say_ready()
 
 
-class _Supervisor(Multiprocess):
-    """Keeps the server processes running; one that dies is replaced."""
-
-    def __init__(
-        self, config: uvicorn.Config, sockets: list[socket.socket], say_ready: Callable[[], None]
-    ) -> None:
-        super().__init__(config, sockets)
-        self._say_ready: Callable[[], None] | None = say_ready
-        """Until it was said."""
-        self._is_hopeless = False
-
-    def run_to_end(self) -> int:
-        """Run until asked to end; return 1 if a process could not even start."""
-        self.run()
-        return int(self._is_hopeless)
-
-    def keep_subprocess_alive(self) -> None:
-        """Replace the dead, and them alone.
-
-        uvicorn also kills whoever does not answer within 5 s, which a process that is still starting on
-        a busy machine cannot; and while it waits for the answer, no signal is heard.
-        """
-        if self._say_ready is not None and any(process.is_ready(READY_SECONDS) for process in self.processes):
-            self._say_ready()
-            self._say_ready = None
-        for place, process in enumerate(self.processes):
-            if process.process.is_alive():
-                continue
-            if process.exitcode in ENDED_WHEN_ASKED and not self.should_exit.is_set():
-                # A signal to the whole process group reaches the processes before it reaches us, or was
-                # sent to one of them alone; it says so to us within this time if it is the former.
-                time.sleep(SIGNAL_SECONDS)
-            if self.should_exit.is_set() or _IS_END & {*self.signal_queue}:
-                return
-            if process.exitcode == STARTUP_FAILURE or self._say_ready is not None:
-                _log.error("process %s could not start: its successor could not either", process.pid)
-                self._is_hopeless = True
-                self.should_exit.set()
-                return
-            _log.error("process %s died (%s) and is replaced", process.pid, process.exitcode)
-            self.processes[place] = Process(self.config, self.sockets)
-            self.processes[place].start()
-
-    def join_all(self) -> None:
-        """Wait for all processes, and kill those that do not end."""
-        deadline_s = time.monotonic() + STOP_SECONDS
-        for process in self.processes:
-            process.process.join(max(0.0, deadline_s - time.monotonic()))
-            if process.process.is_alive():
-                _log.error("process %s did not end within %g s and is killed", process.pid, STOP_SECONDS)
-                process.kill()
-                process.process.join()
-
-
 def _uvicorn_config(
     settings: RegistrySettings, listening: Listening, face: "MakeFace | None" = None
 ) -> uvicorn.Config:
@@ -305,7 +238,6 @@ def _uvicorn_config(
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=GRACE_SECONDS,
-        timeout_worker_healthcheck=START_SECONDS,
         ssl_certfile=listening.tls_certificate,
         ssl_keyfile=listening.tls_key,
     )
