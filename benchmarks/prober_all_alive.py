@@ -111,11 +111,13 @@ class MeteredLedger(LocalLedger):
 
     began_s = began_cpu_s = ended_s = ended_cpu_s = 0.0
 
-    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+    async def claim(
+        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
+    ) -> list[ShardClaim]:
         """Note when the first claim is asked for."""
         if not self.began_s:
             self.began_s, self.began_cpu_s = time.perf_counter(), time.process_time()
-        return await super().claim(worker, ttl_s, held)
+        return await super().claim(worker, ttl_s, held, companions)
 
     async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
         """Note when results are stored."""

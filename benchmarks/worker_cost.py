@@ -53,7 +53,9 @@ class EmptyHands:
         self.probed_at_s = probed_at_s
         self.began_s = time.perf_counter()
 
-    async def claim(self, _worker: str, ttl_s: float, _held: Mapping[int, int], /) -> list[ShardClaim]:
+    async def claim(
+        self, _worker: str, ttl_s: float, _held: Mapping[int, int], _companions: int = 0, /
+    ) -> list[ShardClaim]:
         """Grant all shards."""
         until_s = time.monotonic() + ttl_s
         return [ShardClaim(shard=shard, fencing_token=1, expires_at_s=until_s) for shard in range(SHARDS)]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
-from tests.support.hostile_server import as_json, serving
+from tests.support.hostile_server import answer, as_json, serving
 from tests.support.registry_server import KEYS, RegistryServer
 
 from agent_health.access import Role
@@ -15,6 +15,7 @@ from agent_health.errors import InvalidSetting
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.observation_batch import ReportOutcome
 from agent_health.probe_memory import ProbeMemory
+from agent_health.shard_record import ShardClaimRequest
 from agent_health.target import SHARDS, host_of, shard_of, target_id
 
 URLS = [f"https://agent.example/{number}" for number in range(5)]
@@ -50,6 +51,29 @@ async def test_shards_are_claimed_kept_and_given_back(prober: RegistryClient) ->
     await prober.shards.leave("a")
     await prober.shards.leave("a")
     assert (await prober.shards.show()).probers == []
+
+
+async def test_the_share_of_companions_is_left_to_them(prober: RegistryClient) -> None:
+    first = await prober.shards.claim("one", held={}, companions=1)
+    second = await prober.shards.claim("two", held={}, companions=1)
+    assert [len(each.grant.shards) for each in (first, second)] == [SHARDS // 2] * 2
+    for worker in ("one", "two"):
+        await prober.shards.leave(worker)
+
+
+async def test_a_registry_that_knows_of_no_companions_is_told_of_none() -> None:
+    refusal = answer(422, b'{"error": {"code": "invalid_body", "message": "no"}}')
+    length = len(ShardClaimRequest(worker="w", held={}).model_dump_json(exclude={"companions"}))
+
+    async def older(writer: asyncio.StreamWriter, head: str) -> None:
+        is_known = f"content-length: {length}\r\n" in head.lower()
+        await (as_json({"shards": [], "workers": 1, "share": SHARDS}) if is_known else refusal)(writer, head)
+
+    async with serving({"/api/v1/shards/claim": older}) as server:
+        async with RegistryClient(server.url, key="k") as client:
+            for _ in range(2):
+                assert (await client.shards.claim("w", held={}, companions=3)).grant.workers == 1
+        assert len(server.heads) == 3, "it is told once"
 
 
 async def test_a_shard_is_read_a_page_at_a_time(

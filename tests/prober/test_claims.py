@@ -24,9 +24,11 @@ class Listening(MemoryLedger):
         super().__init__(loop.clock)
         self.asked_at_s: list[float] = []
 
-    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+    async def claim(
+        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
+    ) -> list[ShardClaim]:
         self.asked_at_s.append(self.clock.monotonic_s())
-        return await super().claim(worker, ttl_s, held)
+        return await super().claim(worker, ttl_s, held, companions)
 
 
 class Keeping:
@@ -98,8 +100,10 @@ async def test_who_wins_or_loses_shards_asks_again_soon() -> None:
 @in_virtual_time
 async def test_its_own_deadline_counts_from_when_it_asked() -> None:
     class Slow(MemoryLedger):
-        async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
-            claims = await super().claim(worker, ttl_s, held)
+        async def claim(
+            self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
+        ) -> list[ShardClaim]:
+            claims = await super().claim(worker, ttl_s, held, companions)
             await asyncio.sleep(30)
             return claims
 
@@ -152,6 +156,32 @@ async def test_workers_that_begin_together_take_nothing_away_from_one_another() 
             await asyncio.sleep(4)
             assert [len(one.holdings.shards) for one in crew] == [342, 342, 340]
             assert [one.lost for one in crew] == [[], [], []]
+
+
+@in_virtual_time
+async def test_whoever_comes_of_those_that_begin_together_has_its_share_at_once() -> None:
+    ledger = MemoryLedger(virtual_loop().clock)
+    crew = [Keeping(ledger, f"worker {number}", companions=2) for number in range(3)]
+    async with crew[0].going_on():
+        await asyncio.sleep(4)
+        async with crew[1].going_on():
+            assert [len(one.holdings.shards) for one in crew] == [342, 342, 0]
+            async with crew[2].going_on():
+                assert [len(one.holdings.shards) for one in crew] == [342, 342, 340]
+    assert len(ledger.grants) == SHARDS, "nothing was granted twice"
+
+
+@in_virtual_time
+async def test_where_a_ledger_knows_of_no_companions_nothing_of_theirs_is_begun_with() -> None:
+    class Older(MemoryLedger):
+        async def claim(
+            self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
+        ) -> list[ShardClaim]:
+            return await super().claim(worker, ttl_s, held)
+
+    keeping = Keeping(Older(virtual_loop().clock), companions=2)
+    async with keeping.going_on():
+        assert sorted(keeping.holdings.shards) == list(range(342))
 
 
 @in_virtual_time

@@ -315,8 +315,10 @@ class Taking:
         self.asked: list[object] = []
         self.is_away = False
 
-    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
-        self.asked.append(("claim", worker, ttl_s, held))
+    async def claim(
+        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
+    ) -> list[ShardClaim]:
+        self.asked.append(("claim", worker, ttl_s, held, companions))
         return [claim(7)]
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
@@ -400,7 +402,7 @@ async def test_the_loop_does_not_wait_for_the_disk(
 async def test_all_else_is_the_ledgers_to_answer(file: ResultsFile) -> None:
     inner = Taking()
     ledger = FiledLedger(inner, file)
-    assert await ledger.claim("w", 30.0, {7: 1}) == [claim(7)]
+    assert await ledger.claim("w", 30.0, {7: 1}, 2) == [claim(7)]
     assert (await ledger.targets(7, 2)).version == 3
     assert await ledger.changed({7: 2}) == [7]
     assert await ledger.unprobed(1.0) == 5
@@ -408,7 +410,7 @@ async def test_all_else_is_the_ledgers_to_answer(file: ResultsFile) -> None:
     await ledger.say_well("w")
     await ledger.leave("w")
     assert inner.asked == [
-        ("claim", "w", 30.0, {7: 1}),
+        ("claim", "w", 30.0, {7: 1}, 2),
         ("targets", 7, 2),
         ("changed", {7: 2}),
         ("unprobed", 1.0),

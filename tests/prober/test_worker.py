@@ -361,6 +361,23 @@ async def test_workers_share_a_census_and_each_ends_when_all_are_done() -> None:
 
 
 @in_virtual_time
+async def test_a_worker_without_work_in_a_census_ends_soon_after_the_others() -> None:
+    urls = [f"https://agent.example/{number}" for number in range(30)]
+    stage = Stage(*urls)
+    ended_s: dict[str, float] = {}
+
+    async def count(name: str) -> None:
+        assert await stage.worker(name, companions=1).run_once(stage.loop.wall_s(), asyncio.Event())
+        ended_s[name] = stage.loop.wall_s()
+
+    began_s = stage.loop.wall_s()
+    await asyncio.gather(count("first"), count("second"))
+    assert sorted(look.url for look in stage.world.looks) == sorted(urls)
+    first_s, last_s = sorted(end_s - began_s for end_s in ended_s.values())
+    assert last_s - first_s <= first_s / 4
+
+
+@in_virtual_time
 async def test_the_share_of_a_worker_that_died_in_a_census_is_done_by_the_others() -> None:
     urls = urls_of(400)
     stage = Stage(*urls, concurrency=5)
@@ -485,10 +502,10 @@ async def test_nothing_is_reported_after_the_deadline_that_the_worker_counts_its
     class Deaf(MemoryLedger):
         """Takes results, and has stopped to renew."""
 
-        async def claim(self, worker: str, ttl_s: float, held: Any) -> list[ShardClaim]:
+        async def claim(self, worker: str, ttl_s: float, held: Any, companions: int = 0) -> list[ShardClaim]:
             if self.grants:
                 raise LedgerAway("no claims today")
-            return await super().claim(worker, ttl_s, held)
+            return await super().claim(worker, ttl_s, held, companions)
 
         def _is_held(self, batch: Any) -> bool:
             return True

@@ -96,6 +96,23 @@ async def test_the_sweep_ends_what_is_over_with_few_events(api: RegistryApi, clo
     await assert_log_is_good(api)
 
 
+async def test_the_share_of_companions_that_are_still_to_come_is_left_to_them(api: RegistryApi) -> None:
+    body = {"worker": "a", "companions": 2}
+    first = (await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)).json()
+    assert (len(first["shards"]), first["workers"], first["share"]) == (342, 1, 342)
+    second = (await api.ask("POST", f"{PATH}/claim", body | {"worker": "b"}, key=Role.PROBER)).json()
+    assert (len(second["shards"]), second["workers"], second["share"]) == (342, 2, 342)
+    # Whoever is one of more than it knows of has no more than its fair share.
+    for worker in "cd":
+        await claim(api, worker)
+    held = {str(shard["shard"]): shard["fencing_token"] for shard in first["shards"]}
+    later = (await api.ask("POST", f"{PATH}/claim", body | {"held": held}, key=Role.PROBER)).json()
+    assert (len(later["shards"]), later["share"]) == (256, 256)
+    refused = await api.ask("POST", f"{PATH}/claim", body | {"companions": SHARDS}, key=Role.PROBER)
+    assert refused.status == 422
+    await assert_log_is_good(api)
+
+
 async def test_who_leaves_gives_all_back_at_once(api: RegistryApi) -> None:
     first = await claim(api, "a")
     await leave(api, "a")

@@ -93,12 +93,14 @@ class MemoryLedger:
 
     # What a worker asks
 
-    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+    async def claim(
+        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
+    ) -> list[ShardClaim]:
         self._reach()
         now_s = self.clock.monotonic_s()
         self.workers = {name: until_s for name, until_s in self.workers.items() if until_s > now_s}
         self.workers[worker] = now_s + ttl_s
-        share = math.ceil(SHARDS / len(self.workers))
+        share = math.ceil(SHARDS / max(len(self.workers), companions + 1))
         kept: list[int] = []
         for number in sorted(self.held_by(worker)):
             lease = self.leases[number]

@@ -46,10 +46,12 @@ class LocalLedger:
         self._reading: asyncio.Task[list[TargetPage]] | None = None
         """Who will read them at the next turn of the event loop."""
 
-    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+    async def claim(
+        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
+    ) -> list[ShardClaim]:
         """Say that this worker lives, and take its share of the shards. LedgerAway."""
         asked_at_s = self._monotonic_s()
-        asked = ShardClaimRequest(worker=worker, ttl_seconds=ttl_s, held=dict(held))
+        asked = ShardClaimRequest(worker=worker, ttl_seconds=ttl_s, held=dict(held), companions=companions)
         grant = await self._do(claim_shards, body=asked)
         assert isinstance(grant, ShardGrant)  # noqa: S101 - it is what the deed answers
         return [

@@ -61,22 +61,42 @@ class RegistryShards:
         self._connection = connection
         self.left_out = LeftOut()
         """What is not reported, since this registry does not know it."""
+        self._knows_companions = True
 
     async def claim(
-        self, worker: str, *, held: Mapping[int, int], ttl_seconds: float = TTL_SECONDS
+        self,
+        worker: str,
+        *,
+        held: Mapping[int, int],
+        ttl_seconds: float = TTL_SECONDS,
+        companions: int = 0,
     ) -> HeldShards:
         """Say that a worker lives, renew what it holds (shard: token), and take its share of the others.
 
-        Tried again if no answer comes: what was granted in between is granted anew, with a new token.
+        `companions` begin at the same time, and are left theirs; an older registry does not know of them, and
+        is not told. Tried again if no answer comes: what was granted in between is granted anew, with a
+        new token.
         """
-        body = made(ShardClaimRequest, worker=worker, ttl_seconds=float(ttl_seconds), held=dict(held))
+        body = made(
+            ShardClaimRequest,
+            worker=worker,
+            ttl_seconds=float(ttl_seconds),
+            held=dict(held),
+            companions=companions if self._knows_companions else 0,
+        )
         question = Question(
             method="POST",
             path=path_of("shards", "claim"),
-            body=body.model_dump_json().encode(),
+            body=body.model_dump_json(exclude=None if body.companions else {"companions"}).encode(),
             may_repeat=True,
         )
-        reply = await self._connection.ask(question)
+        try:
+            reply = await self._connection.ask(question)
+        except Unprocessable:
+            if not body.companions:
+                raise
+            self._knows_companions = False
+            return await self.claim(worker, held=held, ttl_seconds=ttl_seconds)
         return HeldShards(grant=read_answer(ShardGrant, reply), deadline_s=reply.sent_at_s + body.ttl_seconds)
 
     async def leave(self, worker: str) -> None:

@@ -91,8 +91,9 @@ class ClaimKeeper:
 
     async def _ask(self) -> None:
         before = self._holdings.tokens()
-        claims = await self._ledger.claim(self._worker, self._ttl_s, before)
-        held, lost = self._holdings.take(self._leave_room(claims))
+        companions = self._awaited()
+        claims = await self._ledger.claim(self._worker, self._ttl_s, before, companions)
+        held, lost = self._holdings.take(_leave_room(claims, companions))
         if self._holdings.tokens() != before:
             self._settling_s = FIRST_ASK_SECONDS
             _log.info("%d shards are ours, %d are not any more", len(held), len(lost))
@@ -100,9 +101,13 @@ class ClaimKeeper:
         self._held(held)
         self.has_asked.set()
 
-    def _leave_room(self, claims: Sequence[ShardClaim]) -> Sequence[ShardClaim]:
-        """Leave to companions what they will be given as soon as they have joined: the highest numbers."""
-        if not self._companions or asyncio.get_running_loop().time() >= self._joined_by_s:
-            return claims
-        share = fair_share(self._companions + 1)
-        return sorted(claims, key=lambda claim: claim.shard)[:share]
+    def _awaited(self) -> int:
+        """Return how many companions may still be about to join."""
+        return self._companions if asyncio.get_running_loop().time() < self._joined_by_s else 0
+
+
+def _leave_room(claims: Sequence[ShardClaim], companions: int) -> Sequence[ShardClaim]:
+    """Leave to companions what an older registry grants for all that: the highest numbers."""
+    return (
+        sorted(claims, key=lambda claim: claim.shard)[: fair_share(companions + 1)] if companions else claims
+    )

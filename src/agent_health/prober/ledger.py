@@ -91,9 +91,12 @@ class LedgerAway(Exception):
 class Ledger(Protocol):
     """What a worker takes work from and reports to."""
 
-    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+    async def claim(
+        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
+    ) -> list[ShardClaim]:
         """Say that this worker lives; renew what it holds (shard: token), give up surplus, take its share.
 
+        So many companions begin at the same time: the shares of those that are still to come are left free.
         Returns all that it holds from now on; a held shard that is missing is lost or surplus. LedgerAway.
         """
         ...

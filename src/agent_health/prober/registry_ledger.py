@@ -45,9 +45,12 @@ class RegistryLedger:
         self._left_out = 0
         """How many members it does not know were told of."""
 
-    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+    async def claim(
+        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
+    ) -> list[ShardClaim]:
         """Say that this worker lives, and take its share of the shards. LedgerAway."""
-        claimed = await _asked(self._client.shards.claim(worker, held=held, ttl_seconds=ttl_s))
+        asking = self._client.shards.claim(worker, held=held, ttl_seconds=ttl_s, companions=companions)
+        claimed = await _asked(asking)
         return [
             ShardClaim(
                 shard=granted.shard,

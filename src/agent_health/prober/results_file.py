@@ -99,9 +99,11 @@ class FiledLedger:
         self._ledger = ledger
         self._file = file
 
-    async def claim(self, worker: str, ttl_s: float, held: Mapping[int, int]) -> list[ShardClaim]:
+    async def claim(
+        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
+    ) -> list[ShardClaim]:
         """See `Ledger.claim`."""
-        return await self._ledger.claim(worker, ttl_s, held)
+        return await self._ledger.claim(worker, ttl_s, held, companions)
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
         """See `Ledger.targets`."""

@@ -41,7 +41,7 @@ CENSUS_LOOK_SECONDS: Final = 0.2
 """How often a census looks whether it is through."""
 MIN_OTHERS_LOOK_SECONDS: Final = 0.5
 MAX_OTHERS_LOOK_SECONDS: Final = 5.0
-"""How often it asks whether the others are, once its own shards are done: seldom while much is left."""
+"""How often it asks whether the others are, once its own shards are done: seldom if they take long."""
 MAX_REREADS: Final = 3
 """How often a census reads all shards anew when they should be done and are not."""
 
@@ -227,7 +227,7 @@ class Worker:
     async def _until_counted(self, since_s: float) -> bool:
         """Return True once every target of all shards was probed, by whomever; False if some cannot be."""
         await self._keeper.has_asked.wait()
-        began_s, rereads = self._clock.monotonic_s(), 0
+        others, rereads = _Others(), 0
         while True:
             await asyncio.sleep(CENSUS_LOOK_SECONDS)
             if not self._is_idle():
@@ -249,11 +249,10 @@ class Worker:
                 rereads += 1
                 self._holdings.doubt_all()
                 self._feed.hurry()
-            self._keeper.hurry()
-            # Half of the time that what is left takes at the pace so far.
-            pace_per_s = self._tally.probed / (self._clock.monotonic_s() - began_s)
-            wait_s = MAX_OTHERS_LOOK_SECONDS if not unprobed else unprobed / max(pace_per_s, 1.0) / 2
-            await asyncio.sleep(min(max(wait_s, MIN_OTHERS_LOOK_SECONDS), MAX_OTHERS_LOOK_SECONDS))
+            wait_s = others.wait_s(unprobed, self._clock.monotonic_s())
+            if others.stand_still:
+                self._keeper.hurry()
+            await asyncio.sleep(wait_s)
 
     async def _until_outlasted(self) -> str:
         """Return why the ledger is away once it has been for longer than a census waits."""
@@ -283,6 +282,31 @@ class Worker:
         lost = [shard for number in numbers if (shard := self._holdings.lose(number)) is not None]
         _log.warning("%d shards are somebody else's by now: what we saw there is void", len(lost))
         self._dispatch.note_lost(lost)
+
+
+class _Others:
+    """How those get on who still have a part of a census, and when to look again."""
+
+    def __init__(self) -> None:
+        self.stand_still = True
+        """Whether nothing was stored since the last look: one of them may have left, or died."""
+        self._first: tuple[float, int] | None = None
+        self._left: int | None = None
+
+    def wait_s(self, unprobed: int | None, now_s: float) -> float:
+        """Note how many are left at a look, None: unknown; return how long to wait for the next one.
+
+        Half of the time that what is left takes at their pace, or a quarter of that since the first look if
+        that is less: whoever waits long may wait a little longer.
+        """
+        if unprobed is None:
+            return MAX_OTHERS_LOOK_SECONDS
+        self.stand_still = self._left is None or unprobed >= self._left
+        self._left = unprobed
+        first_s, first = self._first = self._first or (now_s, unprobed)
+        waited_s, done = now_s - first_s, first - unprobed
+        wait_s = waited_s / 4 if done <= 0 else min(waited_s / 4, unprobed * waited_s / done / 2)
+        return min(max(wait_s, MIN_OTHERS_LOOK_SECONDS), MAX_OTHERS_LOOK_SECONDS)
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:

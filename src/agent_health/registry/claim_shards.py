@@ -89,7 +89,9 @@ def claim_shards(transaction: Transaction, call: Call) -> Reply:
     """Keep what the worker holds, take what is too much, and give it what is free, up to its fair share.
 
     A shard that the worker holds by our books and does not name, or with another token, is one that it
-    has lost track of: it is ended, and may be granted anew. TooMany if too many workers live.
+    has lost track of: it is ended, and may be granted anew. Companions that are still to come count as if
+    they lived: else the first would have all, and each of them wait for its part. TooMany if too many
+    workers live.
     """
     asked = call.body_as(ShardClaimRequest)
     holder = worker_holder(call.caller, asked.worker)
@@ -103,7 +105,8 @@ def claim_shards(transaction: Transaction, call: Call) -> Reply:
         if claim.holder == holder and shard not in held:
             shards.end(shard, EndReason.RELEASED, now_s)
     free = [shard for shard, claim in shards.claims.items() if not is_unexpired(claim, now_s)]
-    division = divide(held, free, workers)
+    sharers = max(workers, asked.companions + 1)
+    division = divide(held, free, sharers)
     for shard in division.given_up:
         shards.end(shard, EndReason.RELEASED, now_s)
     expires_at_s = now_s + asked.ttl_seconds
@@ -130,7 +133,7 @@ def claim_shards(transaction: Transaction, call: Call) -> Reply:
     answer = ShardGrant(
         shards=[GrantedShard(shard, shards.claims[shard].token, expires_at) for shard in mine],
         workers=workers,
-        share=fair_share(workers),
+        share=fair_share(sharers),
     )
     return Reply(content=answer)
 
