@@ -1,12 +1,16 @@
 """How is a call paid for? Over real sockets: an agent's client, the proxy, a registry, a server of tools."""
 
 import asyncio
+import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp_types import CallToolResult
+from tests.support import upstream_tools
 from tests.support.mcp_tools import text_of
+from tests.support.misbehaving_tools import INSTEAD, http_misbehaving
 from tests.support.registry_server import RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS, until
 from tests.support.task_tools import failed
@@ -88,22 +92,71 @@ async def test_what_is_not_left_is_refused_before_anything_is_carried_out(
     [
         ("fail", {}, ""),
         ("refuse", {}, "upstream_refused"),
-        ("long", {"bytes": 2_000}, "answer_too_large"),
-        ("wait", {}, "upstream_timeout"),
         ("costly", {"fails": True}, ""),
+        ("long", {"bytes": 2_000, "fails": True}, "answer_too_large"),
     ],
 )
-async def test_a_call_that_failed_costs_nothing(
+async def test_a_call_that_has_failed_by_the_servers_own_word_costs_nothing(
     registry: RegistryServer, upstream: HttpUpstream, tool: str, arguments: dict[str, Any], code: str
 ) -> None:
-    limits = {"answer_bytes": 1_024, "call_seconds": 1 if code == "upstream_timeout" else PATIENCE_SECONDS}
-    async with proxied(
-        registry, f"fails-{tool}", offering(upstream, **limits), budget={"usd": 0.5, "tokens": 100}
-    ) as work:
+    upstreams = offering(upstream, answer_bytes=1_024)
+    async with proxied(registry, f"fails-{tool}", upstreams, budget={"usd": 0.5, "tokens": 100}) as work:
         result = await work.call(tool, arguments)
         assert failed(result)[0] == code
         assert await work.budget() == {}
         assert (await work.task()).budget.available.usd == 0.5
+
+
+async def test_what_may_have_been_carried_out_is_paid_for(registry: RegistryServer, tmp_path: Path) -> None:
+    command = [sys.executable, upstream_tools.__file__, str(tmp_path / "record")]
+    tools = {name: {"usd_per_call": 0.25} for name in ("long", "wait", "die")} | {"costly": COSTLY}
+    limits = {"answer_bytes": 1_024, "call_seconds": 2}
+    upstreams = read(limits=limits, upstreams={"acme": {"command": command, "tools": tools}})
+    paid = 0.0
+    async with proxied(registry, "unsure", upstreams, budget={"usd": 1.0, "tokens": 100}) as work:
+        for tool, arguments, code, usd in (
+            ("long", {"bytes": 2_000}, "answer_too_large", 0.25),
+            ("costly", {"cost": {"usd": 0.125}, "text": "x" * 2_000}, "answer_too_large", 0.125),
+            ("wait", {}, "upstream_timeout", 0.25),
+            ("die", {}, "upstream_unavailable", 0.25),
+        ):
+            result = await work.call(tool, arguments)
+            paid += usd
+            assert failed(result)[0] == code
+            assert failed(result)[1].endswith("; it may have been carried out, and is paid for")
+            assert meta_of(result)["cost"]["usd"] == usd
+            assert await work.budget() == {"settled": paid}
+        assert failed(await work.call("long", {"bytes": 2_000}))[0] == "budget_exceeded"
+
+
+async def test_what_a_url_answers_instead_is_paid_for_unless_it_is_a_refusal(
+    registry: RegistryServer,
+) -> None:
+    refusals = {"internal_error", "unauthorized"}
+    with http_misbehaving() as url:
+        tools = {tool: {"usd_per_call": 0.25} for tool in INSTEAD}
+        upstreams = read(upstreams={"acme": {"url": url, "tools": tools}})
+        async with proxied(registry, "instead", upstreams, budget={"usd": 2.0}) as work:
+            codes = {tool: failed(await work.call(tool))[0] for tool in INSTEAD}
+            paid = await work.budget()
+    assert {tool for tool, code in codes.items() if code == "upstream_refused"} == refusals
+    assert {tool for tool, code in codes.items() if code == "answer_invalid"} == set(INSTEAD) - refusals
+    assert paid == {"settled": 0.25 * len(set(INSTEAD) - refusals)}
+
+
+async def test_what_was_never_sent_costs_nothing(registry: RegistryServer) -> None:
+    async with AsyncExitStack() as opened:
+        with http_misbehaving() as url:
+            upstreams = read(upstreams={"acme": {"url": url, "tools": {"run": {"usd_per_call": 0.25}}}})
+            work = await opened.enter_async_context(
+                proxied(registry, "unsent", upstreams, budget={"usd": 1.0})
+            )
+            assert text_of(await work.call("run")) == "run"
+        for _ in range(2):
+            code, words = failed(await work.call("run"))
+            assert code == "upstream_unavailable"
+            assert words.startswith("upstream_unavailable: acme does not run: it cannot be reached; it is ")
+        assert await work.budget() == {"settled": 0.25}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 NAMES = ["run", "no_text", "no_result", "no_object", "no_number", "deep", "long", "late_id", "stray", "wait"]
+INSTEAD = {
+    "bad_gateway": (504, "text/html", b"<p>too late</p>"),
+    "accepted": (202, "application/json", b""),
+    "page": (200, "text/html", b"<p>hello</p>"),
+    "late_gateway": (504, "application/json", b'{"message": "too late"}'),
+    "internal_error": (
+        500,
+        "application/json",
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}',
+    ),
+    "unauthorized": (401, "text/plain", b"who?"),
+}
+"""What a URL may answer that is no tool's result: status, media type and body."""
 LEVELS = 20_000
 
 
@@ -52,7 +65,8 @@ def any_answer(asked: dict[str, Any]) -> bytes | None:
             return answer(asked["id"], {"protocolVersion": params["protocolVersion"], **known})
         case "tools/list":
             return answer(
-                asked["id"], {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]}
+                asked["id"],
+                {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in [*NAMES, *INSTEAD]]},
             )
         case "tools/call" if params["name"] == "wait":
             return None
@@ -89,6 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
                 # Of 64 KiB each, and no answer among them.
                 self._write_on(b"text/event-stream", b"", _notification(65_536))
                 return
+            case name if name in INSTEAD:
+                status, media_type, body = INSTEAD[name]
+                self._write(status, media_type, body)
+                return
             case "packed":
                 self._write_packed(tool_answer(asked["id"], "long", {"bytes": LEVELS}))
                 return
@@ -97,11 +115,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
             return
-        self.send_response(202 if said is None else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(said or b"")))
+        self._write(202 if said is None else 200, "application/json", said or b"")
+
+    def _write(self, status: int, media_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", media_type)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(said or b"")
+        self.wfile.write(body)
 
     def _write_on(self, media_type: bytes, beginning: bytes, again: bytes = b"x" * 65_536) -> None:
         """Write without an end, until nobody listens any more."""
@@ -129,10 +150,29 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class _Server(ThreadingHTTPServer):
+    """Lets no connection outlive it."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self._opened: list[socket.socket] = []
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self._opened.append(connection)
+        return connection, address
+
+    def server_close(self) -> None:
+        super().server_close()
+        for connection in self._opened:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
 @contextmanager
 def http_misbehaving() -> Iterator[str]:
     """Serve over HTTP, in a thread, until the block ends; yields the URL."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+    with _Server() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

@@ -62,7 +62,7 @@ def _text(name: str, arguments: Mapping[str, Any]) -> str:
         case "environment":
             return os.environ.get(arguments["name"], "")
         case _:
-            return name
+            return str(arguments.get("text", name))
 
 
 async def _exists(file: Path) -> None:

@@ -19,6 +19,7 @@
     proxy_answers.py   what is answered to one message of the agent's MCP client?
     proxied_calls.py   which tools does the agent see, and what becomes of each call?
     metered_call.py    how is a call paid for?
+    call_failed.py     how has a call failed: was it carried out all the same?
     upstream_server.py  how is one upstream MCP server kept alive, and asked?
     server_pipes.py    how is a server spoken with over its pipes, whatever it writes?
     server_line.py     what does one line of a server say?

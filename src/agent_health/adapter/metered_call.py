@@ -1,9 +1,9 @@
 """How is a call paid for? (lease protocol, "Tool calls that cost money"; protocol 6.9)
 
 Reserve, carry out, settle. Every call reserves, also one that is free: so the registry refuses whoever has
-lost the task before anything is carried out. What failed frees what it had reserved; what was carried out is
-settled at what it did cost, though that be more; what the run's end cuts off, at what it had reserved: it may
-have been carried out, and an agent could have it for nothing by ending.
+lost the task before anything is carried out. What was not carried out frees what it had reserved; what was is
+settled at what it did cost, though that be more; what may have been, at what it had reserved, or an agent
+could have it for nothing: by ending, by killing the server, by asking for more than is handed on.
 """
 
 import asyncio
@@ -15,11 +15,13 @@ from typing import Any, Final
 
 from mcp_types import CallToolResult
 
+from agent_health.adapter.call_failed import NotCarriedOut, NotHandedOn
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.upstreams import Price
 from agent_health.budget import MAX_TOKENS, MAX_USD, NOTHING, Spend
 from agent_health.client.registry_errors import RateLimited, RegistryError, RegistryFailure
 from agent_health.client.registry_tasks import HeldRun
+from agent_health.mcp.answer import failure
 from agent_health.mcp.in_run import refusal
 from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import ToolFailed
@@ -56,7 +58,7 @@ class Meter:
     async def call(
         self, tool: str, price: Price, carry_out: Callable[[], Awaitable[CallToolResult]]
     ) -> CallToolResult:
-        """Carry a call out and pay for it; ToolFailed if it was not carried out, or has failed.
+        """Carry a call out and pay for it; ToolFailed if nothing is paid, or nobody can be told.
 
         Cancelled only at the run's end: who asked may be gone, and the call costs what it costs.
         """
@@ -78,17 +80,21 @@ class Meter:
             raise lease_lost()
         try:
             result = await carry_out()
-        except asyncio.CancelledError:
+        except NotCarriedOut:
+            await self._release(call_id)
+            raise
+        except ToolFailed as error:
+            cost = cost_of(price, error.answer if isinstance(error, NotHandedOn) else None)
+            result = failure(_paid_for(error) if cost and cost.amount() != NOTHING else error)
+        except BaseException:
             self._later(self._tell_cut_off(call_id, tool, most))
             raise
-        except BaseException:
-            await self._release(call_id)
-            raise
-        told = cost_told(price, result)
-        if result.is_error and told is None:
+        else:
+            cost = cost_of(price, result)
+        if cost is None:
             await self._release(call_id)
             return result
-        return await self._settle(call_id, tool, most, result, told or most)
+        return await self._settle(call_id, tool, most, result, cost)
 
     async def close(self) -> None:
         """Give what is still to be told a moment."""
@@ -177,6 +183,17 @@ class Meter:
         return self._held.run
 
 
+def cost_of(price: Price, answer: CallToolResult | None) -> Spend | None:
+    """Return what is paid for a call that was sent; None if nothing, for it failed and reports no cost.
+
+    Without an answer it may have been carried out.
+    """
+    told = None if answer is None else cost_told(price, answer)
+    if told is None and answer is not None and answer.is_error:
+        return None
+    return told or price.most()
+
+
 def cost_told(price: Price, result: CallToolResult) -> Spend | None:
     """Return what a server says that a call did cost; None if it says nothing that can be meant.
 
@@ -194,6 +211,12 @@ def cost_told(price: Price, result: CallToolResult) -> Spend | None:
     if not isinstance(usd, int | float) or not (0 <= tokens <= MAX_TOKENS and 0 <= usd <= MAX_USD):
         return None
     return Spend(tokens=tokens, usd=float(Decimal(repr(usd)).quantize(_SIX_DECIMALS, ROUND_CEILING)))
+
+
+def _paid_for(error: ToolFailed) -> ToolFailed:
+    """Return the same failure, which says that it is not free."""
+    text = str(error).removeprefix(f"{error.code}: ")
+    return ToolFailed(f"{text}; it may have been carried out, and is paid for", code=error.code)
 
 
 def lease_lost() -> ToolFailed:

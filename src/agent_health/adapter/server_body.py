@@ -1,17 +1,21 @@
 """How much is read of what a server at a URL answers, and what is said in place of more?
 
 The SDK reads a JSON body whole before it looks at it. So it is read here, as it comes in, and the call whose
-answer has no end is told so in the server's place. What is packed is not unpacked: a little of it may be
-anything. Events are bounded one by one, by the SDK, and here all of one answer together.
+answer has no end is told so in the server's place, and so is one that was never sent, or whose answer is none
+of a server of tools: the SDK's own words do not tell these from a refusal. What is packed is not unpacked: a
+little of it may be anything. Events are bounded one by one, by the SDK, and here all of one answer together.
 """
 
 import json
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from typing import Any, Final
 
 import httpx2
+from mcp_types import JSONRPCError
+from pydantic import ValidationError
 
-from agent_health.adapter.server_line import TOO_LONG, UNREADABLE, answer_in_place
+from agent_health.adapter.server_line import NOT_SENT, TOO_LONG, UNREADABLE, answer_in_place
 
 AS_IT_IS: Final = "identity"
 """The only encoding of a body that is asked for, and taken."""
@@ -27,10 +31,26 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Put a question; a JSON answer is there, whole, when this returns."""
         request.headers["accept-encoding"] = AS_IT_IS
-        response = await self._transport.handle_async_request(request)
+        try:
+            response = await self._transport.handle_async_request(request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            if not _is_call(request):
+                raise
+            return _in_place(request, NOT_SENT, "it cannot be reached")
+        return await self._taken(request, response)
+
+    async def aclose(self) -> None:
+        """Let all connections go."""
+        await self._transport.aclose()
+
+    async def _taken(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Return an answer that may be handed on, or what is said in its place."""
         if response.headers.get("content-encoding", AS_IT_IS).strip().lower() != AS_IT_IS:
             await response.aclose()
             return _in_place(request, UNREADABLE, "its answer is packed, though that was not asked for")
+        if _is_call(request) and _tells_nothing(response):
+            await response.aclose()
+            return _in_place(request, UNREADABLE, f"its answer is status {response.status_code}")
         if request.method != "POST" or not _is_of(response, "application/json"):
             instead = _event(request, self._too_long()) if _is_of(response, "text/event-stream") else b""
             return _bounded(response, self._max_bytes, instead)
@@ -40,11 +60,9 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
             await response.aclose()
         if body is None:
             return _in_place(request, TOO_LONG, self._too_long())
+        if _is_call(request) and response.is_server_error and not _is_refusal(body):
+            return _in_place(request, UNREADABLE, f"its answer is status {response.status_code}")
         return httpx2.Response(response.status_code, headers=_without_length(response), content=body)
-
-    async def aclose(self) -> None:
-        """Let all connections go."""
-        await self._transport.aclose()
 
     def _too_long(self) -> str:
         return f"its answer has more than {self._max_bytes} bytes"
@@ -92,6 +110,30 @@ def _bounded(response: httpx2.Response, max_bytes: int, instead: bytes) -> httpx
 
 def _is_of(response: httpx2.Response, media_type: str) -> bool:
     return bool(response.headers.get("content-type", "").lower().startswith(media_type))
+
+
+def _is_call(request: httpx2.Request) -> bool:
+    return request.method == "POST" and json.loads(request.content or b"{}").get("method") == "tools/call"
+
+
+def _tells_nothing(response: httpx2.Response) -> bool:
+    """Whether an answer to a call leaves open whether that was carried out; a redirect, or a 4xx, does not.
+
+    A proxy that has waited for too long says 502 or 504.
+    """
+    if response.is_server_error:
+        return not _is_of(response, "application/json")
+    is_readable = _is_of(response, "application/json") or _is_of(response, "text/event-stream")
+    return response.status_code == HTTPStatus.ACCEPTED or (response.is_success and not is_readable)
+
+
+def _is_refusal(body: bytes) -> bool:
+    """Whether this is an error of a server of tools itself."""
+    try:
+        JSONRPCError.model_validate_json(body, by_name=False)
+    except ValidationError:
+        return False
+    return True
 
 
 def _event(request: httpx2.Request, words: str) -> bytes:

@@ -9,6 +9,8 @@ UNREADABLE: Final = -31_001
 """Our own error in place of an answer that cannot be read."""
 TOO_LONG: Final = -31_002
 """Our own error in place of an answer that is longer than a line may be."""
+NOT_SENT: Final = -31_003
+"""Our own error in place of the answer of a server that could not be reached."""
 
 _VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
 _MAX_END_BYTES: Final = 200

@@ -20,9 +20,10 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
 from pydantic import ValidationError
 
+from agent_health.adapter.call_failed import NotCarriedOut, NotHandedOn
 from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.server_body import BoundedBodies
-from agent_health.adapter.server_line import TOO_LONG, UNREADABLE
+from agent_health.adapter.server_line import NOT_SENT, TOO_LONG, UNREADABLE
 from agent_health.adapter.server_pipes import ServerEnd, ServerProgram, server_pipes
 from agent_health.adapter.telling import SPOKEN_WITH
 from agent_health.adapter.upstreams import MAX_TOOLS, Limits, Upstream
@@ -104,14 +105,14 @@ class UpstreamServer:
             )
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
-        """Have a tool called; ToolFailed if there is no answer that can be handed on."""
+        """Have a tool called; ToolFailed if there is no answer that can be handed on.
+
+        NotCarriedOut if that is sure, NotHandedOn with the answer that there is.
+        """
         await self.ready()
         client, end = self._client, self._end
         if client is None:
-            raise ToolFailed(
-                f"{self.name} does not run: {self._why_away}; {self._again()}",
-                code=RefusalCode.UPSTREAM_UNAVAILABLE,
-            )
+            raise self._does_not_run()
         named = SPOKEN_WITH.set(self.name)
         try:
             async with asyncio.timeout(self._limits.call_seconds):
@@ -138,11 +139,13 @@ class UpstreamServer:
         size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
         if size > self._limits.answer_bytes:
             what = f"{self.name} answered with {size} bytes, of which {self._limits.answer_bytes} are taken"
-            raise ToolFailed(f"{what}: ask for less", code=RefusalCode.ANSWER_TOO_LARGE)
+            raise NotHandedOn(f"{what}: ask for less", code=RefusalCode.ANSWER_TOO_LARGE, answer=result)
         if not is_finite(result.model_dump()):
             what = f"{self.name} answered with a number that JSON does not have"
-            raise ToolFailed(
-                f"{what}; whether it was carried out is not known", code=RefusalCode.ANSWER_INVALID
+            raise NotHandedOn(
+                f"{what}; whether it was carried out is not known",
+                code=RefusalCode.ANSWER_INVALID,
+                answer=result,
             )
         return result
 
@@ -170,13 +173,20 @@ class UpstreamServer:
             return ToolFailed(
                 f"{what}; whether it was carried out is not known", code=RefusalCode.ANSWER_INVALID
             )
+        if error.code == NOT_SENT and self._upstream.url is not None:
+            self._break(client, "it cannot be reached")
+            return self._does_not_run()
         if error.code == CONNECTION_CLOSED:
             self._break(client, end.why)
             return (
                 ToolFailed(too_long, code=RefusalCode.ANSWER_TOO_LARGE) if end.is_too_long else self._gone()
             )
         words = str(error)[:MAX_WORDS_CHARS]
-        return ToolFailed(f"{self.name} refused the call: {words}", code=RefusalCode.UPSTREAM_REFUSED)
+        return NotCarriedOut(f"{self.name} refused the call: {words}", code=RefusalCode.UPSTREAM_REFUSED)
+
+    def _does_not_run(self) -> ToolFailed:
+        what = f"{self.name} does not run: {self._why_away}; {self._again()}"
+        return NotCarriedOut(what, code=RefusalCode.UPSTREAM_UNAVAILABLE)
 
     def _gone(self) -> ToolFailed:
         what = f"{self.name} is gone in the middle of the call; whether it was carried out is not known"
