@@ -36,6 +36,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made / "html"
 
 
+def test_a_search_fetches_no_page(site: Path) -> None:
+    """Browsers refuse that where the site is opened as files."""
+    assert "SHOW_SEARCH_SUMMARY: false" in (site / "_static" / "documentation_options.js").read_text()
+
+
 def test_every_page_is_there(site: Path) -> None:
     told = {path.relative_to(DOCS) for path in DOCS.rglob("*.md")}
     assert {path for path in told if path.parts[0] != "monitoring"} <= {

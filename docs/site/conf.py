@@ -22,6 +22,8 @@ html_show_sphinx = False
 html_show_copyright = False
 html_show_sourcelink = False
 html_copy_source = False
+# They are fetched from the pages, which a browser refuses where the site is opened as files.
+html_show_search_summary = False
 html_static_path = ["static"]
 html_css_files = ["tables.css"]
 # Letters that the reader's own machine has.

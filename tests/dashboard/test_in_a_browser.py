@@ -301,7 +301,7 @@ def test_people_decide_in_the_browser(context: BrowserContext, served: Sample) -
     expect(page.get_by_role("status")).to_have_text("The review was noted.")
     expect(page.locator("[data-part=standing]")).to_contain_text("done")
     page.goto("/agents/summariser")
-    page.get_by_label("Reason").fill("new model")
+    page.get_by_role("group", name="Maintenance").get_by_label("Reason").fill("new model")
     page.get_by_role("button", name="Begin maintenance").click()
     expect(page.locator(".banner")).to_contain_text("In maintenance until")
 

@@ -1,13 +1,21 @@
 """What may be done about a whole pool?"""
 
+import re
+
 import pytest
 from tests.dashboard.conftest import Sample
 from tests.support.dashboard_sample import KEYS
+from tests.support.dashboard_visitor import Page
 
 from agent_health.access import Role
 
 POOL = "/agents?pool=billing"
 DEED = "/pools/billing/maintenance"
+
+
+def deeds(page: Page) -> list[str]:
+    """What the forms of a page do about a pool."""
+    return re.findall(r'action="(/pools[^"]*)"', page.html)
 
 
 def test_who_looks_at_a_pool_sees_how_many_are_how(sample: Sample) -> None:
@@ -35,6 +43,7 @@ def test_the_maintenance_of_a_pool_begins_and_ends(acted: Sample) -> None:
     assert (
         "nothing takes the living members of this pool down" in visitor.get(answer.headers["location"]).text
     )
+    assert deeds(visitor.get(POOL)) == [f"{DEED}/end"]
     assert "In maintenance until" in visitor.get("/agents/billing-1").text
     assert "In maintenance until" not in visitor.get("/agents/support-1").text
     assert visitor.do(POOL, f"{DEED}/end").headers["location"] == POOL
@@ -43,6 +52,13 @@ def test_the_maintenance_of_a_pool_begins_and_ends(acted: Sample) -> None:
     assert "In maintenance until" not in visitor.get("/agents/billing-1").text
     log = visitor.get("/api/v1/events?type=agent.maintenance_changed", x_api_key=KEYS[Role.READER])
     assert log.body.count(b'"actor":"key:key_coordinator_') == 14
+
+
+def test_what_can_be_done_about_a_pool_is_shown_and_nothing_else(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    assert deeds(visitor.get(POOL)) == [DEED]
+    visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
+    assert deeds(visitor.get(POOL)) == [DEED, f"{DEED}/end"]
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER])

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from agent_health.access import Action
 from agent_health.dashboard.desk import Look, seconds_in
 from agent_health.lifecycle import ALIVE, Status
-from agent_health.storage.agent_search import members_of
+from agent_health.storage.agent_search import maintained_of, members_of
 
 _MAINTENANCE = "/api/v1/pools/{role_id}/maintenance"
 
@@ -19,15 +19,27 @@ class PoolShown:
 
     name: str
     members: Mapping[Status, int]
-    may_maintain: bool
+    may_begin: bool
+    """Somebody who lives is not in maintenance."""
+    may_end: bool
+    """Somebody who lives is in maintenance."""
 
 
 def pool_shown(look: Look, role_id: str) -> PoolShown:
     """Return who is in a pool, and whether the visitor may do anything about all of them."""
     found = members_of(look.transaction, role_id)
     members = {status: found[status] for status in Status if status in found}
-    is_alive = not ALIVE.isdisjoint(members)
-    return PoolShown(role_id, members, is_alive and look.visitor.may(Action.SET_MAINTENANCE))
+    maintained = maintained_of(look.transaction, role_id)
+    living, in_maintenance = (
+        sum(counts.get(status, 0) for status in ALIVE) for counts in (found, maintained)
+    )
+    may_maintain = look.visitor.may(Action.SET_MAINTENANCE)
+    return PoolShown(
+        name=role_id,
+        members=members,
+        may_begin=may_maintain and living > in_maintenance,
+        may_end=may_maintain and in_maintenance > 0,
+    )
 
 
 def begin(look: Look, request: Request, form: Mapping[str, str]) -> str:

@@ -134,6 +134,16 @@ def members_of(transaction: Transaction, role_id: str) -> dict[str, int]:
     return {str(status): int(number) for status, number in members}
 
 
+def maintained_of(transaction: Transaction, role_id: str) -> dict[str, int]:
+    """Return how many members of a pool are in maintenance now, per status."""
+    members = transaction.connection.execute(
+        select(agents.c.status, func.count())
+        .where(agents.c.role_id == role_id, agents.c.maintenance_until_s > transaction.now_s)
+        .group_by(agents.c.status)
+    )
+    return {str(status): int(number) for status, number in members}
+
+
 def pool(transaction: Transaction, role_id: str, status: str) -> PoolTotals:
     """Return how many members a pool has per status, and the capacity of those of one status.
 
