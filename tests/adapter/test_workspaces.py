@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_health.adapter.agent_user import AgentUser
 from agent_health.adapter.workspaces import MAX_DEPTH, Workspace, Workspaces
 from agent_health.errors import InvalidSetting
 
@@ -107,6 +108,24 @@ def test_so_is_one_that_is_somebody_elses(tmp_path: Path) -> None:
     os.chown(above / "runs", 12345, 12345)
     with pytest.raises(InvalidSetting, match="a directory of ours"):
         Workspaces(above / "runs")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
+def test_what_is_handed_over_is_its_users_and_so_is_what_is_handed_in(places: Workspaces) -> None:
+    user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")
+    workspace = places.prepare(RUN)
+    workspace.put("input.json", {})
+    (workspace.path / "link").symlink_to(places.root)
+    workspace.hand_over(user)
+    found = [os.lstat(path) for path in (workspace.path, *sorted(workspace.path.iterdir()))]
+    assert [(one.st_uid, one.st_gid) for one in found] == [(12345, 12346)] * 3
+    assert places.root.stat().st_uid == 0
+    secret = places.root / "secret"
+    secret.write_text('{"key": "of root"}')
+    os.link(secret, workspace.path / "output.json")
+    assert workspace.result().fault == "output.json: expected a file of the agent's own"
+    os.chown(secret, 12345, 12346)
+    assert workspace.result().output == {"key": "of root"}
 
 
 def test_nothing_that_is_no_run_becomes_a_path(places: Workspaces) -> None:

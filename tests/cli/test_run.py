@@ -3,9 +3,12 @@
 import asyncio
 import json
 import os
+import pwd
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import chdir, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.request import Request, urlopen
 
 import pytest
@@ -43,12 +46,13 @@ def task_at(registry: RegistryServer) -> TaskRecord:
     return asyncio.run(make())
 
 
-def status_at(registry: RegistryServer, task: TaskRecord) -> str:
-    async def look() -> str:
-        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
-            return (await client.tasks.get(task.task_id)).status
+async def shown(registry: RegistryServer, task: TaskRecord) -> TaskRecord:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+        return await client.tasks.get(task.task_id)
 
-    return asyncio.run(look())
+
+def status_at(registry: RegistryServer, task: TaskRecord) -> str:
+    return asyncio.run(shown(registry, task)).status
 
 
 def test_how_it_ends_is_its_exit_code(
@@ -217,6 +221,63 @@ def test_wrong_usage_is_told_in_one_line(
     at: RegistryServer, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     assert main(["run", *arguments]) == 3
+    err = capfd.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user: NOT RUN")
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A directory that every user can reach; those of pytest are its own user's."""
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o711)
+        yield Path(place)
+
+
+@ONLY_ROOT
+@pytest.mark.parametrize("where", ["in its workspace", "where it was started"])
+def test_a_command_of_a_user_of_its_own_has_its_workspace_and_nothing_of_roots(
+    at: RegistryServer, open_place: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.chdir(open_place if where == "where it was started" else "/root")
+    (open_place / "secret").touch(mode=0o600)
+    code = """
+        cd $AGENT_HEALTH_WORKSPACE && test -r input.json && test ! -r ../../secret || exit 3
+        kill -0 $PPID && exit 5
+        mkdir sub && seq 200000 && echo y > sub/own || exit 4
+        echo "{\\"who\\": \\"$(id -u) $(id -G) $HOME $USER $LOGNAME\\"}" > output.json
+    """
+    task, nobody = task_at(at), pwd.getpwnam("nobody")
+    arguments = ["--user", "nobody", "--workspaces", str(open_place / "runs"), "--agent-id", "of-nobody"]
+    arguments += ["--in-workspace"] if where == "in its workspace" else []
+    assert main(["run", *ONCE, *arguments, "--", "sh", "-c", code]) == 0
+    after = asyncio.run(shown(at, task))
+    groups = " ".join(str(group) for group in os.getgrouplist("nobody", nobody.pw_gid))
+    assert after.status == "review"
+    assert after.output == {"who": f"{nobody.pw_uid} {groups} {nobody.pw_dir} nobody nobody"}
+    assert list((open_place / "runs").glob("run_*")) == []
+
+
+@ONLY_ROOT
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--user", "nobody-here"], "--user: expected a user of this machine; got 'nobody-here'"),
+        (["--user", "root"], "--user: expected a user that is not root"),
+        (["--user", "nobody"], "--user: expected a user who can reach where this is started, or --in-"),
+        (["--user", "nobody", "--in-workspace"], "workspaces: expected a directory that nobody can reach"),
+    ],
+)
+@pytest.mark.usefixtures("at")
+def test_a_user_who_is_shut_out_is_told_before_anything_is_taken(
+    capfd: pytest.CaptureFixture[str], arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    assert not tmp_path.stat().st_mode & 0o001
+    with chdir(tmp_path):
+        assert main(["run", *ONCE, *arguments, "--", "true"]) == 3
     err = capfd.readouterr().err
     assert said in err
     assert err.count("\n") == 1

@@ -58,7 +58,7 @@ class Adapting:
         self._has_come = asyncio.Event()
         own_key = directory / "own.key"
         self.keys = AgentKeys(key=KEYS[Role.ENROLL], key_file=own_key, environment={})
-        self.workspaces = Workspaces(directory / "runs")
+        self.workspaces = Workspaces(directory / "runs", user=settings.get("user"))
         self._nowhere = os.open(os.devnull, os.O_WRONLY)
         given = RunSettings(
             command=command,

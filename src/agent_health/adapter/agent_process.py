@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
 from agent_health.adapter import warden
+from agent_health.adapter.agent_user import AgentUser
 from agent_health.adapter.lease_environment import RUN_ID_VARIABLE
 from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.left_behind import end_left
@@ -39,6 +40,8 @@ class Job:
     """All of it: nothing of ours comes with it."""
     directory: Path
     """In which it is started."""
+    user: AgentUser | None = None
+    """As whom; None: as ours."""
     input_fd: int | None = None
     """What its standard input is; None for nothing."""
     timer: LeaseTimer | None = None
@@ -327,12 +330,17 @@ def _job_line(job: Job, begun_fd: int, timer_to_fd: int) -> bytes:
         "command": [_said(part) for part in job.command],
         "environment": {_said(name): _said(value) for name, value in job.environment.items()},
         "cwd": _said(str(job.directory)),
+        "user": None if job.user is None else _rights_of(job.user),
         "input": job.input_fd,
         "timer": timer_to_fd,
         "due_ns": None if job.timer is None else job.timer.due_ns,
         "begun": begun_fd,
     }
     return json.dumps(said).encode() + b"\n"
+
+
+def _rights_of(user: AgentUser) -> dict[str, Any]:
+    return {"uid": user.uid, "gid": user.gid, "groups": user.groups}
 
 
 def _said(text: str) -> str:

@@ -46,8 +46,10 @@ class _TailFile:
         os.close(self._fd)
 
     def _open(self) -> int:
-        # A pipe would keep us waiting for whoever reads it.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        # Whatever the agent has put there may be another's file.
+        with suppress(OSError):
+            os.unlink(self._name, dir_fd=self._directory_fd)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(self._name, flags, 0o600, dir_fd=self._directory_fd)
 
 

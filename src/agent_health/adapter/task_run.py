@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from agent_health.adapter.agent_process import AgentProcess, Job
+from agent_health.adapter.agent_user import AgentUser
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.lease_environment import ToolPlace, environment_of
 from agent_health.adapter.lease_timer import LeaseTimer
@@ -56,6 +57,8 @@ class RunSettings:
     command: Sequence[str]
     environment: Mapping[str, str]
     """Ours, of which the agent gets what is not ours alone."""
+    user: AgentUser | None = None
+    """As whom the agent runs, who is also given the workspaces; None: as ours."""
     directory: Path | None = None
     """Where it is started; None: in its workspace."""
     grace_s: float = GRACE_SECONDS
@@ -241,10 +244,13 @@ class TaskRun:
                     hidden=settings.hidden,
                 ),
                 directory=settings.directory or workspace.path,
+                user=settings.user,
                 timer=timer,
             )
             output = OutputCopy(workspace.fd, stdout_to=settings.stdout_to, stderr_to=settings.stderr_to)
             stack.push_async_callback(asyncio.to_thread, output.finish)
+            if settings.user is not None:
+                workspace.hand_over(settings.user)
             process = await AgentProcess.start(job, output)
             stack.push_async_callback(process.kill)
             self._say(What.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace)

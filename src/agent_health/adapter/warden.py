@@ -301,7 +301,8 @@ def _become_agent(job: dict[str, Any], warden: int, waits: int) -> NoReturn:
     """Turn into the agent's program once the warden says so; never returns."""
     try:
         os.setsid()
-        # The warden's own end; its pipe cannot tell of that.
+        _become_user(job["user"])
+        # The warden's own end; its pipe cannot tell of that. Whoever becomes another user loses it.
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != warden or os.read(waits, 1) != _GO:
             os._exit(EXIT_NOT_STARTED)
@@ -319,6 +320,14 @@ def _become_agent(job: dict[str, Any], warden: int, waits: int) -> NoReturn:
     except BaseException:  # noqa: BLE001 - nothing of this copy of the warden may go on
         os.write(job["begun"], b"1")
     os._exit(EXIT_NOT_STARTED)
+
+
+def _become_user(user: dict[str, Any] | None) -> None:
+    """Give up all that root may, for good."""
+    if user is not None:
+        os.setgroups(user["groups"])
+        os.setresgid(user["gid"], user["gid"], user["gid"])
+        os.setresuid(user["uid"], user["uid"], user["uid"])
 
 
 def _bytes(text: str) -> bytes:

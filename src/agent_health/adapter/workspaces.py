@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from agent_health.adapter.agent_user import AgentUser
 from agent_health.errors import InvalidSetting
 from agent_health.task_record import MAX_OBJECT_BYTES, RUN_ID_PATTERN, JsonObject
 
@@ -58,6 +59,7 @@ class Workspace:
         self.fd = fd
         self._note_fd = note_fd
         self._note = note
+        self._user: AgentUser | None = None
 
     def put(self, name: str, content: Any) -> None:
         """Write one JSON file, before the agent is there."""
@@ -65,6 +67,15 @@ class Workspace:
         with os.fdopen(os.open(name, flags, 0o600, dir_fd=self.fd), "w", encoding="utf-8") as file:
             json.dump(content, file, ensure_ascii=False, indent=2)
             file.write("\n")
+
+    def hand_over(self, user: AgentUser) -> None:
+        """Give it to the agent's user, with what was put into it; OSError if that cannot be done."""
+        self._user = user
+        with os.scandir(self.fd) as entries:
+            for entry in entries:
+                os.chown(entry.name, user.uid, user.gid, dir_fd=self.fd, follow_symlinks=False)
+        # At last: until now nobody but us has put anything there.
+        os.fchown(self.fd, user.uid, user.gid)
 
     def result(self) -> Result:
         """Read what the agent wants to hand in."""
@@ -76,7 +87,7 @@ class Workspace:
             why = "it is a link" if error.errno == errno.ELOOP else error.strerror
             return Result(None, f"{OUTPUT_FILE}: expected a readable file ({why})")
         if text is None:
-            return Result(None, f"{OUTPUT_FILE}: expected a file")
+            return Result(None, f"{OUTPUT_FILE}: expected a file of the agent's own")
         if len(text) > MAX_FILE_BYTES:
             return Result(None, f"{OUTPUT_FILE}: expected at most {MAX_FILE_BYTES} bytes")
         try:
@@ -86,12 +97,15 @@ class Workspace:
             return Result(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
 
     def _output(self) -> bytes | None:
-        """Return what stands in `output.json`, and a byte more than it may; None if it is no file."""
+        """Return what stands in `output.json`, and a byte more than it may; None if it is no file of its."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(OUTPUT_FILE, flags, dir_fd=self.fd)
         try:
             # A pipe would keep us waiting for whoever writes to it.
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            found = os.fstat(fd)
+            # A second name of what its user may not read, but we may, hands nothing out.
+            is_anothers = self._user is not None and found.st_uid != self._user.uid
+            if not stat.S_ISREG(found.st_mode) or is_anothers:
                 return None
             with os.fdopen(fd, "rb", closefd=False) as file:
                 return file.read(MAX_FILE_BYTES + 1)
@@ -112,18 +126,23 @@ class Workspace:
 class Workspaces:
     """The directory below which runs work."""
 
-    def __init__(self, root: Path, *, wall_s: Callable[[], float] = time.time) -> None:
-        """Make it if it is not there; InvalidSetting if it cannot be ours alone."""
+    def __init__(
+        self, root: Path, *, user: AgentUser | None = None, wall_s: Callable[[], float] = time.time
+    ) -> None:
+        """Make it if it is not there; InvalidSetting if it cannot be ours alone, or shuts the user out."""
         self.root = root.resolve() if ".." in root.parts else root.absolute()
         self._wall_s = wall_s
         try:
             for missing in _missing(self.root):
-                missing.mkdir(mode=0o700, exist_ok=True)
+                # Who may search it sees no names.
+                missing.mkdir(mode=0o700 if user is None else 0o711, exist_ok=True)
             self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             expected = f"a directory that can be made and read ({error.strerror})"
             raise InvalidSetting("workspaces", str(root), expected) from None
         expected = _not_ours_alone(self._fd, self.root)
+        if user is not None and not expected and (why := user.shut_out_by(self.root)):
+            expected = f"a directory that {user.name} can reach (chmod 711): {why}"
         if expected:
             os.close(self._fd)
             raise InvalidSetting("workspaces", str(root), expected)

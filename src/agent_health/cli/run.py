@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from agent_health.adapter.adapter import Adapter, Wanted
+    from agent_health.adapter.agent_user import AgentUser
     from agent_health.adapter.held_work import HeldWork
     from agent_health.adapter.task_run import OpenTools, RunOutcome
     from agent_health.adapter.tool_proxy import OpenProxy
@@ -46,7 +47,7 @@ UNPROCESSABLE: Final = 422
 """What the registry answers to who wants a task that is not for it."""
 
 
-def run(
+def run(  # noqa: PLR0913 - each option is one
     command: Annotated[
         list[str], typer.Argument(metavar="COMMAND...", help="What works at a task, and its arguments.")
     ],
@@ -83,6 +84,14 @@ def run(
         float | None,
         typer.Option(
             "--keep", metavar="DURATION", parser=read_duration, help="Of workspaces of failed runs; else 7d."
+        ),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user",
+            metavar="NAME",
+            help="As whom the command runs, if root starts this; gets its workspaces.",
         ),
     ] = None,
     in_workspace: Annotated[
@@ -179,6 +188,7 @@ def run(
     grace_s = GRACE_SECONDS if grace is None else grace
     drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout
     found = _found(command)
+    runs_as = _as_user(user, in_workspace=in_workspace)
     named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
     profile = AgentProfile(
         **named,
@@ -193,7 +203,7 @@ def run(
         tell = stack.enter_context(telling(as_json=as_json))
         stack.enter_context(logging_to(LogTeller(tell)))
         open_tools, hidden = _tools(tools)
-        places = stack.enter_context(Workspaces(workspaces or _usual_workspaces(os.environ)))
+        places = stack.enter_context(Workspaces(workspaces or _usual_workspaces(os.environ), user=runs_as))
         own_key = own_key_file(places.root, profile.agent_id)
         stack.enter_context(alone_as(profile.agent_id, own_key))
         keys = AgentKeys(key=_given_key(key_file, own_key), key_file=own_key, environment={})
@@ -208,7 +218,8 @@ def run(
         wanted = Wanted(task_id=task, role_id=pool, is_once=once or task is not None, wait_s=wait)
         settings = RunSettings(
             command=found,
-            environment=dict(os.environ),
+            environment=dict(os.environ) | ({} if runs_as is None else runs_as.environment()),
+            user=runs_as,
             directory=None if in_workspace else Path.cwd(),
             grace_s=grace_s,
             timeout_s=timeout,
@@ -260,6 +271,19 @@ def _check(*, task: str | None, once: bool, timeout_s: float | None) -> None:
         raise InvalidSetting("--task", task, "the id of a task, such as task_01jd8w3q5t6v7x9zabcdefghjk")
     if timeout_s is not None and timeout_s <= 0:
         raise InvalidSetting("--timeout", "0s", "more than that")
+
+
+def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":
+    """Return as whom the command runs; InvalidSetting if it cannot start where it is to."""
+    if name is None:
+        return None
+    from agent_health.adapter.agent_user import AgentUser  # noqa: PLC0415 - see `run`
+
+    user = AgentUser.called(name)
+    if not in_workspace and (why := user.shut_out_by(Path.cwd())):
+        expected = f"a user who can reach where this is started, or --in-workspace ({why})"
+        raise InvalidSetting("--user", name, expected)
+    return user
 
 
 def _tools(file: Path | None) -> "tuple[OpenTools | None, set[str]]":
