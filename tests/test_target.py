@@ -17,6 +17,7 @@ from agent_health.target import (
     SHARDS,
     TARGET_ID_PREFIX,
     host_of,
+    is_at_one_word,
     is_target_id,
     phase_of,
     read_target,
@@ -159,6 +160,21 @@ def test_a_target_is_a_url_that_an_observation_takes(text: str) -> None:
 )
 def test_the_host_of_a_target_is_what_stands_before_port_and_path(url: str, host: str) -> None:
     assert host_of(url) == host
+
+
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        ("https://javascript:1/", True),
+        ("http://intranet/agents/a.b", True),
+        ("https://agent.example/", False),
+        ("http://localhost:8000/", False),
+        ("http://10.0.0.1/", False),
+        ("http://[::1]:80/", False),
+    ],
+)
+def test_a_host_of_a_single_word_is_told_from_names_and_addresses(url: str, *, is_one: bool) -> None:
+    assert is_at_one_word(url) is is_one
 
 
 def test_an_id_is_short_printable_and_for_ever_the_same() -> None:

@@ -113,6 +113,16 @@ def host_of(url: str) -> str:
     return authority.partition(":")[0]
 
 
+def is_at_one_word(url: str) -> bool:
+    """Whether the host of a URL as `read_target` spells it is a single word, other than `localhost`.
+
+    An intranet may know it. Elsewhere it is more often a word that was taken for a host.
+    """
+    authority = url.partition("://")[2].partition("/")[0]
+    # An address has a dot, or brackets.
+    return "." not in authority and authority[0] != "[" and authority.partition(":")[0] != "localhost"
+
+
 def shard_of(host: str) -> int:
     """Return the shard that a host's targets lie in, from 0 to SHARDS - 1."""
     return int.from_bytes(sha256(host.encode()).digest()[:4]) % SHARDS

@@ -401,6 +401,12 @@ def test_a_definition_is_checked_without_probing_anybody(
         told = capsys.readouterr()
         assert "the list agents.txt: expected one that can be read (" in told.err
         assert told.out == ""
+    (tmp_path / "agents.txt").write_text("# nobody yet\n")
+    file.write_text(f"{DEFINITION}targets: ['javascript:1']\n")
+    assert main(["crawl", str(file), "--check"]) == 0
+    told = capsys.readouterr()
+    assert told.err.endswith("which only a network of its own would know: https://javascript:1/\n")
+    assert told.out.endswith("mixed.yml: mixed is in order\n")
     assert files(tmp_path) == before
 
 

@@ -256,6 +256,29 @@ async def test_targets_in_the_definition_itself_follow_it(database: Database, tm
     assert await fewer.unnamed() == []
 
 
+async def test_what_is_odd_about_targets_in_the_definition_is_told(
+    database: Database, tmp_path: Path
+) -> None:
+    odd = importer(database, defined(tmp_path, targets=["javascript:1", "a.example"]))
+    outcome = await odd.import_inline()
+    assert outcome is not None
+    assert outcome.told == (
+        "test.Targets: 2 targets; 1 at a host of a single word, which only a network of its own would know: "
+        "https://javascript:1/"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.txt", "# nobody\n"), ("a.csv", "url,name\n"), ("a.json", "[]")]
+)
+async def test_a_list_of_nobody_is_read_in_any_format(
+    database: Database, tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    outcome = await read(database, defined(tmp_path, directories=[{"file": name}]))
+    assert (outcome.told, outcome.has_failed) == (f"{name}: 0 targets", False)
+
+
 async def test_a_directory_that_the_definition_does_not_name_is_told_of(
     database: Database, tmp_path: Path, a_list: ProbeDefinition
 ) -> None:

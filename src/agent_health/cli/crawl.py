@@ -181,11 +181,14 @@ def crawl(
     if check:
         import asyncio  # noqa: PLC0415 - takes 20 ms
 
-        from agent_health.cli.directory_import import opt_outs_of, unread_lists  # noqa: PLC0415 - see above
+        from agent_health.cli.directory_import import look_at_lists, opt_outs_of  # noqa: PLC0415 - see above
 
         opt_outs_of(read)
-        for name, why in asyncio.run(unread_lists(read)).items():
+        lists = asyncio.run(look_at_lists(read))
+        for name, why in lists.unread.items():
             raise InvalidSetting(f"the list {name}", None, f"one that can be read ({why})")
+        for told in lists.odd:
+            sys.stderr.write(printable(f"{definition}: {told}") + "\n")
         sys.stdout.write(printable(f"{definition}: {read.name} is in order") + "\n")
         return 0
     crawled = run_crawl(

@@ -5,7 +5,7 @@ of what the directory listed before, a part at a time. What did not change is no
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from typing import Final, Protocol
@@ -25,6 +25,7 @@ from agent_health.directory_record import (
     ImportState,
 )
 from agent_health.errors import AgentHealthError, ImportOver, InvalidSetting
+from agent_health.finding import Finding
 from agent_health.observation import MAX_ETAG_CHARS
 from agent_health.prober.definition import DirectorySource, ProbeDefinition
 from agent_health.prober.definition_file import unreadable
@@ -40,6 +41,8 @@ from agent_health.prober.directories import (
     Unchanged,
     read_directory,
 )
+from agent_health.prober.directories.gathered import Gathered
+from agent_health.prober.directories.page import Listed
 from agent_health.prober.opt_out import OptOuts, read_opt_outs
 
 INLINE_SUFFIX: Final = ".Targets"
@@ -118,9 +121,10 @@ class DirectoryImporter:
             return None
         version = f"{self._prefix} {_digest(targets)}"
         try:
-            return await self._hand_over(self._inline, targets, version, source=None, allow_shrink=True)
+            done = await self._hand_over(self._inline, targets, version, source=None, allow_shrink=True)
         finally:
             self.step = None
+        return replace(done, told=done.told + _told_findings(inline_findings(self._definition)))
 
     async def import_directory(self, source: DirectorySource) -> Outcome:
         """Read one directory and hand over what it lists; what goes wrong is told."""
@@ -217,16 +221,36 @@ class DirectoryImporter:
         return Outcome(directory=name, told=f"{name}: {targets_text(size)}{changes}")
 
 
-async def unread_lists(definition: ProbeDefinition) -> dict[str, str]:
-    """Return why lists on this machine cannot be read, by their names; nobody is asked for one at a URL."""
+@dataclass(frozen=True, slots=True)
+class ListsLookedAt:
+    """What there is to say of lists that nobody is asked for, and of targets in the definition itself."""
+
+    unread: dict[str, str]
+    """Why a list cannot be read, by its name."""
+    odd: list[str]
+    """What is odd about the others, in words; they are read all the same."""
+
+
+async def look_at_lists(definition: ProbeDefinition) -> ListsLookedAt:
+    """Read the lists on this machine, and say what is wrong with them; a URL is not asked for."""
     unread = {}
+    odd = [finding.message for finding in inline_findings(definition)]
     for source in definition.directories:
         if source.file is None:
             continue
         read = await read_directory(listed_in(source, definition))
         if isinstance(read, NotRead):
             unread[source.label] = f"{source.file}: {read.message}"
-    return unread
+        else:
+            odd += [f"{source.label}: {finding.message}" for finding in read.findings]
+    return ListsLookedAt(unread, odd)
+
+
+def inline_findings(definition: ProbeDefinition) -> list[Finding]:
+    """Return what is odd about the targets that stand in a definition itself."""
+    gathered = Gathered(networks=definition.networks_allowed)
+    gathered.add(map(Listed, definition.targets))
+    return gathered.findings()
 
 
 def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
@@ -283,8 +307,11 @@ def _with_findings(outcome: Outcome, read: Snapshot | Unchanged) -> Outcome:
         told += f", {read.duplicates:,} listed again"
     if left_out:
         told += f"; left out: {', '.join(left_out)}"
-    findings = "".join(f"; {_short(finding.message)}" for finding in read.findings[:MAX_FINDINGS])
-    return Outcome(directory=outcome.directory, told=told + findings, is_held=outcome.is_held)
+    return replace(outcome, told=told + _told_findings(read.findings))
+
+
+def _told_findings(findings: Sequence[Finding]) -> str:
+    return "".join(f"; {_short(finding.message)}" for finding in findings[:MAX_FINDINGS])
 
 
 def _examples(left_out: LeftOut) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.cards import CARD_10, JSON
 from tests.support.directories import document, listed
@@ -278,5 +278,6 @@ def test_of_a_list_that_is_mostly_junk_the_first_is_named(body: bytes, content_t
 
 
 @given(st.binary(max_size=200), st.sampled_from(["", "text/csv", "application/json", "application/jsonl"]))
+@example(b"#", "text/csv")
 def test_whatever_comes_can_be_told(body: bytes, content_type: str) -> None:
     assert told(Document(body, content_type)).isprintable()

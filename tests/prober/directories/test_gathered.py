@@ -167,6 +167,24 @@ def test_no_network_is_said_to_open_what_is_nobodys_address(networks: tuple[str,
     assert finding.message.endswith("never asked, whatever is allowed: http://0.0.0.0:1/, https://0.0.0.0/")
 
 
+@pytest.mark.parametrize(
+    ("networks", "is_told"), [((), True), (("127.0.0.0/8",), True), (("10.0.0.0/8",), False)]
+)
+def test_a_host_of_one_word_is_a_target_and_told_of_unless_there_are_networks_of_theirs(
+    networks: tuple[str, ...], *, is_told: bool
+) -> None:
+    found = Gathered(networks=read_networks(networks))
+    found.add(
+        map(
+            Listed,
+            ("javascript:1", "https://a.example/", "https://localhost.example", "http://[2001:db8::1]/"),
+        )
+    )
+    assert len(found.entries) == 4
+    told = "1 at a host of a single word, which only a network of its own would know: https://javascript:1/"
+    assert [finding.message for finding in found.findings()] == [told] * is_told
+
+
 def test_a_directory_without_any_target_is_told_of() -> None:
     assert [finding.name for finding in gather("x").findings()] == ["nothing_to_probe"]
     assert gather().findings() == []

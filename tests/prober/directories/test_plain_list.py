@@ -4,13 +4,19 @@ import codecs
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.directories import document, listed, read, skipped
 
 from agent_health.prober.directories.gathered import Gathered
 from agent_health.prober.directories.page import Kind, NotReadable
-from agent_health.prober.directories.plain_list import MAX_LINE_CHARS, SAMPLE_LINES, PlainList, is_place
+from agent_health.prober.directories.plain_list import (
+    MAX_LINE_CHARS,
+    SAMPLE_BYTES,
+    SAMPLE_LINES,
+    PlainList,
+    is_place,
+)
 
 PLAIN = PlainList()
 A, B, C = "https://a.example/", "https://b.example/.well-known/agent-card.json", "c.example"
@@ -51,7 +57,6 @@ def test_bytes_that_are_no_utf_8_spoil_their_own_line_alone() -> None:
     [
         "",
         "   \n\n",
-        "# nothing but a comment",
         "Service Unavailable",
         "Not Found\nThe page that you asked for is not there.\n",
         "<html><body>https://a.example/</body></html>",
@@ -207,6 +212,48 @@ def test_a_list_may_say_how_long_it_is() -> None:
     assert read(PLAIN, {"agents": [A], "total": 219}).total == 219
 
 
+@pytest.mark.parametrize(
+    ("text", "content_type"),
+    [
+        ("# nobody yet\n", ""),
+        ("\ufeff\n  # nobody yet\n# nor tomorrow", ""),
+        ("url,name\n", ""),
+        ("# ours\nURL;Name\n\n", ""),
+        ("url\n", "text/csv"),
+        ("name\tdomain", "text/tab-separated-values"),
+        ("# nobody\n", "text/csv"),
+        ("# nobody\n", "application/jsonl"),
+        ("#" + "x" * SAMPLE_BYTES, ""),
+    ],
+)
+def test_a_list_that_says_that_it_has_nobody_is_an_empty_directory(text: str, content_type: str) -> None:
+    listed = document(text, content_type)
+    assert PlainList().recognises(listed)
+    assert list(PlainList().read(listed).entries) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "content_type"),
+    [
+        # Nothing at all may be about to be written, or cut short.
+        ("", ""),
+        ("", "text/csv"),
+        ("\ufeff\n", ""),
+        # Neither is a header of a list.
+        ("url\n", ""),
+        ("name,colour\n", ""),
+        ("out of order, come back later", "text/csv"),
+        ("# a page\n", "text/html"),
+        ("#" + "x" * SAMPLE_BYTES + "\nnone of ours\n", ""),
+    ],
+)
+def test_what_does_not_say_so_is_no_empty_list(text: str, content_type: str) -> None:
+    listed = document(text, content_type)
+    assert not PlainList().recognises(listed)
+    with pytest.raises(NotReadable):
+        PlainList().read(listed)
+
+
 def test_an_empty_json_list_is_an_empty_directory() -> None:
     assert urls([]) == []
 
@@ -247,6 +294,7 @@ def test_a_line_that_is_too_long_or_too_deep_is_left_out(line: str) -> None:
 
 
 @given(st.binary(max_size=300) | st.text(max_size=100).map(str.encode))
+@example(b"#")
 def test_whatever_comes_is_recognised_or_not_and_read_or_refused(body: bytes) -> None:
     made = document(body)
     is_recognised = PLAIN.recognises(made)
@@ -256,4 +304,5 @@ def test_whatever_comes_is_recognised_or_not_and_read_or_refused(body: bytes) ->
     except NotReadable:
         # What is recognised by its first lines may still break later, as CSV does.
         return
-    assert not is_recognised or gathered.items or made.value == []
+    # Comments alone are a list of nobody, as [] is.
+    assert not is_recognised or gathered.items or made.value == [] or b"#" in body

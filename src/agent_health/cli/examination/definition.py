@@ -25,9 +25,9 @@ def of_a_definition(file: Path) -> Iterator[Finding]:
         return
     import asyncio  # noqa: PLC0415 - takes 20 ms
 
-    from agent_health.cli.directory_import import unread_lists  # noqa: PLC0415 - another extra
+    from agent_health.cli.directory_import import look_at_lists  # noqa: PLC0415 - another extra
 
-    unread = asyncio.run(unread_lists(definition))
+    unread = asyncio.run(look_at_lists(definition)).unread
     for name, why in unread.items():
         yield Finding(
             "definition", "fault", f"{file}: the list {name}: {why}", "mend the list, or its format"

@@ -24,7 +24,7 @@ from agent_health.prober.directories.page import (
     Skipped,
     SkipReason,
 )
-from agent_health.target import read_target
+from agent_health.target import is_at_one_word, read_target
 from agent_health.target_address import (
     MAX_URL_CHARACTERS,
     NO_PORT,
@@ -58,6 +58,7 @@ _ON_LOCALHOST: Final = (
     "on this machine itself: asked only if the definition's networks.allow, or --allow-network, names "
     "127.0.0.0/8 or ::1"
 )
+_AT_ONE_WORD: Final = "at a host of a single word, which only a network of its own would know"
 _AT_NO_ADDRESS: Final = "at 0.0.0.0, which is nobody's address: never asked, whatever is allowed"
 
 
@@ -94,6 +95,7 @@ class Gathered:
         self._left_out: dict[SkipReason, LeftOut] = {}
         self._local = LeftOut()
         self._nowhere = LeftOut()
+        self._at_one_word = LeftOut()
 
     @property
     def entries(self) -> tuple[Listed, ...]:
@@ -125,7 +127,7 @@ class Gathered:
             elif len(found) == self.max_entries:
                 raise TooMany(f"more than {counted(self.max_entries, 'target')}")
             else:
-                if url.startswith(_ODD_PLACES):
+                if url.startswith(_ODD_PLACES) or is_at_one_word(url):
                     self._note_odd_place(url)
                 if url != entry.url or entry.name is not None:
                     entry = Listed(url, _name(entry.name), entry.kind)  # noqa: PLW2901 - a million times
@@ -140,6 +142,10 @@ class Gathered:
         if self._nowhere.count:
             message = f"{self._nowhere.count} {_AT_NO_ADDRESS}: {', '.join(self._nowhere.examples)}"
             findings.append(Finding("entries_at_no_address", "", message))
+        if self._at_one_word.count and all(network.is_loopback for network in self._networks):
+            # Whoever allows a network of theirs has names of their own there.
+            message = f"{self._at_one_word.count} {_AT_ONE_WORD}: {', '.join(self._at_one_word.examples)}"
+            findings.append(Finding("entries_at_one_word", "", message))
         if not self._found and self.items:
             findings.append(
                 Finding("nothing_to_probe", "", f"none of {counted(self.items, 'item')} is a target")
@@ -155,7 +161,9 @@ class Gathered:
         return digest.hexdigest()
 
     def _note_odd_place(self, url: str) -> None:
-        if url.startswith(_NOWHERE):
+        if is_at_one_word(url):
+            self._at_one_word = _one_more(self._at_one_word, url)
+        elif url.startswith(_NOWHERE):
             self._nowhere = _one_more(self._nowhere, url)
         elif isinstance(judge_url(url, self._networks), Refused):
             self._local = _one_more(self._local, url)

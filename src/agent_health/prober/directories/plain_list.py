@@ -95,6 +95,8 @@ class PlainList:
         if _is_json(document):
             items = _json_items(document.value)
             return items is not None and (not items or _is_mostly_listed(_json_entries(items[:SAMPLE_LINES])))
+        if _lists_nobody(document):
+            return True
         way = _way_of(document)
         if way is None:
             return False
@@ -108,6 +110,8 @@ class PlainList:
                 raise NotReadable("expected a JSON list of URLs, or of objects with a URL")
             total = count_in(document.value, "total") if is_object(document.value) else None
             return Page(entries=map(_json_entry, items), items=len(items), total=total)
+        if _lists_nobody(document):
+            return Page(entries=())
         way = _way_of(document)
         # A page that says that a service is out of order is text too.
         if way is None or not _has_place(_sampled(document, way)):
@@ -202,6 +206,8 @@ def _numbered(document: Document, way: Way) -> list[tuple[int, Entry]]:
         read = _line_entry if way == "jsonl" else Listed
         return [(number, read(next(_said(iter([line]))))) for number, line in said]
     texts = [line for _, line in said]
+    if not texts:
+        return []
     rows = csv.reader(texts, delimiter=_delimiter_of(texts[0]) or ",")
     try:
         cells = [(said[rows.line_num - 1][0], row) for row in rows]
@@ -236,6 +242,27 @@ def _way_of(document: Document) -> Way | None:
         return "jsonl" if _json_line(first) is not None else ("csv" if first[0] == '"' else None)
     # A comma may stand in a URL: what is a URL as a whole has no columns.
     return "csv" if not is_place(first) and _delimiter_of(first) is not None else "lines"
+
+
+def _lists_nobody(document: Document) -> bool:
+    """Whether a text says that it is a list, and has no entry: comments alone, or a header alone.
+
+    One that says nothing at all is none: it may be about to be written, or cut short.
+    """
+    if document.content_type == "text/html":
+        return False
+    sample = _sample(document)
+    said = list(islice(_said(_lines(sample)), 2))
+    if not said:
+        return _has_comment(sample) and next(_said(_lines(document)), None) is None
+    if len(said) > 1 or len(document.body) > SAMPLE_BYTES or _way_of(document) != "csv":
+        return False
+    header = next(csv.reader(said, delimiter=_delimiter_of(said[0]) or ","))
+    return any(cell.strip().lower() in _URL_COLUMNS for cell in header[:MAX_COLUMNS])
+
+
+def _has_comment(document: Document) -> bool:
+    return any(line.lstrip().startswith("#") for line in _lines(document))
 
 
 def _sample(document: Document) -> Document:
