@@ -11,7 +11,9 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.cli import crawl_processes as module
 from agent_health.cli.crawl_processes import Standings, probe_all
+from agent_health.cli.crawl_run import worth_starting
 from agent_health.cli.crawl_share import Said, Share, worker_name
+from agent_health.cli.progress import line_of
 from agent_health.errors import CrawlStopped, PassHeldUp
 from agent_health.observation import ResultClass
 from agent_health.prober.definition import ProbeDefinition
@@ -142,10 +144,10 @@ def test_a_crawl_without_an_end_counts_each_target_once_however_often_it_was_pro
 
 def test_it_is_told_how_much_of_the_work_is_elsewhere() -> None:
     standings = Standings(total=None, workers=2)
-    half = replace(STANDING, shards=SHARDS // 2, has_asked=True)
+    half = replace(STANDING, shards=SHARDS // 2, has_begun=True)
     standings.note("a", half)
     assert standings.elsewhere == 0, "the other one has not begun"
-    standings.note("b", replace(half, shards=0, has_asked=False))
+    standings.note("b", replace(half, shards=0, has_begun=False))
     assert standings.elsewhere == 0, "the other one has not asked"
     standings.note("b", replace(half, shards=0, targets=0))
     why = "are another crawl's; those of one that was killed come within 300 s"
@@ -154,6 +156,36 @@ def test_it_is_told_how_much_of_the_work_is_elsewhere() -> None:
     assert standings.state.note.startswith(f"512 of 1,024 shards with 17 targets {why}")
     standings.note("b", half)
     assert "shards" not in standings.state.note
+
+
+def test_until_all_processes_have_begun_it_is_told_how_many_are_starting() -> None:
+    begun = replace(STANDING, shards=342, has_begun=True, latest={None: 100})
+    standings = Standings(total=None, workers=3, is_alone=True, listed=300)
+    assert standings.state.note == "3 of 3 processes are starting"
+    assert line_of(standings.state, None).startswith("0 probes; 300 targets; ")
+    standings.note("a", begun)
+    standings.note("b", begun)
+    standings.note("c", replace(begun, shards=340, has_begun=False, latest={}))
+    assert standings.state.note.startswith("1 of 3 processes is starting")
+    assert "; 300 targets: 200 never measured; 1 of 3" in line_of(standings.state, None)
+    standings.note("c", replace(begun, shards=340, latest={None: 99}))
+    assert "; 299 targets: 299 never measured; begun" in line_of(standings.state, None)
+    standings.let_go("c")
+    assert standings.state.note.startswith("1 of 3 processes is starting")
+
+
+def test_who_crawls_alone_calls_nothing_another_crawls() -> None:
+    standings = Standings(total=None, workers=1, is_alone=True)
+    assert "starting" not in standings.state.note, "it is this one"
+    standings.note("a", replace(STANDING, shards=SHARDS - 340, has_begun=True))
+    assert (standings.elsewhere, "shards" in standings.state.note) == (0, False)
+
+
+def test_a_pass_starts_no_more_processes_than_it_has_use_for() -> None:
+    assert worth_starting(4, 0, 500) == worth_starting(4, 500, 500) == 1
+    assert [worth_starting(4, targets, 500) for targets in (501, 1_500, 1_501, 2_000_000)] == [2, 3, 4, 4]
+    assert worth_starting(2, 12, 2) == 2, "each asks few at once"
+    assert worth_starting(4, 2_000, 100_000) == 2, "each has much to do"
 
 
 def test_results_that_were_handed_over_are_counted_over_deaths() -> None:

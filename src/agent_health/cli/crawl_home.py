@@ -81,6 +81,8 @@ class Home(Protocol):
     """How other commands are led there; empty if they find it by themselves."""
     is_shared: bool
     """Whether others crawl for it too, whose directories are their own concern."""
+    is_alone: bool
+    """Whether nobody else can crawl for it."""
 
     def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
         """Return what each process has to know."""
@@ -122,10 +124,10 @@ class LocalHome:
         self.told = f"database {url}"
         self.option = f"--database {url}"
         self.is_shared = False
+        self.is_alone = is_alone
         self.lists: TakesLists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
         self.database = database
         self._url = url
-        self._is_alone = is_alone
         self._report = report
 
     def shares(self, definition: ProbeDefinition, processes: int, since_s: float | None) -> list[Share]:
@@ -133,7 +135,7 @@ class LocalHome:
         return [
             Share(
                 definition=definition,
-                worker=worker_name(number, is_alone=self._is_alone),
+                worker=worker_name(number, is_alone=self.is_alone),
                 since_s=since_s,
                 database=self._url,
                 companions=processes - 1,
@@ -162,7 +164,7 @@ class LocalHome:
 
     async def drop_run(self, run: Run) -> None:
         """Forget that it began, unless others may have asked somebody meanwhile. StoreUnavailable."""
-        if self._is_alone:
+        if self.is_alone:
             await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
         else:
             await self.end_run(run)
@@ -225,6 +227,7 @@ class RegistryHome:
 
     option = ""
     is_shared = True
+    is_alone = False
 
     def __init__(self, place: RegistryPlace, client: RegistryClient, report: Report | None) -> None:
         self.told = f"registry {place.url}"

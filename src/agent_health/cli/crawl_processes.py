@@ -42,7 +42,9 @@ class Standings:
     total: int | None
     """How many targets there are to probe; None: it never ends."""
     workers: int | None = None
-    """How many processes there are; None: nobody says which shards are not theirs."""
+    """How many processes there are; None: nobody says which of them are starting."""
+    is_alone: bool = False
+    """Whether nobody else can have a part of the shards."""
     listed: int | None = None
     """How many targets there are in all shards, those of others too; None: not counted."""
     now: dict[str, Progress] = field(default_factory=dict)
@@ -76,11 +78,16 @@ class Standings:
 
     @property
     def elsewhere(self) -> int:
-        """How many shards are not ours; 0 as long as not all processes have asked for theirs."""
-        now = self.now.values()
-        if len(now) != self.workers or not all(progress.has_asked for progress in now):
+        """How many shards are another crawl's; 0 as long as not all of our processes have theirs."""
+        if self.is_alone or self.workers is None or self.starting:
             return 0
-        return max(0, SHARDS - sum(progress.shards for progress in now))
+        return max(0, SHARDS - sum(progress.shards for progress in self.now.values()))
+
+    @property
+    def starting(self) -> int:
+        """How many processes do not know their targets yet."""
+        begun = sum(progress.has_begun for progress in self.now.values())
+        return 0 if self.workers is None else max(0, self.workers - begun)
 
     @property
     def state(self) -> CrawlState:
@@ -94,6 +101,7 @@ class Standings:
             probed=self._past_probed + sum(progress.probed for progress in self.now.values()),
             total=self.total,
             results=results,
+            listed=self.listed if self.is_alone and self.starting else None,
             unanswered=self._past_unanswered + sum(progress.unanswered for progress in self.now.values()),
             note="; ".join(self._notes()),
         )
@@ -108,6 +116,8 @@ class Standings:
         doubts = sorted({progress.doubt for progress in now if progress.doubt is not None})
         if doubts:
             notes.append(f"nothing is believed now: {', '.join(doubts)}")
+        if (starting := self.starting) and self.workers != 1:
+            notes.append(f"{starting} of {self.workers} processes {plural(starting, 'is', 'are')} starting")
         if elsewhere := self.elsewhere:
             notes.append(_elsewhere_text(elsewhere, self._targets_elsewhere()))
         if self.total is None:

@@ -38,6 +38,8 @@ AHEAD_SECONDS: Final = 3_600.0
 """Nobody has seen a target so far ahead of now: all of them count as unprobed since then."""
 RETRY_SECONDS: Final = 600.0
 """How often directories that could not be read are read again, if their own time does not come sooner."""
+START_TARGETS: Final = 1_000
+"""About so many are probed in the processor time that one more process takes to start."""
 CLOSED_NETWORKS: Final = (
     "nothing was sent to addresses of networks that nobody allowed: --allow-network of a census, "
     "or networks.allow of a definition, names those that are yours"
@@ -112,9 +114,12 @@ class Crawl:
                 await self._unless_stopped(reading)
             finally:
                 await _end([showing])
-            standings = Standings(
-                None if since_s is None else await self._home.unprobed(since_s), workers=processes
-            )
+            total = None if since_s is None else await self._home.unprobed(since_s)
+            if total is not None:
+                processes = worth_starting(processes, total, self._definition.limits.concurrency)
+            standings = Standings(total, workers=processes, is_alone=self._home.is_alone)
+            if total is None and standings.is_alone:
+                standings.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
             self.standings = standings
             if run is not None and not self._has_nobody(standings):
                 await self._home.note_not_read(run, self._failed)
@@ -208,10 +213,10 @@ class Crawl:
                 standings.total = max(standings.state.probed, reported + left)
 
     async def _count_listed(self, standings: Standings) -> None:
-        """Count all targets now and then while others have a part of them."""
+        """Count all targets now and then while others have a part of them, or one of us starts anew."""
         while True:
             await asyncio.sleep(COUNT_SECONDS)
-            if not standings.elsewhere:
+            if not (standings.elsewhere or standings.starting):
                 continue
             with suppress(AgentHealthError):
                 standings.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
@@ -284,6 +289,15 @@ class Crawl:
     def _command(self, verb: str, directory: str) -> str:
         """Return what to type to change a directory of this home."""
         return f"agent-health directories {verb} {directory} {self._home.option}".rstrip()
+
+
+def worth_starting(processes: int, targets: int, concurrency: int) -> int:
+    """Return how many of so many processes are of use to probe so many targets once, 1 at least.
+
+    One asks `concurrency` targets at once, and has probed START_TARGETS before another one has started:
+    with less to do for each, more of them only take longer.
+    """
+    return max(1, min(processes, -(-targets // min(concurrency, START_TARGETS))))
 
 
 async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:

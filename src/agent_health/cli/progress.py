@@ -43,6 +43,8 @@ class CrawlState:
 
     None: never measured.
     """
+    listed: int | None = None
+    """How many targets there are, if those of processes that are starting are not in `results` yet."""
     unanswered: int = 0
     """Look-ups of names that no name server answered."""
     note: str = ""
@@ -109,7 +111,7 @@ def results_text(state: CrawlState) -> str:
     """Tell what came of it so far; a crawl without an end probes its targets often, and counts each once."""
     if state.total is not None:
         return counts_text(state.results)
-    targets = counted(sum(state.results.values()), "target")
+    targets = counted(max(sum(state.results.values()), state.listed or 0), "target")
     return f"{targets}: {counts_text(state.results)}" if any(state.results.values()) else targets
 
 

@@ -50,8 +50,8 @@ class Progress:
     is_ledger_away: bool
     doubt: str | None
     """Why the prober does not trust its own eyes; None if it does."""
-    has_asked: bool = False
-    """Whether the ledger has answered which shards are its own."""
+    has_begun: bool = False
+    """Whether the ledger has answered which shards are its own, and what lies in them."""
     backed_off: int | None = None
     """Targets that are left out at some of their ticks, for they keep failing; None in a census."""
     unanswered: int = 0

@@ -43,6 +43,8 @@ class TargetFeed:
         chance: Callable[[], float],
         wall_s: Callable[[], float] = time.time,
     ) -> None:
+        self.has_looked = False
+        """Whether what lies in any shards was read to its end."""
         self._ledger = ledger
         self._holdings = holdings
         self._applied = applied
@@ -92,6 +94,7 @@ class TargetFeed:
             if self._holdings.targets >= self._frozen + FREEZE_EVERY:
                 self._frozen = self._holdings.targets
                 gc.freeze()
+        self.has_looked = True
 
     async def _read(self, shard: Shard, version: int) -> None:
         token = shard.token

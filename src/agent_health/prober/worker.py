@@ -156,7 +156,8 @@ class Worker:
             reported=self._reporter.reported,
             given_up=self._outbox.given_up,
             is_ledger_away=self._reporter.outage is not None,
-            has_asked=self._keeper.has_asked.is_set(),
+            has_begun=self._keeper.has_asked.is_set()
+            and (self._feed.has_looked or not self._holdings.shards),
             doubt=None if self._check.doubt is None else self._check.doubt.why,
             backed_off=self._dispatch.plan.backed_off,
             unanswered=self._network().lookup_faults,
