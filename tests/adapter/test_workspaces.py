@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_health.adapter.agent_user import AgentUser
-from agent_health.adapter.workspaces import MAX_DEPTH, Workspace, Workspaces
+from agent_health.adapter.workspaces import LEVELS_AT_ONCE, Workspace, Workspaces
 from agent_health.errors import InvalidSetting
 
 DAY_S = 86_400.0
@@ -208,20 +208,22 @@ def test_what_cannot_be_removed_ends_no_adapter(places: Workspaces, monkeypatch:
     assert workspace.path.is_dir()
 
 
-def test_what_lies_too_deep_stays_and_harms_nobody(places: Workspaces, clock: Clock) -> None:
+def test_however_deep_it_is_it_is_removed(places: Workspaces, clock: Clock) -> None:
     workspace = failed(places)
     failed(places, OTHER)
-    fd = os.dup(os.open(workspace.path, os.O_RDONLY))
-    for _ in range(MAX_DEPTH + 50):
+    fd = os.open(workspace.path, os.O_RDONLY)
+    for _ in range(12 * LEVELS_AT_ONCE + 50):
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
         os.mkdir("deeper", dir_fd=fd)
         inner = os.open("deeper", os.O_RDONLY, dir_fd=fd)
+        # Shut, as an agent may leave it.
+        os.fchmod(fd, 0)
         os.close(fd)
         fd = inner
     os.close(fd)
     clock.at_s += 8 * DAY_S
-    assert places.prune() == 1
-    assert workspace.path.is_dir()
-    assert not (places.root / OTHER).exists()
+    assert places.prune() == 2
+    assert list(places.root.iterdir()) == []
 
 
 @pytest.mark.parametrize("said", ["no JSON", "[" * 8_000, '{"ended_at_s": NaN}', '{"ended_at_s": 1e400}'])

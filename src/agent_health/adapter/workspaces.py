@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -31,8 +32,10 @@ INPUT_FILE: Final = "input.json"
 REPORT_FILE: Final = "latest_report.json"
 COMMENTS_FILE: Final = "comments.json"
 OUTPUT_FILE: Final = "output.json"
-MAX_DEPTH: Final = 200
-"""Of directories in a workspace that is removed; what lies deeper stays, and the workspace with it."""
+LEVELS_AT_ONCE: Final = 100
+"""Of directories that are removed: for each, two descriptors are open."""
+MAX_ROUNDS: Final = 10_000
+"""Of those; what somebody goes on making below stays, and the workspace with it."""
 MAX_FILE_BYTES: Final = 4 * MAX_OBJECT_BYTES
 """Of `output.json`, which may be indented."""
 _MAX_NOTE_BYTES: Final = 8_192
@@ -245,7 +248,7 @@ class Workspaces:
         """Remove a workspace, never what a link in it leads to; False if something of it stays."""
         with suppress(FileNotFoundError):
             if stat.S_ISDIR(os.stat(run_id, dir_fd=self._fd, follow_symlinks=False).st_mode):
-                _remove_tree(self._fd, run_id, MAX_DEPTH)
+                _remove_tree(self._fd, run_id)
             else:
                 # The agent has put a link, or whatever else, in its place.
                 os.unlink(run_id, dir_fd=self._fd)
@@ -282,32 +285,43 @@ def _not_ours_alone(fd: int, root: Path) -> str:
     return ""
 
 
-def _remove_tree(parent_fd: int, name: str, depth: int) -> None:
+def _remove_tree(parent_fd: int, name: str) -> None:
     """Remove a directory with all in it, as far as that can be; follows no link and leaves no file system."""
-    if depth == 0:
-        return
+    for _ in range(MAX_ROUNDS):
+        if not _remove_levels(parent_fd, name, LEVELS_AT_ONCE, None):
+            return
+
+
+def _remove_levels(parent_fd: int, name: str, levels: int, top_fd: int | None) -> bool:
+    """Remove so many levels of it, and move what lies deeper to the top; return whether there was any."""
+    is_moved = False
     with suppress(OSError):
         place_fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent_fd)
         try:
             if os.fstat(place_fd).st_dev != os.fstat(parent_fd).st_dev:
-                return
+                return False
             # An agent may have shut a directory of its own against its owner.
             os.chmod(f"/proc/self/fd/{place_fd}", 0o700)  # noqa: PTH101 - of what is open, not of a path
         finally:
             os.close(place_fd)
+        if levels == 0 and top_fd is not None:
+            os.rename(name, f"deep_{secrets.token_hex(8)}", src_dir_fd=parent_fd, dst_dir_fd=top_fd)
+            return True
         fd = os.open(name, _DIRECTORY, dir_fd=parent_fd)
         try:
             # One by one: an agent may have made millions of files in one.
             with os.scandir(fd) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
-                        _remove_tree(fd, entry.name, depth - 1)
+                        above_fd = fd if top_fd is None else top_fd
+                        is_moved |= _remove_levels(fd, entry.name, levels - 1, above_fd)
                     else:
                         with suppress(OSError):
                             os.unlink(entry.name, dir_fd=fd)
         finally:
             os.close(fd)
         os.rmdir(name, dir_fd=parent_fd)
+    return is_moved
 
 
 def _write_note(fd: int, note: dict[str, Any]) -> None:
