@@ -1,6 +1,7 @@
 """What was expected where pydantic found something else, in words for whoever gave it?"""
 
 from collections.abc import Mapping
+from math import isnan
 from types import MappingProxyType
 from typing import Any
 
@@ -75,6 +76,9 @@ def _number(bound: float) -> str:
 def known_expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str | None:
     """Return what was expected, or None where pydantic's message is a rule's own sentence."""
     context: dict[str, Any] = details.get("ctx", {})
+    given = details.get("input")
+    if isinstance(given, float) and isnan(given):
+        return "a number"
     if details["type"] == "string_pattern_mismatch":
         return forms.get(context["pattern"], f"text of the form {context['pattern']}")
     if details["type"] in _WORDS:

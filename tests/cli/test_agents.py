@@ -16,7 +16,9 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from tests.support.servers import until
 
 from agent_health.access import Role
+from agent_health.agent_record import AgentRecord
 from agent_health.cli import main
+from agent_health.cli.agent_page import page
 from agent_health.client import RegistryClient
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.observation import LayerResult, Observation, ResultClass
@@ -52,6 +54,18 @@ def test_agents_stand_under_one_another(registry: RegistryServer, capsys: Captur
     assert lines[1].endswith("Billing 1")
     assert "0/?" in lines[2]
     assert lines[3] == "the pool can take 5 more tasks"
+
+
+def test_metadata_is_shown_as_json() -> None:
+    time, metadata = "2026-11-20T12:00:00Z", {"a": True, "b": {"c": [1, None]}, "d": "true", "e": "é"}
+    record = {
+        "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
+        "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": metadata,
+        "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
+        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+    }  # fmt: skip
+    shown = [line.text for line in page(AgentRecord.model_validate(record)) if line.label == "metadata"]
+    assert shown == ["a: true", 'b: {"c": [1, null]}', 'd: "true"', 'e: "é"']
 
 
 def test_agents_are_chosen(registry: RegistryServer, capsys: Captured) -> None:

@@ -97,6 +97,24 @@ def test_wrong_usage_ends_with_three_and_an_explanation(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nonsense"], "(see agent-health --help)"),
+        (["keys", "nonsense"], "(see agent-health keys --help)"),
+        (["keys", "create", "--nonsense"], "(see agent-health keys create --help)"),
+        (["check"], "(see agent-health check --help)"),
+        (["serve", "--workers", "0"], "value for '--workers': Input should be greater"),
+        (["serve", "--requests-per-second", "nan"], "--requests-per-second: expected a number; got nan"),
+    ],
+)
+def test_wrong_usage_names_what_was_used_and_where_it_is_explained(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 3
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("module", "arguments", "extra"),
     [
         ("typer", ["--help"], "client"),

@@ -228,7 +228,7 @@ def test_a_variable_that_cannot_be_is_told_by_itself_and_an_option_by_its_name(
             assert main(["serve"]) == 3
             said = capsys.readouterr().err
             assert said.startswith(f"agent-health: AGENT_HEALTH_SERVER_{variable}: ")
-            assert "--" not in said.replace("agent-health --help", "")
+            assert "--" not in said.replace("agent-health serve --help", "")
     assert main(["serve", "--dialect", "foo"]) == 3
     assert capsys.readouterr().err.startswith("agent-health: --dialect: expected one of 'openintent'")
 

@@ -168,11 +168,21 @@ def test_a_file_that_is_no_database_is_told(
     (fault,) = found.of("database", "fault")
     assert "damaged" in fault
     assert "name another file" in fault
+    assert fault.count("restore a backup") == 1
+    assert found.of("database", "warning") == []
+
+
+def test_a_damaged_database_that_others_may_read_is_told(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.db").write_bytes(b"SQLite format 3\0" * 1_000)
+    found = examine(capsys, "--port", port, "--database", "sqlite:///x.db")
+    assert "damaged" in found.of("database", "fault")[0]
     assert "chmod 600" in found.of("database", "warning")[0]
 
 
 def test_what_is_found_is_told_once(tmp_path: Path, port: str) -> None:
-    (tmp_path / "x.db").write_bytes(b"no database" * 1_000)
+    (tmp_path / "x.db").write_bytes(b"SQLite format 3\0" * 1_000)
     command = [sys.executable, "-c", "from agent_health.cli import main; main()", "doctor", "--port", port]
     ran = subprocess.run(
         [*command, "--database", f"sqlite:///{tmp_path}/x.db"], capture_output=True, text=True, check=False

@@ -37,7 +37,7 @@ class Shell:
         return dict(json.loads(self.run("create", *options, "--json")))
 
     def listed(self, *options: str) -> list[dict[str, Any]]:
-        return list(json.loads(self.run("list", *options, "--json")))
+        return list(json.loads(self.run("list", *options, "--json"))["keys"])
 
 
 @pytest.fixture

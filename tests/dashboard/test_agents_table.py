@@ -12,6 +12,14 @@ from agent_health.target import target_id
 ALPHA = target_id("https://alpha.example.net/")
 
 
+@pytest.mark.parametrize("path", ["/agents?order=zzz", "/tasks?state=x", "/events?type=x", "/targets?name=x"])
+def test_a_query_that_is_none_of_a_page_is_refused(open_sample: Sample, path: str) -> None:
+    answer = open_sample.visitor().get(path)
+    assert answer.status == 422
+    name = path.partition("?")[2].partition("=")[0]
+    assert f"{name.capitalize()}: expected no member of this name" in answer.text
+
+
 def agents_on(page: Page) -> list[str]:
     return re.findall(r'<tr data-agent="([^"]+)"', page.html)
 

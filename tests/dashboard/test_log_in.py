@@ -29,7 +29,7 @@ PAGES = ("/", "/agents", "/events", "/tasks", "/targets", "/census", "/login")
         ("/agents", "/login?next=%2Fagents"),
         ("/agents/translator?done=said", "/login?next=%2Fagents%2Ftranslator%3Fdone%3Dsaid"),
         ("/agents/a%C3%A9", "/login?next=%2Fagents%2Fa%25C3%25A9"),
-        ("/agents?name=%22%3E", "/login?next=%2Fagents%3Fname%3D%2522%253E"),
+        ("/agents?q=%22%3E", "/login?next=%2Fagents%3Fq%3D%2522%253E"),
     ],
 )
 def test_who_is_not_logged_in_is_led_to_the_form(sample: Sample, path: str, where: str) -> None:
@@ -313,7 +313,19 @@ def test_a_public_url_of_https_is_kept_to_although_a_proxy_asks_without(
         assert page.headers["strict-transport-security"] == "max-age=31536000"
         answer = visitor.log_in(KEYS[Role.READER])
         assert answer.status == 303
-        assert all("Secure" in cookie for cookie in (*page.cookies, *answer.cookies))
+        cookies = (*page.cookies, *answer.cookies)
+        assert all("Secure" in cookie for cookie in cookies)
+        # No other host of the domain can put its own in their place.
+        assert all(cookie.startswith("__Host-") and "Path=/;" in cookie for cookie in cookies)
+        assert not any("domain" in cookie.lower() for cookie in cookies)
+        assert visitor.get("/").status == 200
+        session = visitor.cookies.pop(f"__Host-{SESSION_COOKIE}")
+        visitor.cookies[SESSION_COOKIE] = session
+        assert visitor.get("/").status == 303
+
+
+def test_the_login_form_tells_keepers_of_passwords_whose_key_it_is(sample: Sample) -> None:
+    assert re.search(r'<input [^>]*autocomplete="username"[^>]* hidden>', sample.visitor().get("/login").html)
 
 
 def test_nobody_is_told_to_come_by_https_where_there_is_none(sample: Sample) -> None:

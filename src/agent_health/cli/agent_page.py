@@ -1,5 +1,6 @@
 """How is an agent's record shown to people?"""
 
+import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -60,7 +61,8 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
     yield Line("monitoring", agent.monitoring)
     yield from listed("works on", agent.said.tasks_in_progress)
     yield from listed("is told", map(_command, agent.pending_commands or ()))
-    yield from listed("metadata", (f"{name}: {value}" for name, value in agent.metadata.items()))
+    metadata = ((name, json.dumps(value, ensure_ascii=False)) for name, value in agent.metadata.items())
+    yield from listed("metadata", (f"{name}: {value}" for name, value in metadata))
     if agent.seen is not None:
         yield from _seen(agent.seen)
     yield Line("registered", f"{time_text(agent.registered_at)}, life {agent.incarnation}")

@@ -57,7 +57,9 @@ def run(arguments: Sequence[str] | None) -> int:
     try:
         exit_code = _application(arguments, prog_name="agent-health", standalone_mode=False)
     except TyperException as error:
-        _complain(f"{told_by_source(error)} (see agent-health --help)")
+        context = getattr(error, "ctx", None)
+        command = "agent-health" if context is None else context.command_path
+        _complain(f"{told_by_source(error)} (see {command} --help)")
         return EXIT_USAGE
     except InvalidSetting as error:
         _complain(str(error))

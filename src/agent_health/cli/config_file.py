@@ -229,15 +229,16 @@ def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
 
 
 def told_by_source(error: TyperException) -> str:
-    """Return what is wrong with a command's arguments; what a variable says is told by the variable alone."""
+    """Return what is wrong with a command's arguments, told by the variable or by the option that said it."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
-    variable = getattr(parameter, "envvar", None)
+    variable, told = getattr(parameter, "envvar", None), error.format_message()
     if context is not None and parameter is not None and isinstance(variable, str):
         source = context.get_parameter_source(parameter.name)
         if source is not None and SOURCES.get(source.name) == "environment":
             return f"{variable}: {_in_words(error)}"
+        told = told.replace(f" (env var: '{variable}')", "")
     # Choices stand on lines of their own there.
-    return " ".join(error.format_message().split()).replace(": Value error, ", ": ")
+    return " ".join(told.split()).replace(": Value error, ", ": ")
 
 
 def _settings_elsewhere(context: typer.Context, table: str) -> set[str]:

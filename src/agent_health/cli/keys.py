@@ -105,7 +105,7 @@ def list_keys(
     \b
     Examples:
       agent-health keys list --role admin
-      agent-health keys list --json | jq -r '.[] | select(.is_valid) | .key_id'
+      agent-health keys list --json | jq -r '.keys[] | select(.is_valid) | .key_id'
 
     \b
     Exit codes:
@@ -119,7 +119,7 @@ def list_keys(
         raise InvalidSetting("--role", role, f"one of {', '.join(Role)}") from None
     found = list(_all(database, wanted))
     if as_json:
-        write_json(sys.stdout, found)
+        write_json(sys.stdout, {"keys": found})
     else:
         rows = [
             (

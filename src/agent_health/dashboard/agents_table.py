@@ -46,7 +46,7 @@ ORDER_WORDS = {
 class TableQuery(BaseModel):
     """The query of `/agents`; a form sends its empty fields too."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     q: Annotated[str, StringConstraints(strip_whitespace=True, max_length=MAX_TEXT_CHARACTERS)] = ""
     """A part of the id or name; or where it is probed."""

@@ -22,7 +22,7 @@ from agent_health.dashboard.notices import Way, way_back
 from agent_health.dashboard.pages import HEADERS, page
 from agent_health.dashboard.refusals import words_of
 from agent_health.dashboard.return_path import login_path
-from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, Visitor, token_in
+from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, Visitor
 from agent_health.errors import (
     AgentHealthError,
     BodyTooLarge,
@@ -139,7 +139,8 @@ class Desk:
 
     def page(self, request: Request, template: str, visitor: Visitor, **shown: object) -> Response:
         """Return a page for a visitor."""
-        done = notices.done_just_now(request, token_in(request, SESSION_COOKIE))
+        said = request.cookies.get(self._cookie(request, notices.COOKIE), "")
+        done = notices.done_just_now(request, said, self.token_in(request, SESSION_COOKIE))
         common = {"visitor": visitor, "path": request.url.path, "is_open": self.is_open, "done": done}
         answer = page(template, {**common, **shown})
         if done:
@@ -148,7 +149,7 @@ class Desk:
 
     async def look(self, request: Request, deed: Callable[[Look], T]) -> tuple[Visitor, T]:
         """Read for whoever asks; NotLoggedIn if nobody is logged in who has to be."""
-        token = token_in(request, SESSION_COOKIE)
+        token = self.token_in(request, SESSION_COOKIE)
 
         def read(transaction: Transaction) -> tuple[Visitor, T]:
             visitor = visitors.visitor_of(transaction, token, is_open=self.is_open)
@@ -166,7 +167,7 @@ class Desk:
             async def act() -> Response:
                 self.count(request)
                 form = await self.form(request)
-                token = token_in(request, SESSION_COOKIE)
+                token = self.token_in(request, SESSION_COOKIE)
                 self.check_form(request, form, token)
 
                 def write(transaction: Transaction) -> str:
@@ -186,9 +187,22 @@ class Desk:
 
     def set_cookie(self, answer: Response, request: Request, name: str, value: str, seconds: int) -> None:
         """Give a browser a cookie, as `visitors.set_cookie` does."""
+        visitors.set_cookie(answer, name, value, seconds, is_https=self._is_asked_by_https(request))
+
+    def token_in(self, request: Request, name: str) -> str:
+        """Return the token that a request brings in a cookie that it was given here; empty if it has none."""
+        return visitors.token_in(request, self._cookie(request, name))
+
+    def _cookie(self, request: Request, name: str) -> str:
+        return visitors.cookie_name(name, is_https=self._is_asked_by_https(request))
+
+    def _is_asked_by_https(self, request: Request) -> bool:
         # A proxy before us that has TLS may ask by plain http.
-        is_https = self.is_https or request.url.scheme == "https"
-        visitors.set_cookie(answer, name, value, seconds, is_https=is_https)
+        return self.is_https or request.url.scheme == "https"
+
+    def login_token(self, request: Request) -> str:
+        """Return what the token of the login form follows from: the browser's one, or a new one."""
+        return self.token_in(request, FORM_COOKIE) or visitors.new_token()
 
     async def form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form, of those that stand there twice the last; empty ones are left out."""
@@ -312,11 +326,6 @@ def check_sure(form: Mapping[str, str]) -> None:
     """Raise InvalidRequest unless whoever sends a form says that it is meant: it cannot be taken back."""
     if form.get("sure") != "yes":
         raise InvalidRequest([Finding("not_sure", "", 'tick "I am sure" first')])
-
-
-def login_token(request: Request) -> str:
-    """Return what the token of the login form follows from: the one that the browser has, or a new one."""
-    return token_in(request, FORM_COOKIE) or visitors.new_token()
 
 
 def _names(public: PublicAddress | None) -> frozenset[str]:

@@ -23,7 +23,7 @@ from agent_health.dashboard.desk import Desk, caller_of
 from agent_health.dashboard.event_lines import NOTABLE, EventLine, line_of, lines_of
 from agent_health.dashboard.fleet_facts import FleetCounts, FleetFacts
 from agent_health.dashboard.pages import HEADERS
-from agent_health.dashboard.visitors import SESSION_COOKIE, digest_of_token, digests_still_good, token_in
+from agent_health.dashboard.visitors import SESSION_COOKIE, digest_of_token, digests_still_good
 from agent_health.errors import NotLoggedIn, StoreUnavailable, TooManyStreams
 from agent_health.event_chain import Event
 from agent_health.registry.event_feed import EventFeed, EventFilter
@@ -106,7 +106,8 @@ class LiveFeed:
                 # A stream is not redirected: the script learns that nobody is logged in any more.
                 return Response(status_code=403, headers=HEADERS)
             begun = b"".join(map(_line, missed)) if missed else _told("missed", str(last).encode(), last)
-            session = "" if self.desk.is_open else digest_of_token(token_in(request, SESSION_COOKIE))
+            token = self.desk.token_in(request, SESSION_COOKIE)
+            session = "" if self.desk.is_open else digest_of_token(token)
             return _Watching(self, begun, number, address, session)
 
         return await self.desk.guarded(request, begin)

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from agent_health.dashboard import visitors
-from agent_health.dashboard.desk import Desk, login_token, note_refusal
+from agent_health.dashboard.desk import Desk, note_refusal
 from agent_health.dashboard.pages import HEADERS, page
 from agent_health.dashboard.return_path import LOGIN_PATH, MEMBER, own_path
 from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, SESSION_SECONDS
@@ -27,7 +27,7 @@ class LogIn:
 
         async def show() -> Response:
             self._desk.count(request)
-            token = visitors.token_in(request, SESSION_COOKIE)
+            token = self._desk.token_in(request, SESSION_COOKIE)
             where = own_path(request.query_params.get(MEMBER, ""))
             is_in = bool(token) and await self._desk.database.read(
                 lambda transaction: visitors.is_logged_in(transaction, token)
@@ -44,7 +44,7 @@ class LogIn:
         async def begin() -> Response:
             self._desk.count(request, is_login=True)
             form = await self._desk.form(request)
-            self._desk.check_form(request, form, visitors.token_in(request, FORM_COOKIE))
+            self._desk.check_form(request, form, self._desk.token_in(request, FORM_COOKIE))
             token, key = visitors.new_token(), form.get("key", "").strip()
             where = own_path(form.get(MEMBER, ""))
             try:
@@ -68,7 +68,7 @@ class LogIn:
 
         async def end() -> Response:
             form: dict[str, Any] = await self._desk.form(request)
-            token = visitors.token_in(request, SESSION_COOKIE)
+            token = self._desk.token_in(request, SESSION_COOKIE)
             self._desk.check_form(request, form, token)
             await self._desk.database.write(lambda transaction: visitors.log_out(transaction, token))
             answer = RedirectResponse(LOGIN_PATH, 303, HEADERS)
@@ -78,7 +78,7 @@ class LogIn:
         return await self._desk.guarded(request, end)
 
     def _form(self, request: Request, status: int, why: str | None, where: str) -> Response:
-        token = login_token(request)
+        token = self._desk.login_token(request)
         shown = {
             "visitor": None,
             "path": request.url.path,

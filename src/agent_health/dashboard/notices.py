@@ -54,9 +54,11 @@ def sealed(done: str, where: str, token: str) -> str:
     return f"{done}.{_seal(done, where, token)}"
 
 
-def done_just_now(request: Request, token: str) -> str:
-    """Return what the page that is asked for has to tell the holder of a session; empty: nothing."""
-    said = request.cookies.get(COOKIE, "")
+def done_just_now(request: Request, said: str, token: str) -> str:
+    """Return what the page that is asked for has to tell the holder of a session; empty: nothing.
+
+    `said` is the cookie that it brings.
+    """
     done, _, seal = said.partition(".")
     if not (token and done and len(said) <= MAX_COOKIE_CHARACTERS):
         return ""

@@ -132,6 +132,11 @@ def form_token(token: str) -> str:
     return hmac.new(token.encode(), b"form of the dashboard", sha256).hexdigest()
 
 
+def cookie_name(name: str, *, is_https: bool) -> str:
+    """Return as what a cookie is kept; over TLS, no other host of its domain can put one in its place."""
+    return f"__Host-{name}" if is_https else name
+
+
 def token_in(request: Request, cookie: str) -> str:
     """Return the token that a request brings; empty if it brings none that could be ours."""
     token = request.cookies.get(cookie, "")
@@ -145,7 +150,7 @@ def set_cookie(response: Response, name: str, token: str, seconds: int, *, is_ht
     page that is merely shown changes anything.
     """
     response.set_cookie(
-        name,
+        cookie_name(name, is_https=is_https),
         token,
         max_age=seconds,
         path="/",

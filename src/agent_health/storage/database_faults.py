@@ -22,7 +22,8 @@ _SQLITE_IS_AWAY = frozenset({
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_NOTADB,
 })  # fmt: skip
-DAMAGED = "the file is damaged or is no SQLite database: restore a backup"
+NO_DATABASE = "the file is damaged or is no SQLite database"
+DAMAGED = f"{NO_DATABASE}: restore a backup"
 _SQLITE_IS_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SQLITE_IS_CLOSED = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
 

@@ -13,10 +13,12 @@ from agent_health.cli.server_database import run_deed, sqlite_file
 from agent_health.errors import AgentHealthError
 from agent_health.storage import keys, registry_row, schema
 from agent_health.storage.database import Transaction
-from agent_health.storage.database_faults import DAMAGED
+from agent_health.storage.database_faults import DAMAGED, NO_DATABASE
 from agent_health.storage.registry_row import RegistryRow
 from agent_health.time_span import duration_text
 
+SQLITE_MAGIC: Final = b"SQLite format 3\0"
+"""With which every file of SQLite begins; what does not may be anybody's, and holds no secrets of ours."""
 SWEEP_WARNING_SECONDS: Final = 10.0
 """Without a sweep, though a server is at work: they come twice a second unless a setting says otherwise."""
 
@@ -40,14 +42,24 @@ def of_the_database(url: str, place: str = "") -> Iterator[Finding]:
                 "database", "skipped", told, "agent-health serve sets it up, or --database names another"
             )
             return
-        yield from of_the_mode(file, "database")
+        if _is_sqlite(file):
+            yield from of_the_mode(file, "database")
     try:
         yield from run_deed(url, lambda transaction: [*_look_into(transaction, shown, place)], is_write=False)
         run_deed(url, _change_nothing)
     except AgentHealthError as error:
-        yield Finding("database", "fault", str(error), _advice_for(error, file))
+        told = NO_DATABASE if str(error) == DAMAGED else str(error)
+        yield Finding("database", "fault", told, _advice_for(error, file))
     else:
         yield Finding("database", "ok", "it takes changes")
+
+
+def _is_sqlite(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except OSError:
+        return False
 
 
 def _look_into(transaction: Transaction, shown: str, place: str) -> Iterator[Finding]:
