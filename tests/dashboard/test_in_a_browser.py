@@ -306,6 +306,22 @@ def test_people_decide_in_the_browser(context: BrowserContext, served: Sample) -
     expect(page.locator(".banner")).to_contain_text("In maintenance until")
 
 
+def test_a_short_url_stands_on_one_line_beside_a_long_reason(context: BrowserContext, served: Sample) -> None:
+    page = context.new_page()
+    page.goto("/targets")
+    links = page.locator("tbody th a")
+    links.evaluate_all("links => links.forEach(link => { link.textContent = 'http://127.77.0.10:18377/' })")
+    before = links.first.bounding_box()
+    # As where a prober tells why in many words.
+    page.locator("tbody td:nth-child(3)").evaluate_all(
+        "cells => cells.forEach(cell => { cell.textContent = 'no connection in time '.repeat(8) })"
+    )
+    beside = links.first.bounding_box()
+    assert before is not None
+    assert beside is not None
+    assert beside["height"] == before["height"]
+
+
 def test_a_tick_stands_in_the_line_of_its_button(context: BrowserContext, served: Sample) -> None:
     page = context.new_page()
     page.goto("/agents/translator")

@@ -35,6 +35,13 @@ def test_targets_stand_by_host(sample: Sample) -> None:
     assert hosts == sorted(hosts)
 
 
+def test_a_short_url_is_not_broken(sample: Sample) -> None:
+    html = sample.visitor(Role.READER).get("/targets").html
+    rows = re.findall(r'<th scope="row"( class="short")?><a [^>]*>(https?://[^<]*)<', html)
+    assert rows
+    assert all(bool(marked) is (len(url) <= 48) for marked, url in rows)
+
+
 def test_a_target_that_is_no_agent_has_a_page(sample: Sample) -> None:
     visitor = sample.visitor(Role.COORDINATOR)
     html = visitor.get("/targets?host=gamma.example.net").html
