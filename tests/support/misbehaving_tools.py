@@ -85,6 +85,17 @@ def _notification(size: int) -> bytes:
     return f"event: message\ndata: {json.dumps(said)}\n\n".encode()
 
 
+_PIECE = b"x" * 65_536
+ENDLESS = {
+    "endless": ("application/json", b'{"jsonrpc":"2.0","result":{"content":"', _PIECE),
+    "endless_event": ("text/event-stream", b"data: ", _PIECE),
+    "endless_lines": ("text/event-stream", b"", b"data: " + _PIECE + b"\n"),
+    # No answer is among them.
+    "chatter": ("text/event-stream", b"", _notification(65_536)),
+}
+"""What a URL may answer without an end: media type, beginning, and what comes again and again."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Says the same over HTTP, and shuts the connection where there is no answer to a question."""
 
@@ -93,15 +104,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         match (asked.get("params") or {}).get("name"):
-            case "endless":
-                self._write_on(b"application/json", b'{"jsonrpc":"2.0","result":{"content":"')
+            case name if name in ENDLESS:
+                self._write_on(*ENDLESS[name])
                 return
-            case "endless_event":
-                self._write_on(b"text/event-stream", b"data: ")
-                return
-            case "chatter":
-                # Of 64 KiB each, and no answer among them.
-                self._write_on(b"text/event-stream", b"", _notification(65_536))
+            case "long_event":
+                content = [{"type": "text", "text": "x" * 1_100_000}]
+                event = b"event: message\ndata: %b\n\n" % answer(asked["id"], {"content": content})
+                self._write(200, "text/event-stream", event)
                 return
             case name if name in INSTEAD:
                 status, media_type, body = INSTEAD[name]
@@ -124,9 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _write_on(self, media_type: bytes, beginning: bytes, again: bytes = b"x" * 65_536) -> None:
+    def _write_on(self, media_type: str, beginning: bytes, again: bytes) -> None:
         """Write without an end, until nobody listens any more."""
-        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n%b" % (media_type, beginning))
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n%b" % (media_type.encode(), beginning))
         self.close_connection = True
         with suppress(OSError):
             while True:

@@ -3,7 +3,7 @@
 The SDK reads a JSON body whole before it looks at it. So it is read here, as it comes in, and the call whose
 answer has no end is told so in the server's place, and so is one that was never sent, or whose answer is none
 of a server of tools: the SDK's own words do not tell these from a refusal. What is packed is not unpacked: a
-little of it may be anything. Events are bounded one by one, by the SDK, and here all of one answer together.
+little of it may be anything. Of an answer of events all are bounded together, and so is each of them.
 """
 
 import json

@@ -279,9 +279,8 @@ class UpstreamServer:
         async with httpx2.AsyncClient(
             headers=headers, timeout=None, trust_env=False, transport=bodies
         ) as http:
-            transport = streamable_http_client(
-                said.url or "", http_client=http, max_sse_event_size=self._limits.answer_bytes
-            )
+            # An event is bounded with all of its answer, by our transport: here it would cost the connection.
+            transport = streamable_http_client(said.url or "", http_client=http, max_sse_event_size=None)
             yield Client(transport, cache=None)
 
     def _max_bytes(self) -> int:
