@@ -1,5 +1,6 @@
 """Is this the list that is known by this name, or another one that is only called alike?"""
 
+import re
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -100,8 +101,12 @@ async def test_another_list_of_the_same_name_is_refused_by_a_registry_too(fleet:
     fleet.has("one", "a.example", "b.example", "c.example")
     await fleet.crawls("one")
     fleet.has("two", "a.example", "x.example")
-    with pytest.raises(InvalidSetting, match=r"agents\.txt \(place [0-9a-f]{8}\), whence there has it"):
+    with pytest.raises(
+        InvalidSetting, match=r"agents\.txt \(place [0-9a-f]{8}\), whence there has it"
+    ) as refused:
         await fleet.crawls("two")
+    # Both are called alike, and their places are told apart.
+    assert len(set(re.findall(r"\(place [0-9a-f]{8}\)", str(refused.value)))) == 2
     assert await fleet.size() == 3
 
 

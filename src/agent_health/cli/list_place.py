@@ -53,7 +53,7 @@ async def refuse_other_lists(
             continue
         raise InvalidSetting(
             f"the list {source.label}",
-            source.url or str(source.file),
+            source.url or told_place(str(source.file), source, is_shared=is_shared),
             f"{last.source}, whence {place} has it; {apart} keeps another list apart, "
             "--moved says that it is the same list at a new place",
         )
