@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -437,6 +438,53 @@ async def test_one_that_is_not_known_to_have_begun_in_time_is_ended(
         async with running(tmp_path, "sleep", "1000"):
             pass
     assert not warden.descendants(os.getpid()).keys() - before
+
+
+@pytest.mark.parametrize("why", ["asked", "due", "no keeper", "no warden", "no keeper, due"])
+async def test_who_denies_its_watchers_any_further_descriptor_is_ended_all_the_same(
+    tmp_path: Path, why: str
+) -> None:
+    timer = LeaseTimer(1_000.0)
+    async with running(tmp_path, *python(f"{DAEMON}time.sleep(1000)"), timer=timer) as process:
+        pid_in(tmp_path / "daemon")
+        below = warden.descendants(keeper_of(process)).keys()
+        watching = {"keeper": keeper_of(process), "warden": warden.processes()[process.pid or 0][0]}
+        for pid in watching.values():
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0))
+        if why.startswith("no "):
+            os.kill(watching[why[3:9]], signal.SIGKILL)
+        if why.endswith("due"):
+            timer.set(0.0)
+        if why == "asked":
+            assert await process.end(30, asyncio.Event())
+        assert await process.wait() == (-signal.SIGTERM if why == "asked" else -signal.SIGKILL)
+        # Of those that lived, each has ended as it should.
+        until("nothing is left", lambda: not below & warden.processes().keys())
+        await process.wait_gone()
+        assert (process.fault == "") == (not why.startswith("no "))
+
+
+async def test_who_cannot_look_does_not_say_that_nothing_of_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.adapter.agent_process.WARDEN_SECONDS", 0.1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with running(tmp_path, *python(f"{DAEMON}time.sleep(1000)")) as process:
+        daemon, keeper = pid_in(tmp_path / "daemon"), keeper_of(process)
+        watching = warden.processes()[process.pid or 0][0]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            # Stopped, none can see the other's end.
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in (keeper, watching):
+                    os.kill(pid, number)
+            assert not await process.end(0.1, asyncio.Event())
+            assert await process.wait() == -signal.SIGKILL
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert (process.doubt, process.is_gone) == ("[Errno 24] Too many open files: '/proc'", False)
+        assert is_alive(daemon)
+        os.kill(daemon, signal.SIGKILL)
 
 
 def keeper_of(process: AgentProcess) -> int:

@@ -1,8 +1,10 @@
 """How is one task worked at, from its grant to its end?"""
 
 import asyncio
+import errno
 import json
 import os
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -254,6 +256,40 @@ async def test_what_cannot_be_started_is_given_back_at_once_and_ends_the_adapter
         assert not outcome.could_start
     assert await world.runs() == [("killed", None)]
     assert (await world.now()).status == "queued"
+
+
+async def test_who_cannot_look_whether_anything_goes_on_does_not_give_the_run_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.adapter.agent_process.WARDEN_SECONDS", 0.1)
+
+    async def refused(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "/proc")
+
+    monkeypatch.setattr("agent_health.adapter.agent_process.end_left", refused)
+    async with world.adapting(*SLEEPER) as adapter:
+        await adapter.until("started")
+        watching = warden.processes()[await written(adapter.workspace() / "pid")][0]
+        keeping = warden.processes()[watching][0]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in (keeping, watching):
+                os.kill(pid, number)
+        told = await adapter.until("stopping")
+        assert told.text.startswith(
+            "it is not given back, since it is not known whether anything of it goes on: "
+            "[Errno 24] Too many open files: '/proc'; its lease runs out in "
+        )
+        # Nobody else gets it while the lease lasts, of which no more is had.
+        assert (await world.now()).status == "assigned"
+        assert not adapter.living.done()
+        assert not adapter.lease().is_held()
+        adapter.adapter.drain("the test ends")
+        adapter.adapter.drain("the test does not wait so long")
+        outcome = await adapter.outcome()
+        assert (outcome.end.exit_reason, outcome.exit_code) == ("lease_expired", -9)
+        assert not outcome.could_start
+        # Who looks into it finds all of it.
+        assert adapter.workspace().is_dir()
 
 
 @dataclass(frozen=True)

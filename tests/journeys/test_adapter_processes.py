@@ -113,6 +113,48 @@ async def test_case_4_an_adapter_that_slept_through_its_deadline_ends_its_agent_
     assert (await world.now()).status == "queued"
 
 
+LIMITING = """
+import os, resource, sys, time
+def parent(pid):
+    return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+warden = os.getppid(); keeper = parent(warden); adapter = parent(keeper)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve("/bin/sleep", ["sleep", "1000"], {})
+    os._exit(0)
+os.wait()
+print("ready", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+for pid in (keeper, warden, adapter):
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0))
+sys.exit(1)
+"""
+"""Leaves a process that tells nothing of its run, and takes from all three what they need to look."""
+
+
+@pytest.mark.fault
+@pytest.mark.long
+async def test_an_agent_that_denies_all_three_any_further_descriptor_leaves_nothing_behind(
+    world: World,
+) -> None:
+    go = world.directory / "go"
+    command = ("--", sys.executable, "-c", LIMITING, str(go))
+    with adapter_process(
+        world.registry, world.directory, "--pool", "coder", "--agent-id", "limited", "--once", *command
+    ) as adapter:
+        adapter.until("started")
+        until("the agent is ready", lambda: "ready\n" in adapter.errors)
+        below = set(warden.descendants(adapter.process.pid))
+        assert len(below) == 4
+        go.touch()
+        until("nothing is left", lambda: not below & warden.processes().keys())
+        assert adapter.end() == 4
+        # What came of it is not that it was never started.
+        assert adapter.until("failed")["exit_code"] == 1
+
+
 async def test_nothing_secret_is_seen_in_the_list_of_processes(world: World) -> None:
     world = await world.leased_for(LONG_SECONDS)
     with adapter_process(

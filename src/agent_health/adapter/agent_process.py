@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,7 @@ class AgentProcess:
         self._timer_fd: int | None = None
         self._pid: int | None = None
         self._fault = ""
+        self._doubt = ""
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[int] = loop.create_future()
         self._exited: asyncio.Future[int] = loop.create_future()
@@ -163,6 +164,16 @@ class AgentProcess:
         """Why nobody watches over it any more, where that ended it; else nothing."""
         return self._fault
 
+    @property
+    def doubt(self) -> str:
+        """Why it is not known, after its end, whether anything of it goes on; else nothing."""
+        return self._doubt
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing of it is left."""
+        return self._is_gone.is_set()
+
     async def wait(self) -> int:
         """Wait until the first process has ended; return its exit code, negative for a signal."""
         return await asyncio.shield(self._exited)
@@ -179,11 +190,11 @@ class AgentProcess:
         if not self._is_gone.is_set():
             self._wake()
             self._tell(warden.ASK)
-            gone, hurries = asyncio.ensure_future(self.wait_gone()), asyncio.ensure_future(hurry.wait())
+            hurries = asyncio.ensure_future(hurry.wait())
+            either: set[asyncio.Future[Any]] = {self._watching, hurries}
             try:
-                await asyncio.wait({gone, hurries}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(either, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                gone.cancel()
                 hurries.cancel()
         return await self.kill()
 
@@ -219,7 +230,11 @@ class AgentProcess:
     def _wake(self) -> None:
         """Let all of it go on that the agent has stopped, who may have stopped its warden too."""
         if self._process.returncode is None and not self._is_gone.is_set():
-            for pid in (self._process.pid, *warden.descendants(self._process.pid)):
+            below: Collection[int] = ()
+            # Who may not look at all wakes the keeper, and that one the warden at the deadline.
+            with suppress(OSError):
+                below = warden.descendants(self._process.pid)
+            for pid in (self._process.pid, *below):
                 with suppress(OSError):
                     os.kill(pid, signal.SIGCONT)
 
@@ -254,7 +269,12 @@ class AgentProcess:
         if is_over and not self._fault and await self._process.wait() == 0:
             return True
         self._note_killed()
-        ended = await end_left([self._mark], self._pid)
+        try:
+            ended = await end_left([self._mark], self._pid)
+        except (OSError, RuntimeError) as error:
+            # An agent of our user may take from us what it needs to look: descriptors, threads.
+            self._doubt = str(error)
+            return False
         if not ended.left:
             await self._process.wait()
         return not ended.left

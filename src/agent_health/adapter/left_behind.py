@@ -32,7 +32,7 @@ def _is_of_run(pid: int, run_ids: Collection[str]) -> bool:
 
 def _parts_of(file: str) -> list[bytes]:
     """Return what stands in a list of the kernel's; nothing if the process is gone or hides it."""
-    with suppress(OSError), Path(file).open("rb") as opened:
+    with suppress(*warden.GONE), Path(file).open("rb") as opened:
         return opened.read(warden.MAX_JOB_BYTES).removesuffix(b"\0").split(b"\0")
     return []
 
@@ -48,6 +48,7 @@ async def end_left(run_ids: Collection[str], session: int | None = None) -> Ende
     """Kill what goes on of these runs or in this session, and all below it.
 
     Until nothing of it is left, since who is killed may have forked just before; KILL_SECONDS at most.
+    OSError or RuntimeError if we may open nothing to look, or have no thread for it.
     """
     if not run_ids and session is None:
         return Ended(0, 0)
@@ -61,7 +62,7 @@ async def end_left(run_ids: Collection[str], session: int | None = None) -> Ende
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         killed |= left
-        await asyncio.sleep(warden.KILL_AGAIN_MS / 1_000)
+        await asyncio.sleep(warden.KILL_AGAIN_SECONDS)
     return Ended(len(killed), len(left))
 
 

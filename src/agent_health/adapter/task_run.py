@@ -141,6 +141,7 @@ class TaskRun:
             renewed=self._set_timer,
         )
         self._timer: LeaseTimer | None = None
+        self._process: AgentProcess | None = None
         self._stop: Stop | None = None
         self._why = ""
         self._is_asked = asyncio.Event()
@@ -213,7 +214,11 @@ class TaskRun:
                 workspace.put(COMMENTS_FILE, comments)
             exit_code = await self._run_agent(workspace)
         except (AgentHealthError, OSError) as error:
-            return _not_started(str(error))
+            if self._process is None or self._process.is_gone:
+                return _not_started(str(error))
+            return await self._unclear(str(error), None)
+        if self._process is not None and self._process.doubt and self._written is None:
+            return await self._unclear(self._process.doubt, exit_code)
         end = judge_end(
             self._stop,
             exit_code,
@@ -226,6 +231,21 @@ class TaskRun:
         if result.output is None:
             return RunOutcome(RunEnd(ExitReason.CRASH, Telling.RELEASE), exit_code, result.fault)
         return RunOutcome(end, exit_code, ended_with(exit_code), output=result.output)
+
+    async def _unclear(self, why: str, exit_code: int | None) -> RunOutcome:
+        """Return what came of a run of which something may go on, once its lease is over or there is hurry.
+
+        An agent that leaves gives its leases back. Whoever cannot look can start nothing either.
+        """
+        self._keeper.let_go()
+        text = f"it is not given back, since it is not known whether anything of it goes on: {why}"
+        left_s = max(0.0, self._keeper.deadline_s - asyncio.get_running_loop().time())
+        self._say(What.STOPPING, f"{text}; its lease runs out in {left_s:.0f} s")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._hurry.wait()
+        end = RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING)
+        return RunOutcome(end, exit_code, text, could_start=False)
 
     async def _run_agent(self, workspace: Workspace) -> int:
         """Return the exit code of the agent's process, once nothing of it is left."""
@@ -251,11 +271,11 @@ class TaskRun:
             stack.push_async_callback(asyncio.to_thread, output.finish)
             if settings.user is not None:
                 workspace.hand_over(settings.user)
-            process = await AgentProcess.start(job, output)
+            process = self._process = await AgentProcess.start(job, output)
             stack.push_async_callback(process.kill)
             self._say(What.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace)
             await self._watch(process)
-            if not await process.end(self._grace_s(), self._hurry):
+            if not await process.end(self._grace_s(), self._hurry) and not process.doubt:
                 self._say(What.STOPPING, "some of it goes on, and is another user's or stuck in the kernel")
             self._why = self._why or process.fault
             return await process.wait()

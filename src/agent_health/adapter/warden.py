@@ -17,6 +17,7 @@ makes it once nobody can open what it holds any more: nothing that could be take
                         that nothing is left
 
 What they hold, an agent of the same user cannot open: they hide their memory, and their descriptors with it.
+It can take from them what they may open: from its start on they need nothing that they do not hold already.
 """
 
 import ctypes
@@ -42,7 +43,7 @@ LIFE_FD_AT: Final = 2
 """And the one that the keeper alone holds, and to which nobody writes."""
 MARK_AT: Final = 3
 """And of which run they are, for whoever looks for them: an environment that is hidden tells nobody."""
-KILL_AGAIN_MS: Final = 20
+KILL_AGAIN_SECONDS: Final = 0.02
 """Who is killed may have forked just before."""
 KILLS_AT_ONCE: Final = 100
 """Of its own children, before it looks at all processes again."""
@@ -56,6 +57,9 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _AT_A_TIME: Final = 1
 """TFD_TIMER_ABSTIME"""
 _NANOSECONDS: Final = 1_000_000_000
+
+GONE: Final = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""What is said of a process that has just ended, or that is hidden from us."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -107,11 +111,14 @@ def _checked(result: int) -> int:
 
 
 def processes() -> dict[int, tuple[int, int, int]]:
-    """Return parent, group and session of every process that is not dead already, by its id."""
+    """Return parent, group and session of every process that is not dead already, by its id.
+
+    OSError if we may not look.
+    """
     found = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - loads what the warden does not need
         if name.isdigit():
-            with suppress(OSError), io.FileIO(f"/proc/{name}/stat") as stat:
+            with suppress(*GONE), io.FileIO(f"/proc/{name}/stat") as stat:
                 # The name in brackets may hold anything.
                 state, parent, group, session = stat.read().rpartition(b")")[2].split()[:4]
                 if state not in (b"Z", b"X"):
@@ -131,6 +138,37 @@ def descendants(of: int) -> dict[int, int]:
     return below
 
 
+class Children:
+    """Who is directly below a process, from a list that is opened once.
+
+    Enough to kill all without another look: who loses its parent is next below its warden or keeper. A kernel
+    may have no such list; then it is empty.
+    """
+
+    def __init__(self, of: int) -> None:
+        self._list: io.FileIO | None = None
+        with suppress(OSError):
+            self._list = io.FileIO(f"/proc/{of}/task/{of}/children")
+
+    def now(self) -> list[int]:
+        """Return their ids."""
+        if self._list is not None:
+            with suppress(OSError):
+                self._list.seek(0)
+                return [int(pid) for pid in self._list.read().split()]
+        return []
+
+    def kill(self) -> None:
+        """Kill them, and who has just become one: of a chain of forks that outruns other looks, the last."""
+        for _ in range(KILLS_AT_ONCE):
+            pids = self.now()
+            if not pids:
+                return
+            for pid in pids:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+
 class Warden:
     """Watches over one agent's processes."""
 
@@ -144,30 +182,27 @@ class Warden:
         self._ready_fd = ready_fd
         self._pid = 0
         self._is_killing = False
+        self._children = Children(os.getpid())
 
     def run(self) -> None:
         """Start the agent; return once nothing of it is left."""
         woken = _be_woken()
         self._start()
-        poll = select.poll()
-        poll.register(_CONTROL_FD, select.POLLIN)
-        poll.register(woken, select.POLLIN)
-        if self._timer is not None:
-            poll.register(self._timer, select.POLLIN)
+        waits = {fd for fd in (_CONTROL_FD, woken, self._timer) if fd is not None}
         while self._reap():
             if os.getppid() != self._keeper:
                 self._is_killing = True
             if self._is_killing:
                 self._signal_all(signal.SIGKILL)
-                _kill_children()
-            ready = dict(poll.poll(KILL_AGAIN_MS if self._is_killing else None))
+                self._children.kill()
+            ready = _first_ready(waits, is_killing=self._is_killing)
             if woken in ready:
                 os.read(woken, 4096)
-            if self._timer is not None and self._timer in ready:
+            if self._timer in ready:
                 self._is_killing = True
-                poll.unregister(self._timer)
+                waits.discard(self._timer)
             if _CONTROL_FD in ready and not self._obey():
-                poll.unregister(_CONTROL_FD)
+                waits.discard(_CONTROL_FD)
 
     def _start(self) -> None:
         waits, goes = os.pipe2(os.O_CLOEXEC)
@@ -209,7 +244,7 @@ class Warden:
 
     def _signal_all(self, number: int) -> None:
         """Signal each group below as a whole: who forks without end is gone when it is signalled alone."""
-        below = descendants(os.getpid())
+        below = self._below()
         for group in set(below.values()) - {os.getpgrp()}:
             with suppress(OSError):
                 os.killpg(group, number)
@@ -218,17 +253,27 @@ class Warden:
             with suppress(OSError):
                 os.kill(pid, number)
 
+    def _below(self) -> dict[int, int]:
+        """Return the groups of who is below; of those next to us alone, if we may not look at all."""
+        with suppress(OSError):
+            return descendants(os.getpid())
+        groups = {}
+        for pid in self._children.now():
+            with suppress(OSError):
+                groups[pid] = os.getpgid(pid)
+        return groups
 
-def keep(warden: int, adapter: int, timer: int | None = None) -> None:
+
+def keep(warden: int, adapter: int, timer: int | None, is_ready_fd: int) -> None:
     """Return once nothing of a warden is left; kill what it leaves.
 
-    And all once the adapter is gone, and all but the warden, who has to tell, when the timer is due.
+    And all once the adapter is gone, and all but the warden, who has to tell, when the timer is due. Closes
+    `is_ready_fd` as soon as the agent may start.
     """
     woken = _be_woken()
-    poll = select.poll()
-    poll.register(woken, select.POLLIN)
-    if timer is not None:
-        poll.register(timer, select.POLLIN)
+    ours, its = Children(os.getpid()), Children(warden)
+    os.close(is_ready_fd)
+    waits = {fd for fd in (woken, timer) if fd is not None}
     has_ended = is_due = False
     with suppress(ChildProcessError):
         while True:
@@ -236,30 +281,33 @@ def keep(warden: int, adapter: int, timer: int | None = None) -> None:
                 has_ended |= pid == warden
             is_alone = has_ended or os.getppid() != adapter
             if is_alone or is_due:
-                for pid in descendants(os.getpid()):
+                for pid in _all_below():
                     with suppress(OSError):
                         os.kill(pid, signal.SIGKILL if is_alone or pid != warden else signal.SIGCONT)
-            if is_alone:
-                _kill_children()
-            ready = dict(poll.poll(KILL_AGAIN_MS if is_alone or is_due else None))
+                (ours if is_alone else its).kill()
+            if is_due and not has_ended:
+                os.kill(warden, signal.SIGCONT)
+            ready = _first_ready(waits, is_killing=is_alone or is_due)
             if woken in ready:
                 os.read(woken, 4096)
-            if timer is not None and timer in ready:
+            if timer in ready:
                 is_due = True
-                poll.unregister(timer)
+                waits.discard(timer)
 
 
-def _kill_children() -> None:
-    """Kill who has just become ours: of a chain of forks that outruns a look at all processes, the last."""
-    with suppress(OSError), io.FileIO(f"/proc/self/task/{os.getpid()}/children") as children:
-        for _ in range(KILLS_AT_ONCE):
-            pids = children.read().split()
-            if not pids:
-                return
-            for pid in pids:
-                with suppress(OSError):
-                    os.kill(int(pid), signal.SIGKILL)
-            children.seek(0)
+def _all_below() -> list[int]:
+    """Return who is below us; nobody, if we may not look."""
+    with suppress(OSError):
+        return list(descendants(os.getpid()))
+    return []
+
+
+def _first_ready(waits: set[int], *, is_killing: bool) -> list[int]:
+    """Wait until there is something to read, or it is time to kill again.
+
+    Not with poll(2), which refuses more descriptors than a process may open by now.
+    """
+    return select.select(list(waits), [], [], KILL_AGAIN_SECONDS if is_killing else None)[0]
 
 
 def _be_woken() -> int:
@@ -390,8 +438,7 @@ def main() -> None:
     _drop_output()
     _drop_given(job)
     os.close(ready)
-    os.close(is_ready)
-    keep(warden, job["adapter"], timer)
+    keep(warden, job["adapter"], timer, is_ready)
 
 
 if __name__ == "__main__":
