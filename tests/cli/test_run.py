@@ -204,16 +204,24 @@ def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
     ("arguments", "said"),
     [
         (["--", "no-such-program"], "COMMAND: expected a program that can be started; got 'no-such-program'"),
-        (["--task", "task_1", "--once", "--", "true"], "--once: expected not to be given with --task"),
+        (
+            ["--task", f"task_{'0' * 26}", "--once", "--", "true"],
+            "--once: expected not to be given with --task",
+        ),
         (["--tools", "/absent.yml", "--", "true"], "tools: expected a readable file"),
         (["--workspaces", "/proc/nowhere", "--", "true"], "workspaces: expected a directory"),
         (["--agent-id", "a b", "--", "true"], "agent_id"),
         (
             ["--task", "nope", "--", "true"],
-            "--task: expected the id of a task, such as task_01jd8w3q5t6v7x9z",
+            "'--task': expected the id of a task, such as task_01jd8w3q5t6v7x9zabcdefghjk; got 'nope'",
         ),
         (["--timeout", "0s", "--", "true"], "--timeout: expected more than that; got '0s'"),
         (["--grace", "soon", "--", "true"], "expected a duration"),
+        (
+            ["--grace", "99999999d", "--", "true"],
+            "--grace: expected less than 1w, --grace and --drain-timeout together; got '99999999d'",
+        ),
+        (["--drain-timeout", "7d", "--", "true"], "--drain-timeout: expected less than 1w, --grace and"),
         ([], "Missing argument"),
     ],
 )

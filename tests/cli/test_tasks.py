@@ -15,6 +15,8 @@ from agent_health.client.registry_tasks import HeldRun
 
 Captured = pytest.CaptureFixture[str]
 
+ABSENT = f"task_{'0' * 26}"
+
 
 def shown_by(capsys: Captured, *arguments: str, ends: int = 0) -> str:
     """Run a command and return what it prints; its errors are printed to nobody else."""
@@ -115,9 +117,9 @@ def test_what_cannot_be_right_is_wrong_usage(
     list_file = tmp_path / "list.json"
     list_file.write_text("[1]")
     for arguments in (
-        ("review", "task_1", "perhaps"),
-        ("resolve", "task_1", "perhaps"),
-        ("top-up", "task_1"),
+        ("review", ABSENT, "perhaps"),
+        ("resolve", ABSENT, "perhaps"),
+        ("top-up", ABSENT),
         ("create", "t", "--input", str(tmp_path / "missing.json")),
         ("create", "t", "--input", str(list_file)),
         ("create", "t", "--usd", "0.0000001"),
@@ -129,4 +131,27 @@ def test_what_cannot_be_right_is_wrong_usage(
     assert "a JSON object of at most 65536 bytes, in a file of at most 262144" in shown_by(
         capsys, "create", "t", "--input", str(list_file), ends=3
     )
-    assert "(task_not_found)" in shown_by(capsys, "show", "task_1", ends=1)
+    assert "(task_not_found)" in shown_by(capsys, "show", ABSENT, ends=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "task_1"], "expected the id of a task"),
+        (["cancel", "../../x"], "expected the id of a task"),
+        (["review", "", "approve"], "expected the id of a task"),
+        (["resolve", "task_1", "requeue"], "expected the id of a task"),
+        (["top-up", "task_1", "--usd", "1"], "expected the id of a task"),
+        (["list", "--parent", "t" * 9_000], "expected the id of a task"),
+        (["create", "t", "--lease", "0s"], "'--lease': expected a duration of 1s to 1d; got '0s'"),
+        (["create", "t", "--backoff", "2h"], "'--backoff': expected a duration of 0s to 1h; got '2h'"),
+    ],
+)
+def test_what_no_registry_need_be_asked_is_told_at_once(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    # Whoever asked there would end with 2.
+    monkeypatch.setenv("AGENT_HEALTH_REGISTRY", "http://127.0.0.1:1")
+    told = shown_by(capsys, *arguments, ends=3)
+    assert said in told
+    assert len(told) < 400

@@ -53,6 +53,7 @@
     progress.py         how far is a crawl, and how is that shown?
     server_database.py  how does a command reach the database itself, without a server?
     duration.py         how is a duration written on the command line?
+    task_id.py         how is a task named on the command line?
     option_names.py     by which option did a wrong setting come in?
     registry_access.py  how does a command ask the registry, and how does it end?
     secret_file.py      how does a command read a key or a token from a file?

@@ -1,7 +1,6 @@
 """How is a command run under the lease of a task, on the command line?"""
 
 import os
-import re
 import shutil
 import signal
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from agent_health.cli.duration import read_duration
+from agent_health.cli.duration import duration_text, read_duration
 from agent_health.cli.registry_access import (
     DEFAULT_URL,
     EXIT_REFUSED,
@@ -24,6 +23,7 @@ from agent_health.cli.registry_access import (
     RegistryUrl,
     read_key,
 )
+from agent_health.cli.task_id import read_task_id
 from agent_health.cli.terminal import printable
 from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import InvalidSetting
@@ -54,7 +54,12 @@ def run(  # noqa: PLR0913 - each option is one
     *,
     task: Annotated[
         str | None,
-        typer.Option("--task", metavar="TASK_ID", help="This one and then end; of a pool: with --pool."),
+        typer.Option(
+            "--task",
+            metavar="TASK_ID",
+            parser=read_task_id,
+            help="This one and then end; of a pool: with --pool.",
+        ),
     ] = None,
     pool: Annotated[
         str | None, typer.Option("--pool", metavar="ROLE", help="Tasks of this pool, which the agent joins.")
@@ -187,6 +192,7 @@ def run(  # noqa: PLR0913 - each option is one
 
     grace_s = GRACE_SECONDS if grace is None else grace
     drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout
+    _check_times(grace_s, drain_s, slack_s=SLACK_SECONDS)
     found = _found(command)
     runs_as = _as_user(user, in_workspace=in_workspace)
     named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
@@ -263,14 +269,21 @@ def run(  # noqa: PLR0913 - each option is one
 
 def _check(*, task: str | None, once: bool, timeout_s: float | None) -> None:
     """Refuse what cannot be meant, before anybody is registered for it."""
-    from agent_health.task_record import TASK_ID_PATTERN  # noqa: PLC0415 - see `run`
-
     if task is not None and once:
         raise InvalidSetting("--once", None, "not to be given with --task, which is one task already")
-    if task is not None and not re.fullmatch(TASK_ID_PATTERN, task):
-        raise InvalidSetting("--task", task, "the id of a task, such as task_01jd8w3q5t6v7x9zabcdefghjk")
     if timeout_s is not None and timeout_s <= 0:
         raise InvalidSetting("--timeout", "0s", "more than that")
+
+
+def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
+    """Refuse an end that takes longer than the registry waits for one."""
+    from agent_health.agent_record import MAX_DURATION_SECONDS  # noqa: PLC0415 - see `run`
+
+    if grace_s + drain_s + slack_s > MAX_DURATION_SECONDS:
+        late = "--grace" if grace_s > drain_s else "--drain-timeout"
+        got = duration_text(max(grace_s, drain_s))
+        most = duration_text(MAX_DURATION_SECONDS)
+        raise InvalidSetting(late, got, f"less than {most}, --grace and --drain-timeout together")
 
 
 def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":

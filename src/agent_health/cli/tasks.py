@@ -12,12 +12,15 @@ import typer
 
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.completion import offering
-from agent_health.cli.duration import read_duration
+from agent_health.cli.duration import duration_between
 from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
 from agent_health.cli.table import write_json, write_table
+from agent_health.cli.task_id import read_task_id
 from agent_health.cli.task_page import page
 from agent_health.cli.terminal import has_colours, write_page
 from agent_health.errors import InvalidSetting
+from agent_health.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS
+from agent_health.task import MAX_BACKOFF_SECONDS
 
 if TYPE_CHECKING:
     from agent_health.client import RegistryClient
@@ -30,7 +33,7 @@ STATUSES = ("queued", "assigned", "running", "handoff", "review", "done", "cance
 MAX_FILE_BYTES = 262_144
 """Of one that holds an input or an output, which may be indented."""
 
-TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", help="Of the task.")]
+TaskIdArgument = Annotated[str, typer.Argument(metavar="TASK_ID", parser=read_task_id, help="Of the task.")]
 Comment = Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Why; kept with the task.")]
 
 
@@ -67,7 +70,8 @@ def list_tasks(
         str | None, typer.Option("--holder", metavar="AGENT_ID", help="That this agent has, or has had.")
     ] = None,
     parent: Annotated[
-        str | None, typer.Option("--parent", metavar="TASK_ID", help="Delegated from this one.")
+        str | None,
+        typer.Option("--parent", metavar="TASK_ID", parser=read_task_id, help="Delegated from this one."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=MAX_LISTED, help="How many to show.")] = 100,
     as_json: AsJson = False,
@@ -187,7 +191,7 @@ def create_task(
         float | None,
         typer.Option(
             "--backoff",
-            parser=read_duration,
+            parser=duration_between(0, MAX_BACKOFF_SECONDS),
             metavar="DURATION",
             help="Before its second attempt, doubled for each after.",
         ),
@@ -196,7 +200,7 @@ def create_task(
         float | None,
         typer.Option(
             "--lease",
-            parser=read_duration,
+            parser=duration_between(MIN_TTL_SECONDS, MAX_TTL_SECONDS),
             metavar="DURATION",
             help="How long one grant of it lasts, unless renewed.",
         ),
