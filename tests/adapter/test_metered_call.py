@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult
 from tests.support import upstream_tools
 from tests.support.mcp_tools import text_of
@@ -142,6 +143,13 @@ async def test_what_a_url_answers_instead_is_paid_for_unless_it_is_a_refusal(
     assert {tool for tool, code in codes.items() if code == "upstream_refused"} == refusals
     assert {tool for tool, code in codes.items() if code == "answer_invalid"} == set(INSTEAD) - refusals
     assert paid == {"settled": 0.25 * len(set(INSTEAD) - refusals)}
+
+
+async def test_a_call_that_is_too_long_is_told_so(registry: RegistryServer) -> None:
+    async with proxied(registry, "wordy", budget={"usd": 1.0}) as work:
+        with pytest.raises(MCPError, match="a body has at most 262144 bytes"):
+            await work.call("report_progress", {"summary": "x" * 300_000})
+        assert not (await work.call("report_progress", {"summary": "x"})).is_error
 
 
 async def test_what_was_never_sent_costs_nothing(registry: RegistryServer) -> None:

@@ -12,6 +12,7 @@ import re
 import secrets
 from contextlib import suppress
 from hashlib import sha256
+from http import HTTPStatus
 from typing import Final
 
 from starlette.requests import ClientDisconnect
@@ -32,6 +33,8 @@ MAX_TOKEN_CHARS: Final = 4_096
 
 _TOKEN: Final = re.compile(r"[!-~]+")
 _CLOSES: Final = {"connection": "close"}
+_REFUSED: Final = -32_600
+"""JSON-RPC's code of a request that is none."""
 _TOO_LONG: Final = f"a body has at most {MAX_BODY_BYTES} bytes"
 
 
@@ -154,7 +157,11 @@ def _digest(token: bytes) -> bytes:
 
 
 async def _answer(send: Send, status: int, message: str, headers: dict[str, str]) -> None:
-    body = json.dumps({"error": message}).encode()
+    told: dict[str, object] = {"error": message}
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        # In the form that MCP's clients hand on: of any other they tell that something is wrong.
+        told = {"jsonrpc": "2.0", "id": None, "error": {"code": _REFUSED, "message": message}}
+    body = json.dumps(told).encode()
     fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
