@@ -45,7 +45,7 @@ def test_a_restore_says_which_keys_stay_revoked_and_of_which_nobody_knows(
     assert main(["backup", str(file), "--database", filled]) == 0
     capsys.readouterr()
     assert main(["keys", "list", "--database", filled, "--json"]) == 0
-    [key_id] = [key["key_id"] for key in json.loads(capsys.readouterr().out)]
+    [key_id] = [key["key_id"] for key in json.loads(capsys.readouterr().out)["keys"]]
     assert main(["keys", "revoke", key_id, "--database", filled]) == 0
     assert main(["restore", str(file), "--database", filled, "--force"]) == 0
     said = capsys.readouterr().err
