@@ -3,6 +3,9 @@
 Each sample is a fresh interpreter; what is compared is the wall time until it has ended. All have
 their bytecode in a directory that is made for this: where none may be written beside the sources,
 only what pip has installed would be compiled already.
+
+`import pydantic` alone loads next to nothing; whoever uses pydantic has a model, and the first one loads the
+rest. So it is above a model that the middleware has its target.
 """
 
 import os
@@ -19,12 +22,13 @@ from benchmarks.interleaved import in_rounds, is_quick, print_table, verdict
 COMMAND_LINE = Path(sys.executable).with_name("agent-health")
 BARE = "python, nothing imported"
 PYDANTIC = "import pydantic"
+MODEL = "a pydantic model of one member"
 MIDDLEWARE = "import agent_health.middleware"
 HELP = "agent-health --help"
 COMMANDS: dict[str, Sequence[str]] = {
     BARE: (sys.executable, "-c", "pass"),
     PYDANTIC: (sys.executable, "-c", "import pydantic; pydantic.BaseModel"),
-    "a pydantic model of one member": (
+    MODEL: (
         sys.executable,
         "-c",
         "import pydantic\nclass Model(pydantic.BaseModel):\n    member: int",
@@ -69,25 +73,28 @@ def main() -> None:
     rows = []
     for name in COMMANDS:
         if name not in working:
-            rows.append([name, "does not start", "", "", ""])
+            rows.append([name, "does not start", "", "", "", ""])
             continue
-        above_pydantic_ms = measured.added(name, PYDANTIC)
+        above_model_ms = measured.added(name, MODEL)
         target = ""
         if name == MIDDLEWARE:
-            target = "above pydantic " + verdict(above_pydantic_ms, at_most=60)
+            target = "above a model " + verdict(above_model_ms, at_most=60)
         elif name == HELP:
             target = "in all " + verdict(measured.median(name), at_most=150)
         rows.append(
             [
                 name,
                 f"{measured.median(name):.0f}",
-                f"{above_pydantic_ms:+.0f}",
+                f"{measured.added(name, PYDANTIC):+.0f}",
+                f"{above_model_ms:+.0f}",
                 f"{measured.ratio(name, BARE):.1f}",
                 target,
             ]
         )
     print_table(
-        "Wall time of a fresh interpreter, ms", ["", "in all", "above pydantic", "x bare", "target"], rows
+        "Wall time of a fresh interpreter, ms",
+        ["", "in all", "above pydantic", "above a model", "x bare", "target"],
+        rows,
     )
 
 
