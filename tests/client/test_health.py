@@ -80,10 +80,44 @@ async def test_several_agents_on_one_origin_are_told_apart(path: str) -> None:
     assert "found_at_origin_root" not in names(checked)
 
 
-async def test_a_path_that_gives_nothing_falls_back_to_the_origin_and_says_so() -> None:
-    checked = await check({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}, "/rpc")
-    assert (checked.card_result, checked.document_result) == (ResultClass.OK, ResultClass.OK)
+@pytest.mark.parametrize("path", ["/gone", "/gone" + CARD_PATH, "/gone" + HEALTH_PATH, "/gone/card.json"])
+@pytest.mark.parametrize("has_card", [True, False])
+async def test_what_is_at_the_origins_root_says_nothing_of_a_path_that_it_does_not_name(
+    path: str, *, has_card: bool
+) -> None:
+    replies = {CARD_PATH: as_json(card())} if has_card else {}
+    checked = await check(replies | {HEALTH_PATH: as_json(document())}, path, detail_token="secret")
+    assert (checked.decision.status, checked.decision.action) == (
+        HealthStatus.UNKNOWN,
+        Action.PROCEED_AND_MONITOR,
+    )
+    assert (checked.card, checked.document, checked.age_seconds) == (None, None, None)
+    expected = "a document is at the origin's root, but nothing there names this path"
+    assert checked.decision.reasons[0].endswith(expected)
+    assert checked.health_url is not None
+    assert "/gone" in checked.health_url
     assert "found_at_origin_root" in names(checked)
+    assert ("does not name it" in checked.card_reason) is has_card
+
+
+async def test_an_own_document_counts_beside_a_card_at_the_root_that_is_anothers() -> None:
+    replies = {
+        CARD_PATH: as_json(announce_health(card(), path="/state")),
+        "/state": as_json(document("unhealthy")),
+        "/a" + HEALTH_PATH: as_json(document(agent_id="a")),
+    }
+    checked = await check(replies, "/a")
+    assert checked.card_result is ResultClass.NOT_AN_AGENT
+    assert checked.document is not None
+    assert checked.document.agent_id == "a"
+    assert "found_at_origin_root" not in names(checked)
+
+
+async def test_an_own_card_that_redirects_to_the_root_does_not_lend_the_roots_document() -> None:
+    own = {"/a" + CARD_PATH: redirect(CARD_PATH), "/a" + OLD_CARD_PATH: redirect(CARD_PATH)}
+    checked = await check(own | {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}, "/a")
+    assert checked.card_result is ResultClass.OK
+    assert checked.decision.status is HealthStatus.UNKNOWN
 
 
 async def test_a_card_at_the_root_that_names_the_given_address_is_its_own() -> None:
@@ -309,9 +343,9 @@ async def test_a_token_never_follows_a_redirect_to_another_origin() -> None:
 
 async def test_a_token_for_one_agent_is_not_shown_to_the_origins_root() -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as server:
-        checked = await fetch_health(server.url + "/a", detail_token="secret")
+        await fetch_health(server.url + "/a", detail_token="secret")
+    assert server.asked("/a" + HEALTH_PATH)["authorization"] == "Bearer secret"
     assert "authorization" not in server.asked(HEALTH_PATH)
-    assert "token_not_sent" in names(checked)
 
 
 async def test_cookies_are_not_sent_back_and_the_caller_says_who_it_is() -> None:

@@ -16,12 +16,15 @@ from agent_health.agent_card import MAX_CARD_BYTES, AgentCard
 from agent_health.card_announcement import DEFAULT_HEALTH_PATH
 from agent_health.client.bounded_get import Answer, Ask, bounded_get
 from agent_health.client.places import (
+    ANOTHERS_CARD,
+    ANOTHERS_DOCUMENT,
     NOTHING_ANNOUNCED,
     Announced,
     GivenPlace,
     HealthPlace,
     announced_health,
     health_places,
+    is_anothers,
     is_named_by,
     place_under,
     read_given_place,
@@ -98,9 +101,10 @@ async def fetch_health(
     """Read an agent's card and its health document, and decide whether to call it.
 
     `url` is the agent's base URL, its card's, or its health document's. The health document is looked
-    for where the card announces it, then at `/.well-known/agent-health` below the same prefix, then at
-    the origin's root; never on another origin than the card's. Whatever the peer does, there is a
-    result: InvalidSetting is raised only for what the caller gave.
+    for where the card announces it, then at `/.well-known/agent-health` below the same prefix; never on
+    another origin than the card's. The card at the origin's root counts for a path only if it names an
+    address at or below it, and so does the document there: else that is a finding, and the agent is unknown.
+    Whatever the peer does, there is a result: InvalidSetting is raised only for what the caller gave.
 
     `timeout_seconds` (above 0, at most 300) is for everything together. `detail_token` goes as Bearer to
     the health document on the origin of `url`, nowhere else. A session of your own keeps its cookies,
@@ -195,6 +199,8 @@ class _HealthAnswer:
     place: HealthPlace
     document: HealthDocument | None = None
     findings: tuple[Finding, ...] = ()
+    is_at_root: bool = False
+    """Whether a document stands at the origin's root, where it counts for another agent."""
 
 
 async def _check(get: Get, visit: _Visit) -> HealthCheck:
@@ -221,6 +227,9 @@ async def _find_card(get: Get, visit: _Visit) -> _CardAnswer:
     ask = Ask(max_bytes=MAX_CARD_BYTES, deadline_s=visit.card_deadline_s, may_leave_origin=True)
     for url in visit.given.card_urls:
         found = _judge_card(await get(url, ask))
+        if found.card is not None and is_anothers(found.card, url, visit.given):
+            answer = replace(found.answer, result=ResultClass.NOT_AN_AGENT, reason=ANOTHERS_CARD)
+            return _CardAnswer(answer, None)
         first = first or found
         if not is_absent(found.answer.result, found.answer.status):
             return found
@@ -239,12 +248,21 @@ async def _find_health(get: Get, visit: _Visit, places: Iterable[HealthPlace]) -
         )
         found = _judge_document(place, await get(place.url, ask))
         first = first or found
-        if found.document is not None or not (
+        if place.is_root:
+            if found.document is not None:
+                return _with_document_at_root(first)
+        elif found.document is not None or not (
             place.is_guess or is_absent(found.answer.result, found.answer.status)
         ):
             return found
     assert first is not None  # noqa: S101 - there is always a place
     return first
+
+
+def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:
+    """Return what the agent's own place answered, and that there is a document of another."""
+    reason = f"{own.answer.reason}; {ANOTHERS_DOCUMENT}"
+    return replace(own, answer=replace(own.answer, reason=reason), is_at_root=True)
 
 
 def _takes_token(visit: _Visit, place: HealthPlace) -> bool:
@@ -276,9 +294,8 @@ def _findings(
     if is_answer and health.answer.url.scheme != "https":
         found.append(_NOT_HTTPS)
     found.extend(_access_findings(visit, health))
-    if health.place.is_root and health.document is not None:
-        message = "nothing at the address given; the origin may speak for another agent"
-        found.append(Finding("found_at_origin_root", "", message))
+    if health.is_at_root:
+        found.append(Finding("found_at_origin_root", "", ANOTHERS_DOCUMENT))
     if announced.elsewhere is not None:
         message = f"the card announces {announced.elsewhere!a}, which is not followed"
         found.append(Finding("health_on_other_origin", "", message, "draft 4.1"))

@@ -1,7 +1,7 @@
 """Where may an agent's card and its health document stand?
 
-Several agents may share one origin, each under its own path prefix; the origin's root is asked last,
-because it may speak for another one.
+Several agents may share one origin, each under its own path prefix; the origin's root is asked last, and
+speaks for itself alone, and for whom its card names.
 """
 
 import re
@@ -67,7 +67,7 @@ class HealthPlace:
     is_guess: bool = False
     """Nobody said that it is there: anything but a health document is of no interest."""
     is_root: bool = False
-    """It stands at the origin's root, although the agent has a prefix: another agent may be meant."""
+    """It stands at the origin's root, and the agent has a prefix: what is there is another agent's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,9 @@ class Announced:
 
 
 NOTHING_ANNOUNCED: Final = Announced(None, None)
+
+ANOTHERS_CARD: Final = "nothing at this address; the origin's root has a card, which does not name it"
+ANOTHERS_DOCUMENT: Final = "a document is at the origin's root, but nothing there names this path"
 
 
 def read_place(url: str) -> GivenPlace:
@@ -175,6 +178,11 @@ def is_named_by(card: AgentCard, given: GivenPlace) -> bool:
     Scheme and port do not count: behind a proxy cards often have those of the inside.
     """
     return any(_is_at_or_below(interface.url, given) for interface in card.interfaces)
+
+
+def is_anothers(card: AgentCard, card_url: URL, given: GivenPlace) -> bool:
+    """Whether a card, asked for at `card_url`, is the origin's and does not name the given address."""
+    return given.is_at_root(card_url) and not is_named_by(card, given)
 
 
 def _is_at_or_below(text: str, given: GivenPlace) -> bool:

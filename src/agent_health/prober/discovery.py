@@ -14,7 +14,14 @@ from yarl import URL
 
 from agent_health.agent_card import AgentCard
 from agent_health.card_interfaces import MAX_URL_CHARS, AgentInterface, askable
-from agent_health.client.places import HealthPlace, announced_health, health_places, is_named_by
+from agent_health.client.places import (
+    ANOTHERS_CARD,
+    HealthPlace,
+    announced_health,
+    health_places,
+    is_anothers,
+    is_named_by,
+)
 from agent_health.client.redirects import joined, parsed
 from agent_health.observation import MAX_ETAG_CHARS, LayerResult, ResultClass
 from agent_health.prober.fetch import Fetched
@@ -24,8 +31,6 @@ from agent_health.served_body import is_absent, judge_card
 MAX_WORD_CHARS: Final = 64
 """Of a binding or a version that a card makes up."""
 MAX_TENANT_CHARS: Final = 128
-
-ANOTHERS: Final = "nothing at this address; the origin's root has a card, which does not name it"
 
 _OF_A_CARD: Final = ("card_url", "card_etag", "card_digest", "interface_url", "health_url")
 """What is forgotten of a card that turns out to be another agent's."""
@@ -92,10 +97,10 @@ def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerR
     if served.card is None:
         evidence = visit.keep(fetched.body) if fetched.is_json else None
         return visit.layer(fetched, served.result, served.reason, evidence)
-    if may_be_anothers and not is_named_by(served.card, visit.given):
+    if is_anothers(served.card, url, visit.given):
         visit.has_found_another = True
         visit.learned |= dict.fromkeys(_OF_A_CARD)
-        return visit.layer(fetched, ResultClass.NOT_AN_AGENT, ANOTHERS)
+        return visit.layer(fetched, ResultClass.NOT_AN_AGENT, ANOTHERS_CARD)
     visit.card_place = fetched.url
     visit.health_places = _places_of_health(visit, served.card, fetched)
     _remember_reading(visit, place, fetched, digest)
