@@ -248,6 +248,57 @@ async def test_an_agent_that_falls_silent_is_seen_by_a_crawl_that_goes_on(tmp_pa
     assert sum(shown.state.results.values()) == 6, "each counts once"
 
 
+async def test_a_pass_that_is_told_to_end_while_its_last_answers_come_in_is_through(tmp_path: Path) -> None:
+    stop, shown = asyncio.Event(), Shown()
+
+    async def stop_and_answer(writer: asyncio.StreamWriter, head: str) -> None:
+        stop.set()
+        await answer(404)(writer, head)
+
+    async with serving({CARD_PATH: stop_and_answer}) as server:
+        (tmp_path / "agents.txt").write_text(server.url)
+        definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+        async with open_local_home("sqlite:///mixed.db") as home:
+            crawled = await Crawl(definition, home, shown, stop).once(processes=1)
+            assert (crawled.is_done, crawled.probed) == (True, 1)
+            assert shown.state.total == 1
+            again = await home.begin_run("mixed", Timeouts().deadlines)
+            assert not again.is_resumed
+            await home.drop_run(again)
+
+
+async def test_a_pass_that_was_killed_after_its_last_answer_is_told_when_it_goes_on(tmp_path: Path) -> None:
+    async with mixed_directory(tmp_path) as servers:
+        definition = read_definition_file(tmp_path / "mixed.yml")
+        async with open_local_home("sqlite:///mixed.db") as home:
+            first, shown = Crawl(definition, home, Shown(), asyncio.Event()), Shown()
+            begun = await home.begin_run("mixed", Timeouts().deadlines)
+            home.end_run = AsyncMock(return_value={})  # type: ignore[method-assign]
+            assert (await first.once(processes=1)).probed == 6
+            del home.end_run
+            asked = {kind: len(server.paths) for kind, server in servers.items()}
+            crawled = await Crawl(definition, home, shown, asyncio.Event()).once(processes=1)
+            assert (await home.begin_run("mixed", Timeouts().deadlines)).run_id != begun.run_id
+    assert (crawled.is_done, crawled.probed) == (True, 0)
+    assert {kind: len(server.paths) for kind, server in servers.items()} == asked
+    told = [line for line in shown.lines if line.startswith("all were probed before")]
+    assert len(told) == 1
+    assert "3 alive, 3 not alive" in told[0]
+
+
+async def test_a_crawl_that_is_stopped_before_its_list_was_read_does_not_say_that_nobody_is_left(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/")
+    definition = read_definition(DEFINITION, file=tmp_path / "mixed.yml")
+    stop, shown = asyncio.Event(), Shown()
+    stop.set()
+    before = shown.state
+    async with open_local_home("sqlite:///mixed.db") as home:
+        assert not (await Crawl(definition, home, shown, stop).once(processes=1)).is_done
+    assert shown.state is before
+
+
 async def test_a_long_list_is_not_read_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crawl_run, "SHOW_SECONDS", 0.001)
     (tmp_path / "agents.txt").write_text(

@@ -65,6 +65,12 @@ def test_a_line_tells_how_far_it_is_and_how_long_it_takes() -> None:
     assert line_of(noted, None) == "0 of 7 probed: nothing yet; the registry is away"
 
 
+def test_of_nobody_no_share_is_told() -> None:
+    assert last_line(CrawlState(probed=0, total=0), 3.0) == "nobody was left to probe"
+    noted = CrawlState(probed=0, total=0, note="the registry is away")
+    assert last_line(noted, 3.0) == "nobody was left to probe; the registry is away"
+
+
 def test_a_crawl_without_an_end_counts_targets_and_not_probes() -> None:
     latest = {ResultClass.OK: 30, ResultClass.REFUSED: 3, None: 2}
     told = line_of(CrawlState(probed=302, total=None, results=latest, note="3 missed"), 0.5)

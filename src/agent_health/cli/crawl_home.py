@@ -29,6 +29,7 @@ from agent_health.cli.server_database import sqlite_file
 from agent_health.client import RegistryClient
 from agent_health.clock_ahead import last_not_ahead, lies_ahead
 from agent_health.errors import AgentHealthError, InvalidSetting
+from agent_health.observation import ResultClass
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.jobs import Deed
 from agent_health.registry.begin_pass import begin_or_join, may_go_on
@@ -96,8 +97,8 @@ class Home(Protocol):
         """Note which directories could not be read for it."""
         ...
 
-    async def end_run(self, run: Run) -> None:
-        """Note that all targets were probed."""
+    async def end_run(self, run: Run) -> Mapping[ResultClass | None, int]:
+        """Note that all targets were probed; return how many there are by what the pass saw of them."""
         ...
 
     async def drop_run(self, run: Run) -> None:
@@ -175,10 +176,11 @@ class LocalHome:
             partial(census_counts.note_not_read, run_id=run.run_id, names=names[:MAX_NOT_READ])
         )
 
-    async def end_run(self, run: Run) -> None:
-        """Note that all targets were probed. StoreUnavailable."""
+    async def end_run(self, run: Run) -> Mapping[ResultClass | None, int]:
+        """Note that all targets were probed, and count them. StoreUnavailable."""
         counts = await self.database.read(partial(census_counts.results_since, since_s=run.since_s))
         await self.database.write(partial(census_counts.end_run, run_id=run.run_id, counts=counts))
+        return {None if result is None else ResultClass(result): count for result, count in counts.items()}
 
     async def unprobed(self, since_s: float) -> int:
         """Return how many targets were not probed since then. StoreUnavailable."""
@@ -279,9 +281,10 @@ class RegistryHome:
         if names:
             await self._client.census.note_not_read(run.run_id, run.name, names, run.deadlines)
 
-    async def end_run(self, run: Run) -> None:
-        """Note that all targets were probed. RegistryError."""
-        await self._client.census.end_run(run.run_id, run.name)
+    async def end_run(self, run: Run) -> Mapping[ResultClass | None, int]:
+        """Note that all targets were probed, and have them counted. RegistryError."""
+        ended = await self._client.census.end_run(run.run_id, run.name)
+        return {row.result: row.count for row in ended.counts}
 
     async def unprobed(self, since_s: float) -> int:
         """Return how many targets were not probed since then. RegistryError."""

@@ -19,7 +19,7 @@ from agent_health.cli.crawl_home import Home, Run
 from agent_health.cli.crawl_processes import Standings, probe_all
 from agent_health.cli.crawl_share import Said
 from agent_health.cli.directory_import import DirectoryImporter, Outcome, opt_outs_of, targets_text
-from agent_health.cli.progress import Progress
+from agent_health.cli.progress import Progress, counts_text
 from agent_health.counted import counted
 from agent_health.errors import AgentHealthError
 from agent_health.observation import ResultClass
@@ -47,6 +47,7 @@ CLOSED_NETWORKS: Final = (
 SET_BACK: Final = (
     "the last run lies in the future: the clock was set back; who was asked then is asked again now"
 )
+ALL_BEFORE: Final = "all were probed before that pass was broken off, and count now"
 UNANSWERED: Final = (
     "of names stayed unanswered: no name server did its work; in a definition, limits.concurrency asks fewer "
     "at once, and resolver.servers others"
@@ -97,8 +98,12 @@ class Crawl:
             self._progress.say(f"going on with the pass that began at {began}")
         crawled = await self._run(processes, run)
         if crawled.is_done and (crawled.probed or not crawled.failed):
-            is_of_somebody = crawled.probed > 0 or run.is_resumed
-            await (self._home.end_run(run) if is_of_somebody else self._home.drop_run(run))
+            if crawled.probed or run.is_resumed:
+                counts = await self._home.end_run(run)
+                if not crawled.probed:
+                    self._progress.say(f"{ALL_BEFORE}: {counts_text(counts)}")
+            else:
+                await self._home.drop_run(run)
             if not self._home.is_shared:
                 told = "by what each one lives, or why it does not"
                 self._progress.say(f"{told}: agent-health targets list {self._home.option}")
@@ -131,14 +136,18 @@ class Crawl:
             tasks = [asyncio.create_task(each) for each in beside]
             try:
                 is_done = not self._stop.is_set() and (
-                    self._has_nobody(standings) or await self._probe(standings, processes, since_s)
+                    self._has_nobody(standings)
+                    or await self._probe(standings, processes, since_s)
+                    or (since_s is not None and await self._has_probed_all(since_s))
                 )
             finally:
                 await _end(tasks)
             if is_done and since_s is not None:
                 # The others have done the rest.
                 standings.total = standings.state.probed
-            self._progress.show(standings.state)
+            # Who was stopped before the list was read cannot tell that nobody is left.
+            if is_done or standings.total != 0:
+                self._progress.show(standings.state)
             if standings.state.results.get(ResultClass.BLOCKED_ADDRESS):
                 self._progress.say(CLOSED_NETWORKS)
             if unanswered := standings.state.unanswered:
@@ -163,6 +172,13 @@ class Crawl:
         outcomes = self.outcomes.values()
         has_failed = bool(outcomes) and all(outcome.has_failed for outcome in outcomes)
         return has_failed and standings.total == 0 and not self._home.is_shared
+
+    async def _has_probed_all(self, since_s: float) -> bool:
+        """Whether nobody is left of a pass that was asked to end: its last results may just have come in."""
+        try:
+            return await self._home.unprobed(since_s) == 0
+        except AgentHealthError:
+            return False
 
     async def _unless_stopped(self, task: "asyncio.Task[None]") -> None:
         """Wait for a task; if `stop` is set before, it is given up."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY_SECONDS: Final = 10.0
 """Between two lines where nothing can be drawn anew."""
+NOBODY: Final = "nobody was left to probe"
 _LOGGER: Final = "agent_health.crawl"
 RATE_WINDOW_SECONDS: Final = 10.0
 """The rate is that of so long: a crawl begins with what is quick."""
@@ -143,6 +144,8 @@ def line_of(state: CrawlState, rate: float | None) -> str:
 
 def last_line(state: CrawlState, lasted_s: float) -> str:
     """Tell on one line what came of it all, and how long it took."""
+    if state.total == 0:
+        return f"{NOBODY}; {state.note}" if state.note else NOBODY
     told = f"{pace_text(state, None)} in {duration_text(math.ceil(lasted_s))}"
     if lasted_s > 0:
         rate = state.probed / lasted_s
