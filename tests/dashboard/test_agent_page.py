@@ -127,7 +127,8 @@ def test_only_an_admin_puts_a_verdict_in_place_of_the_registrys(sample: Sample) 
 def test_a_form_without_its_token_changes_nothing(sample: Sample, deed: str) -> None:
     visitor = sample.visitor(Role.ADMIN)
     assert visitor.post(f"{AGENT}/{deed}", {"etag": '"1"'}).status == 403
-    assert sample.visitor().post(f"{AGENT}/{deed}", {"token": "0" * 64}).status == 403
+    nobody = sample.visitor().post(f"{AGENT}/{deed}", {"token": "0" * 64})
+    assert (nobody.status, nobody.headers["location"]) == (303, "/login?next=%2Fagents%2Ftranslator")
 
 
 def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
@@ -246,8 +247,15 @@ def test_who_meant_an_earlier_state_is_told_to_look_again(sample: Sample) -> Non
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("/agents?status=zzz", "Status: expected one of 'registering', 'active'"),
-        ("/events?before=x", "expected"),
+        ("/agents?status=zzz", "Status has to be one of registering, active, "),
+        ("/agents?health=well", "Says has to be one of healthy, "),
+        ("/agents?status=dead&status=active", "Status stands there twice."),
+        (f"/agents?q={'x' * 129}", "Part of id or name has to be at most 128 characters."),
+        ("/agents?after=x", "The link to a further page is not whole"),
+        ("/tasks?cursor=x", "The link to a further page is not whole"),
+        ("/events?before=x", "The link to a further page is not whole"),
+        ("/events?group=x", "About has to be one of agent, "),
+        ("/targets?seen=x", "Seen has to be one of answers, "),
     ],
 )
 def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: str, told: str) -> None:
@@ -255,7 +263,9 @@ def test_what_is_wrong_with_a_query_is_told_in_our_words(sample: Sample, path: s
     assert page.status == 422
     assert told in page.text
     assert "Input should be" not in page.text
-    assert f'<a href="{path.partition("?")[0]}">Back to the page without a query</a>' in page.html
+    assert "expected" not in page.text
+    where = path.partition("?")[0]
+    assert f'<a href="{where}">Back to all {where.strip("/")}</a>' in page.html
 
 
 def test_what_is_wrong_with_a_reason_is_told_in_our_words(sample: Sample) -> None:

@@ -30,6 +30,7 @@ PAGES = ("/", "/agents", "/events", "/tasks", "/targets", "/census", "/login")
         ("/agents/translator?done=said", "/login?next=%2Fagents%2Ftranslator%3Fdone%3Dsaid"),
         ("/agents/a%C3%A9", "/login?next=%2Fagents%2Fa%25C3%25A9"),
         ("/agents?q=%22%3E", "/login?next=%2Fagents%3Fq%3D%2522%253E"),
+        ("/agents?x[]=1", "/login?next=%2Fagents"),
     ],
 )
 def test_who_is_not_logged_in_is_led_to_the_form(sample: Sample, path: str, where: str) -> None:
@@ -128,7 +129,8 @@ def test_the_cookie_comes_with_links_alone_and_is_for_no_script(sample: Sample) 
     ]
     assert re.search("HttpOnly", session)
     assert re.search("SameSite=lax", session, re.IGNORECASE)
-    assert "Max-Age=43200" in session
+    # Longer than the session, so that whoever comes back is told.
+    assert "Max-Age=604800" in session
 
 
 @pytest.mark.parametrize(("scheme", "is_secure"), [("http", False), ("https", True)])
@@ -168,9 +170,13 @@ def test_a_session_ends_with_its_key(tmp_path_factory: pytest.TempPathFactory) -
         assert visitor.get("/").status == 303
 
 
-def test_a_session_is_over_at_its_time(sample: Sample) -> None:
-    visitor = sample.visitor()
-    visitor.log_in(KEYS[Role.READER])
+def newcomer(sample: Sample) -> Visitor:
+    """Somebody at an address of their own: of one address logins are few."""
+    return Visitor(sample.server.url, address="127.0.1.1")
+
+
+def end_session(sample: Sample, visitor: Visitor) -> None:
+    """Let the time of a visitor's session have come."""
     digest = digest_of(visitor.cookies[SESSION_COOKIE]).hex()
 
     def age(transaction: Transaction) -> None:
@@ -178,7 +184,91 @@ def test_a_session_is_over_at_its_time(sample: Sample) -> None:
         assert transaction.connection.exec_driver_sql(over, (digest,)).rowcount == 1
 
     sample.server.write(age)
+
+
+def test_a_session_is_over_at_its_time(sample: Sample) -> None:
+    visitor = sample.visitor()
+    visitor.log_in(KEYS[Role.READER])
+    end_session(sample, visitor)
     assert visitor.get("/").status == 303
+
+
+def test_whose_session_is_over_is_told_once_at_the_login(sample: Sample) -> None:
+    visitor = newcomer(sample)
+    visitor.log_in(KEYS[Role.READER])
+    end_session(sample, visitor)
+    where = visitor.get("/tasks").headers["location"]
+    # A script that follows what happens takes nothing away from who looks.
+    assert "Your session is over" not in visitor.get(where, sec_fetch_mode="cors").text
+    assert "Your session is over: log in again." in visitor.get(where).text
+    assert "Your session is over" not in visitor.get(where).text
+
+
+def test_whose_session_is_over_where_everyone_may_read_is_told_once(open_sample: Sample) -> None:
+    visitor = open_sample.visitor()
+    assert "Your session is over" not in visitor.get("/agents").text
+    visitor.log_in(KEYS[Role.COORDINATOR])
+    assert "Your session is over" not in visitor.get("/agents").text
+    end_session(open_sample, visitor)
+    assert "Your session is over" not in visitor.get("/agents", sec_fetch_mode="cors").text
+    told = visitor.get("/agents?pool=billing")
+    assert "Your session is over: you read on as everybody may. Log in to act." in told.text
+    assert 'href="/login?next=%2Fagents%3Fpool%3Dbilling"' in told.html
+    assert "Your session is over" not in visitor.get("/agents?pool=billing").text
+
+
+@pytest.mark.parametrize("has_cookie", [True, False])
+def test_a_form_of_a_session_that_is_over_leads_through_the_login_to_its_page(
+    sample: Sample, *, has_cookie: bool
+) -> None:
+    visitor = newcomer(sample)
+    visitor.log_in(KEYS[Role.COORDINATOR])
+    token = visitor.get("/agents/translator").form_token()
+    end_session(sample, visitor)
+    if not has_cookie:
+        del visitor.cookies[SESSION_COOKIE]
+    answer = visitor.post("/agents/translator/recheck", {"token": token})
+    assert (answer.status, answer.headers["location"]) == (303, "/login?next=%2Fagents%2Ftranslator")
+
+
+def test_a_login_form_of_another_tab_says_who_is_logged_in_and_leads_on(sample: Sample) -> None:
+    visitor = newcomer(sample)
+    other_tab = visitor.get("/login?next=/tasks").form_token()
+    visitor.log_in(KEYS[Role.READER])
+    first = visitor.cookies[SESSION_COOKIE]
+    form = {"token": other_tab, "key": KEYS[Role.COORDINATOR], "next": "/tasks"}
+    refused = visitor.post("/login", form)
+    assert refused.status == 403
+    assert "You are logged in by now, with the key reader (reader)" in refused.text
+    assert '<a href="/tasks">Go on</a>' in refused.html
+    assert visitor.cookies[SESSION_COOKIE] == first
+    answer = visitor.post("/login", {**form, "token": refused.form_token()})
+    assert (answer.status, answer.headers["location"]) == (303, "/tasks")
+    assert "coordinator (coordinator)" in visitor.get("/").text
+    # The session before has ended with that.
+    visitor.cookies[SESSION_COOKIE] = first
+    assert visitor.get("/").status == 303
+
+
+def test_a_login_form_that_lay_open_too_long_is_there_anew(sample: Sample) -> None:
+    visitor = newcomer(sample)
+    token = visitor.get("/login").form_token()
+    del visitor.cookies[FORM_COOKIE]
+    form = {"token": token, "key": KEYS[Role.READER], "next": "/tasks"}
+    refused = visitor.post("/login", form)
+    assert (refused.status, SESSION_COOKIE in visitor.cookies) == (403, False)
+    assert "This form was no good any more, so nobody was logged in" in refused.text
+    answer = visitor.post("/login", {**form, "token": refused.form_token()})
+    assert (answer.status, answer.headers["location"]) == (303, "/tasks")
+
+
+def test_a_login_form_from_elsewhere_logs_nobody_in_and_gives_no_other(sample: Sample) -> None:
+    visitor = newcomer(sample)
+    form = {"token": visitor.get("/login").form_token(), "key": KEYS[Role.READER]}
+    answer = visitor.post("/login", form, origin="https://elsewhere.example", sec_fetch_site="cross-site")
+    assert answer.status == 403
+    assert answer.cookies == ()
+    assert 'name="token"' not in answer.html
 
 
 def test_of_one_key_the_last_sessions_are_kept(sample: Sample) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from agent_health.agent_record import Capability, RoleId
 from agent_health.dashboard.desk import Desk, Look, query_in
-from agent_health.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetFacts
+from agent_health.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCounts, FleetFacts
 from agent_health.dashboard.pool_maintenance import pool_shown
 from agent_health.dashboard.words import sight_of_seen
 from agent_health.document import HealthStatus
@@ -46,7 +46,7 @@ ORDER_WORDS = {
 class TableQuery(BaseModel):
     """The query of `/agents`; a form sends its empty fields too."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     q: Annotated[str, StringConstraints(strip_whitespace=True, max_length=MAX_TEXT_CHARACTERS)] = ""
     """A part of the id or name; or where it is probed."""
@@ -88,28 +88,30 @@ class AgentsTable:
 
         async def show() -> Response:
             self._desk.count(request)
-            query = query_in(request, TableQuery)
             fleet = await self._facts.agents.get()
-            is_common = fleet.of(status=query.status, health=query.health) > COMMON
-            visitor, shown = await self._desk.look(
-                request, lambda look: _read(look, query, is_common=is_common)
-            )
-            total = fleet.of(status=query.status, health=query.health) if query.is_counted else None
-            return self._desk.page(
-                request, "agents.html", visitor, query=query, total=total, fleet=fleet, **shown
-            )
+            visitor, shown = await self._desk.look(request, lambda look: _read(look, request, fleet))
+            return self._desk.page(request, "agents.html", visitor, fleet=fleet, **shown)
 
         return await self._desk.guarded(request, show)
 
 
-def _read(look: Look, query: TableQuery, *, is_common: bool) -> Mapping[str, Any]:
+def _read(look: Look, request: Request, fleet: FleetCounts) -> Mapping[str, Any]:
+    query = query_in(request, TableQuery)
+    alike = fleet.of(status=query.status, health=query.health)
     after = None if query.after is None else _place_in(query.after, query.sort)
     found = agent_table.listing(
-        look.transaction, query.wanted, query.sort, after=after, limit=PAGE_SIZE + 1, is_common=is_common
+        look.transaction,
+        query.wanted,
+        query.sort,
+        after=after,
+        limit=PAGE_SIZE + 1,
+        is_common=alike > COMMON,
     )
     page = found[:PAGE_SIZE]
     records = [record(agent) for agent in page]
     return {
+        "query": query,
+        "total": alike if query.is_counted else None,
         "rows": [{"agent": agent, "sight": sight_of_seen(agent.seen)} for agent in records],
         "next_page": _next_page(query, page[-1]) if len(found) > len(page) else None,
         "first_page": _page_of(query),

@@ -141,10 +141,19 @@ class Desk:
         """Return a page for a visitor."""
         said = request.cookies.get(self._cookie(request, notices.COOKIE), "")
         done = notices.done_just_now(request, said, self.token_in(request, SESSION_COOKIE))
-        common = {"visitor": visitor, "path": request.url.path, "is_open": self.is_open, "done": done}
+        is_over = not visitor.is_logged_in and self.tells_that_it_is_over(request)
+        common = {
+            "visitor": visitor,
+            "path": request.url.path,
+            "login_at": login_path(request),
+            "is_over": is_over,
+            "done": done,
+        }
         answer = page(template, {**common, **shown})
         if done:
             self.set_cookie(answer, request, notices.COOKIE, "", 0)
+        if is_over:
+            self.set_cookie(answer, request, SESSION_COOKIE, "", 0)
         return answer
 
     async def look(self, request: Request, deed: Callable[[Look], T]) -> tuple[Visitor, T]:
@@ -167,8 +176,7 @@ class Desk:
             async def act() -> Response:
                 self.count(request)
                 form = await self.form(request)
-                token = self.token_in(request, SESSION_COOKIE)
-                self.check_form(request, form, token)
+                token = self.check_form(request, form)
 
                 def write(transaction: Transaction) -> str:
                     visitor = visitors.visitor_of(transaction, token, is_open=False)
@@ -222,10 +230,29 @@ class Desk:
             expected = f"expected a form of at most {MAX_FIELDS} fields in UTF-8"
             raise InvalidRequest([Finding("invalid_form", "", expected)]) from None
 
-    def check_form(self, request: Request, form: Mapping[str, str], token: str) -> None:
-        """Raise ForgedForm unless a form is from a page of ours."""
-        public_host = "" if self._public is None else self._public.place
-        visitors.check_form(request, form.get("token", ""), token, public_host)
+    def check_form(self, request: Request, form: Mapping[str, str]) -> str:
+        """Return the token of the session in which a form was sent.
+
+        ForgedForm unless it is from a page of ours; NotLoggedIn if the browser has no session any more.
+        """
+        self.check_origin(request)
+        token = self.token_in(request, SESSION_COOKIE)
+        if not token:
+            raise NotLoggedIn
+        visitors.check_form_token(form.get("token", ""), token)
+        return token
+
+    def check_origin(self, request: Request) -> None:
+        """Raise ForgedForm where a browser says that a form comes from elsewhere."""
+        visitors.check_origin(request, "" if self._public is None else self._public.place)
+
+    def tells_that_it_is_over(self, request: Request) -> bool:
+        """Whether somebody who is not logged in has a session behind them, and looks at the answer.
+
+        It is told once: with that the cookie is taken away.
+        """
+        is_seen = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+        return is_seen and bool(self.token_in(request, SESSION_COOKIE))
 
     def _check_host(self, request: Request) -> None:
         """Raise UnknownHost where another site's name may have been made to lead here.
@@ -290,12 +317,20 @@ class Desk:
             _log.error("an error that no visitor can cause: %s", error, exc_info=error)
             return self._told(request, 500, OURS)
         note_refusal(request, error)
-        answer = self._told(request, known[0], words_of(error), way_back(request))
+        words = words_of(error, is_form=_is_form(request))
+        answer = self._told(request, known[0], words, way_back(request))
         answer.headers.update(headers_of(error))
         return answer
 
     def _told(self, request: Request, status: int, why: str, back: Way | None = None) -> Response:
-        shown = {"path": request.url.path, "why": why, "status": status, "visitor": None, "back": back}
+        shown = {
+            "path": request.url.path,
+            "why": why,
+            "status": status,
+            "visitor": None,
+            "back": back,
+            "is_form": _is_form(request),
+        }
         return page("refusal.html", shown, status)
 
 
@@ -304,9 +339,19 @@ def note_refusal(request: Request, error: AgentHealthError) -> None:
     request.scope[REFUSAL_MEMBER] = STATUS_AND_CODE_OF_PAGES[type(error)][1]
 
 
+def _is_form(request: Request) -> bool:
+    return request.method == "POST"
+
+
 def query_in(request: Request, model: type[Query]) -> Query:
-    """Return a page's query; fields that a form left empty are absent. InvalidRequest."""
+    """Return a page's query; fields that a form left empty are absent. InvalidRequest.
+
+    Members that no page has are none of ours: whoever passes a link on may add some (`utm_source`).
+    """
     given = {name: value for name, value in query_of(request).items() if value != ""}
+    for name in model.model_fields:
+        if isinstance(given.get(name), list):
+            raise InvalidRequest([Finding("repeated", f"/{name}", "stands there twice")])
     query = checked(model, given)
     assert isinstance(query, model)  # noqa: S101 - just read as one
     return query

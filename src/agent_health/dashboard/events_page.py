@@ -21,7 +21,7 @@ PAGE_SIZE = 100
 class EventsQuery(BaseModel):
     """The query of `/events`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     group: str | None = None
     """What stands before the dot of the types."""

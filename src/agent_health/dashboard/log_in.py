@@ -9,11 +9,17 @@ from agent_health.dashboard import visitors
 from agent_health.dashboard.desk import Desk, note_refusal
 from agent_health.dashboard.pages import HEADERS, page
 from agent_health.dashboard.return_path import LOGIN_PATH, MEMBER, own_path
-from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, SESSION_SECONDS
-from agent_health.errors import NotAllowed, UnknownKey
+from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, SESSION_COOKIE_SECONDS, Visitor
+from agent_health.errors import ForgedForm, NotAllowed, UnknownKey
+from agent_health.storage.database import Transaction
 
 FORM_SECONDS = 3_600
 """How long a login form may lie open."""
+SESSION_OVER = "Your session is over: log in again. A form that you have sent since did nothing."
+OLD_FORM = (
+    "This form was no good any more, so nobody was logged in: it lay open for more than an hour, or this "
+    "browser keeps no cookies of this server. Send it again."
+)
 
 
 class LogIn:
@@ -27,14 +33,14 @@ class LogIn:
 
         async def show() -> Response:
             self._desk.count(request)
-            token = self._desk.token_in(request, SESSION_COOKIE)
             where = own_path(request.query_params.get(MEMBER, ""))
-            is_in = bool(token) and await self._desk.database.read(
-                lambda transaction: visitors.is_logged_in(transaction, token)
-            )
-            if is_in:
+            if await self._who_is_logged_in(request) is not None:
                 return RedirectResponse(where, 303, HEADERS)
-            return self._form(request, 200, None, where)
+            is_over = self._desk.tells_that_it_is_over(request)
+            answer = self._form(request, 200, SESSION_OVER if is_over else None, where)
+            if is_over:
+                self._desk.set_cookie(answer, request, SESSION_COOKIE, "", 0)
+            return answer
 
         return await self._desk.guarded(request, show)
 
@@ -44,11 +50,23 @@ class LogIn:
         async def begin() -> Response:
             self._desk.count(request, is_login=True)
             form = await self._desk.form(request)
-            self._desk.check_form(request, form, self._desk.token_in(request, FORM_COOKIE))
-            token, key = visitors.new_token(), form.get("key", "").strip()
+            self._desk.check_origin(request)
             where = own_path(form.get(MEMBER, ""))
             try:
-                await self._desk.database.write(lambda transaction: visitors.log_in(transaction, key, token))
+                visitors.check_form_token(form.get("token", ""), self._desk.token_in(request, FORM_COOKIE))
+            except ForgedForm as refused:
+                note_refusal(request, refused)
+                holder = await self._who_is_logged_in(request)
+                return self._form(request, 403, OLD_FORM if holder is None else None, where, holder)
+            before = self._desk.token_in(request, SESSION_COOKIE)
+            token, key = visitors.new_token(), form.get("key", "").strip()
+
+            def write(transaction: Transaction) -> None:
+                visitors.log_in(transaction, key, token)
+                visitors.log_out(transaction, before)
+
+            try:
+                await self._desk.database.write(write)
             except UnknownKey as refused:
                 note_refusal(request, refused)
                 return self._form(request, 401, "This key is not known here, or it is over.", where)
@@ -57,7 +75,7 @@ class LogIn:
                 why = f"A key with the role {refused.role} may not read the whole fleet: take another one."
                 return self._form(request, 403, why, where)
             answer = RedirectResponse(where, 303, HEADERS)
-            self._desk.set_cookie(answer, request, SESSION_COOKIE, token, SESSION_SECONDS)
+            self._desk.set_cookie(answer, request, SESSION_COOKIE, token, SESSION_COOKIE_SECONDS)
             self._desk.set_cookie(answer, request, FORM_COOKIE, "", 0)
             return answer
 
@@ -68,8 +86,7 @@ class LogIn:
 
         async def end() -> Response:
             form: dict[str, Any] = await self._desk.form(request)
-            token = self._desk.token_in(request, SESSION_COOKIE)
-            self._desk.check_form(request, form, token)
+            token = self._desk.check_form(request, form)
             await self._desk.database.write(lambda transaction: visitors.log_out(transaction, token))
             answer = RedirectResponse(LOGIN_PATH, 303, HEADERS)
             self._desk.set_cookie(answer, request, SESSION_COOKIE, "", 0)
@@ -77,13 +94,25 @@ class LogIn:
 
         return await self._desk.guarded(request, end)
 
-    def _form(self, request: Request, status: int, why: str | None, where: str) -> Response:
+    async def _who_is_logged_in(self, request: Request) -> Visitor | None:
+        token = self._desk.token_in(request, SESSION_COOKIE)
+        if not token:
+            return None
+        return await self._desk.database.read(
+            lambda transaction: visitors.who_is_logged_in(transaction, token)
+        )
+
+    def _form(
+        self, request: Request, status: int, why: str | None, where: str, holder: Visitor | None = None
+    ) -> Response:
+        """Return the page to log in at; `holder` is who is logged in by now, where the form is an old one."""
         token = self._desk.login_token(request)
         shown = {
             "visitor": None,
             "path": request.url.path,
             "why": why,
             "where": where,
+            "holder": holder,
             "form_token": visitors.form_token(token),
             "is_open": self._desk.is_open,
         }

@@ -6,8 +6,10 @@ deed that was not done just now.
 """
 
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote, unquote, urlencode
 
@@ -25,6 +27,11 @@ class Way:
 
     where: str
     name: str
+
+
+_LISTS: Final[Mapping[str, str]] = MappingProxyType({
+    "/agents": "all agents", "/events": "all events", "/targets": "all targets", "/tasks": "all tasks",
+})  # fmt: skip
 
 
 def page_of(request: Request) -> Way:
@@ -46,7 +53,10 @@ def way_back(request: Request) -> Way | None:
     if request.method == "POST":
         way = page_of(request)
         return None if way.where == "/" else way
-    return Way(quote(request.url.path), "the page without a query") if request.url.query else None
+    if not request.url.query:
+        return None
+    path = request.url.path
+    return Way(quote(path), _LISTS.get(path, "the page without a query"))
 
 
 def sealed(done: str, where: str, token: str) -> str:

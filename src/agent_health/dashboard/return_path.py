@@ -11,6 +11,8 @@ from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 
+from agent_health.dashboard.notices import page_of
+
 LOGIN_PATH: Final = "/login"
 MEMBER: Final = "next"
 """Of the query and of the form."""
@@ -30,8 +32,13 @@ def own_path(said: str) -> str:
 
 
 def login_path(request: Request) -> str:
-    """Return where to log in, so as to come back to the page that a request asked for."""
-    query = request.scope["query_string"].decode("latin-1")
-    path = own_path(quote(request.url.path) + (f"?{query}" if query else ""))
-    is_page = request.method == "GET" and path != HOME
-    return f"{LOGIN_PATH}?{urlencode({MEMBER: path})}" if is_page else LOGIN_PATH
+    """Return where to log in, so as to come back to the page that was asked for, or from which a form is."""
+    path = _page_asked_for(request) if request.method != "POST" else own_path(page_of(request).where)
+    return LOGIN_PATH if path == HOME else f"{LOGIN_PATH}?{urlencode({MEMBER: path})}"
+
+
+def _page_asked_for(request: Request) -> str:
+    """Return the page of a request; without its query where that has what no path of ours has."""
+    path, query = quote(request.url.path), request.scope["query_string"].decode("latin-1")
+    whole = own_path(f"{path}?{query}" if query else path)
+    return own_path(path) if whole == HOME else whole

@@ -31,7 +31,7 @@ PAGE_SIZE = 50
 class TargetsQuery(BaseModel):
     """The query of `/targets`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     seen: str | None = None
     """A word of `words.Sight`."""

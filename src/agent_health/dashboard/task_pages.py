@@ -35,7 +35,7 @@ _DEED = "/api/v1/tasks/{task_id}"
 class TasksQuery(BaseModel):
     """The query of `/tasks`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     status: TaskStatus | None = None
     pool: RoleId | None = None

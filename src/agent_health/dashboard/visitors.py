@@ -27,6 +27,8 @@ FORM_COOKIE = "agent_health_form"
 """Of who is not logged in: what the token of the login form follows from."""
 SESSION_SECONDS = 12 * 3_600
 """After which everybody logs in again."""
+SESSION_COOKIE_SECONDS = 7 * 86_400
+"""Longer than the session: whoever comes back later brings it along, and is told that it is over."""
 MAX_SESSIONS_OF_KEY = 32
 """The latest; those before are over."""
 TOKEN_BYTES = 32
@@ -66,28 +68,29 @@ class Visitor:
 
 def visitor_of(transaction: Transaction, token: str, *, is_open: bool) -> Visitor:
     """Return who has this token; NotLoggedIn unless reading is open to everyone (`is_open`)."""
-    now_s = transaction.now_s
-    session = sessions.find(transaction, digest_of_token(token)) if token else None
-    if session is not None and now_s < session.expires_at_s:
-        key = keys.find_by_id(transaction, session.key_id)
-        if key is not None and is_current(key, now_s):
-            return Visitor(
-                principal=Principal(key.key_id, key.role, key.agent_id),
-                key_name=key.name,
-                digest=key.digest,
-                form_token=form_token(token),
-            )
+    visitor = who_is_logged_in(transaction, token)
+    if visitor is not None:
+        return visitor
     if not is_open:
         raise NotLoggedIn
     return Visitor(principal=_ANYBODY, key_name=None, digest=b"", form_token="")
 
 
-def is_logged_in(transaction: Transaction, token: str) -> bool:
-    """Whether this token is that of a session that goes on."""
-    try:
-        return visitor_of(transaction, token, is_open=False).is_logged_in
-    except NotLoggedIn:
-        return False
+def who_is_logged_in(transaction: Transaction, token: str) -> Visitor | None:
+    """Return who has the token of a session that goes on; None: it is not that of one."""
+    now_s = transaction.now_s
+    session = sessions.find(transaction, digest_of_token(token)) if token else None
+    if session is None or now_s >= session.expires_at_s:
+        return None
+    key = keys.find_by_id(transaction, session.key_id)
+    if key is None or not is_current(key, now_s):
+        return None
+    return Visitor(
+        principal=Principal(key.key_id, key.role, key.agent_id),
+        key_name=key.name,
+        digest=key.digest,
+        form_token=form_token(token),
+    )
 
 
 def digests_still_good(transaction: Transaction, digests: Collection[str]) -> set[str]:
@@ -160,19 +163,22 @@ def set_cookie(response: Response, name: str, token: str, seconds: int, *, is_ht
     )
 
 
-def check_form(request: Request, said: str, token: str, public_host: str) -> None:
-    """Raise ForgedForm unless a form comes from a page of ours that was made for this token.
+def check_origin(request: Request, public_host: str) -> None:
+    """Raise ForgedForm where a browser says that a form comes from elsewhere than a page of ours.
 
-    The token decides; where a browser says from where a form comes, that must fit too.
     `public_host` is how others reach this server where a proxy stands before it; empty if nobody said so.
     """
     fetched = request.headers.get("sec-fetch-site", "same-origin")
     origin = request.headers.get("origin")
     ours = {request.headers.get("host", "").lower(), public_host} - {""}
     is_ours = origin is None or origin.partition("://")[2].lower() in ours
-    if not (is_ours and fetched in {"same-origin", "none"} and token):
+    if not (is_ours and fetched in {"same-origin", "none"}):
         raise ForgedForm
-    if not hmac.compare_digest(said.encode(), form_token(token).encode()):
+
+
+def check_form_token(said: str, token: str) -> None:
+    """Raise ForgedForm unless a form was made for the holder of this token: that decides."""
+    if not token or not hmac.compare_digest(said.encode(), form_token(token).encode()):
         raise ForgedForm
 
 
