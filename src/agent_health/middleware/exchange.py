@@ -122,7 +122,7 @@ class Exchange:
         kind = message.get("type")
         if kind == "http.response.start":
             if self._start is None:
-                self._start = message
+                self._start = _as_it_is_now(message)
         elif kind == _BODY or kind in _SENT_BY_SERVER:
             if kind != _BODY:
                 self._is_sent_by_server = True
@@ -186,7 +186,8 @@ class Exchange:
         """Send the last message of the body, and only then look into it."""
         observer, send = self._observer, self._send
         now_ns = observer.now_ns
-        self._last = message
+        # Taken before: a compression outside puts its own bytes into the message.
+        self._last = body = message.get("body")
         self._ended_ns = ended_ns = now_ns()
         try:
             await send(message)
@@ -198,7 +199,6 @@ class Exchange:
         if start is None or start.get("trailers") or self.is_counted:
             return
         self._is_complete = True
-        body = message.get("body")
         latency_ns = ended_ns - self._began_ns
         try:
             if self._body is None:
@@ -246,7 +246,7 @@ class Exchange:
         is_whole = self._is_complete and not self._left_ns
         if error is not None and is_whole:
             # After an answer that is surely whole, the exception is a background task's own.
-            is_whole = self._body is not None and self._body.is_as_long_as_declared(self._last.get("body"))
+            is_whole = self._body is not None and self._body.is_as_long_as_declared(self._last)
         if not is_whole:
             outcome = self._outcome_of_break(error, latency_ns)
         elif first_byte_ns > observer.timeout_ns:
@@ -290,7 +290,7 @@ class Exchange:
         """Return the body, None if it is not known or too long to be looked into, and whether it is whole."""
         if self._is_sent_by_server:
             return None, True
-        last = bytes(self._last.get("body") or b"")
+        last = bytes(self._last or b"")
         if self._body is not None:
             return self._body.read(last)
         return (last if len(last) <= self._observer.max_inspected_bytes else None), True
@@ -311,6 +311,12 @@ def sends_may_raise(scope: Scope) -> bool:
     """
     version = scope.get("asgi", {}).get("spec_version")
     return version not in {"2.0", "2.1", "2.2", "2.3"}
+
+
+def _as_it_is_now(start: Message) -> Message:
+    """Return the head of an answer, whatever those outside (compression, for one) make of its headers."""
+    headers = start.get("headers")
+    return {**start, "headers": headers.copy()} if type(headers) is list else start
 
 
 def _is_empty_by_right(start: Message) -> bool:
