@@ -35,7 +35,7 @@ test-opencode: .venv/.test .opencode/.installed ## whether a real opencode serve
 	$(BIN)/pytest -m opencode
 
 test-sdks: .venv/.test .venv-a2a03/.installed .venv-sdks/.installed ## the guides' agents of agent SDKs (250 MB)
-	$(BIN)/pytest tests/journeys/test_sdk_guides.py
+	$(BIN)/pytest tests/journeys/test_sdk_guides.py tests/journeys/test_guide_questions.py
 
 check: .venv/.test ## lint, format, types, imports
 	$(BIN)/ruff check .
