@@ -269,14 +269,22 @@ async def test_what_is_odd_about_targets_in_the_definition_is_told(
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("a.txt", "# nobody\n"), ("a.csv", "url,name\n"), ("a.json", "[]")]
+    ("name", "text"),
+    [("a.txt", ""), ("a.txt", "# nobody\n"), ("a.csv", "url,name\n"), ("a.json", "[]"), ("a.json", "{}")],
 )
-async def test_a_list_of_nobody_is_read_in_any_format(
+async def test_a_list_of_nobody_lets_nobody_go_in_any_format(
     database: Database, tmp_path: Path, name: str, text: str
 ) -> None:
+    (tmp_path / name).write_text('["a.example"]' if name.endswith("json") else "url,name\na.example,A\n")
+    listed = defined(tmp_path, directories=[{"file": name, "allow_shrink": True}])
+    assert (await read(database, listed)).told == f"{name}: 1 target"
     (tmp_path / name).write_text(text)
-    outcome = await read(database, defined(tmp_path, directories=[{"file": name}]))
-    assert (outcome.told, outcome.has_failed) == (f"{name}: 0 targets", False)
+    outcome = await read(database, listed)
+    assert outcome.has_failed
+    assert (
+        "empty: it names nobody, as a broken export does; the 1 target that it listed before stay"
+        in outcome.told
+    )
 
 
 async def test_a_directory_that_the_definition_does_not_name_is_told_of(

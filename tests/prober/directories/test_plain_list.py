@@ -16,6 +16,7 @@ from agent_health.prober.directories.plain_list import (
     SAMPLE_LINES,
     PlainList,
     is_place,
+    lists_nobody,
 )
 
 PLAIN = PlainList()
@@ -215,6 +216,15 @@ def test_a_list_may_say_how_long_it_is() -> None:
 @pytest.mark.parametrize(
     ("text", "content_type"),
     [
+        ("", ""),
+        ("", "text/csv"),
+        ("", "application/json"),
+        ("\ufeff\n", ""),
+        (" " * SAMPLE_BYTES + "\n\n", ""),
+        ("[]", ""),
+        ("{}", "application/json"),
+        ('{"agents": [], "total": 0}', ""),
+        ("[]\n", "application/jsonl"),
         ("# nobody yet\n", ""),
         ("\ufeff\n  # nobody yet\n# nor tomorrow", ""),
         ("url,name\n", ""),
@@ -226,36 +236,29 @@ def test_a_list_may_say_how_long_it_is() -> None:
         ("#" + "x" * SAMPLE_BYTES, ""),
     ],
 )
-def test_a_list_that_says_that_it_has_nobody_is_an_empty_directory(text: str, content_type: str) -> None:
-    listed = document(text, content_type)
-    assert PlainList().recognises(listed)
-    assert list(PlainList().read(listed).entries) == []
+def test_a_list_of_nobody_is_refused_in_every_form(text: str, content_type: str) -> None:
+    listed = document(text.encode(), content_type)
+    assert not PlainList().recognises(listed)
+    with pytest.raises(NotReadable):
+        PlainList().read(listed)
+    assert lists_nobody(listed)
 
 
 @pytest.mark.parametrize(
     ("text", "content_type"),
     [
-        # Nothing at all may be about to be written, or cut short.
-        ("", ""),
-        ("", "text/csv"),
-        ("\ufeff\n", ""),
-        # Neither is a header of a list.
         ("url\n", ""),
         ("name,colour\n", ""),
         ("out of order, come back later", "text/csv"),
         ("# a page\n", "text/html"),
         ("#" + "x" * SAMPLE_BYTES + "\nnone of ours\n", ""),
+        ('{"error": "out of order"}', "application/json"),
+        ("a.example", ""),
+        ('["a.example"]', ""),
     ],
 )
-def test_what_does_not_say_so_is_no_empty_list(text: str, content_type: str) -> None:
-    listed = document(text, content_type)
-    assert not PlainList().recognises(listed)
-    with pytest.raises(NotReadable):
-        PlainList().read(listed)
-
-
-def test_an_empty_json_list_is_an_empty_directory() -> None:
-    assert urls([]) == []
+def test_what_says_something_else_is_no_list_of_nobody(text: str, content_type: str) -> None:
+    assert not lists_nobody(document(text.encode(), content_type))
 
 
 @pytest.mark.parametrize("value", [[1, 2], [None], [[A]], [{"x": 1}], {"x": [A]}, {"url": A}, ["a word"]])
@@ -304,5 +307,4 @@ def test_whatever_comes_is_recognised_or_not_and_read_or_refused(body: bytes) ->
     except NotReadable:
         # What is recognised by its first lines may still break later, as CSV does.
         return
-    # Comments alone are a list of nobody, as [] is.
-    assert not is_recognised or gathered.items or made.value == [] or b"#" in body
+    assert not is_recognised or gathered.items

@@ -35,9 +35,10 @@ from agent_health.prober.directories.page import (
     Page,
     Skipped,
 )
-from agent_health.prober.directories.plain_list import PlainList, told_of_encoding, told_of_junk
+from agent_health.prober.directories.plain_list import PlainList, lists_nobody, told_of_encoding, told_of_junk
 
 AUTO: Final = "auto"
+NOBODY: Final = "empty: it names nobody, as a broken export does"
 ENTRY_POINT_GROUP: Final = "agent_health.directories"
 MAX_PLUG_INS: Final = 100
 
@@ -179,6 +180,8 @@ def plug_ins() -> dict[str, metadata.EntryPoint]:
 
 def told(document: Document) -> str:
     """Say what a document is that no format knows, in words that complete "this is …"."""
+    if lists_nobody(document):
+        return NOBODY
     value = document.value
     if value is None:
         return _told_of_text(document)
@@ -188,15 +191,11 @@ def told(document: Document) -> str:
         return "a JSON Schema"
     if interpret_agent_card(value).kind is not CardKind.NOT_A_CARD:
         return "one agent's own A2A card: list its URL as a target"
-    if junk := told_of_junk(document):
-        return junk
     members = ", ".join(ascii(key)[1:-1][:MAX_SHOWN_CHARS] for key in list(value)[:5])
-    return f"a JSON object with the members {members or '(none)'}"
+    return told_of_junk(document) or f"a JSON object with the members {members}"
 
 
 def _told_of_text(document: Document) -> str:
-    if not document.body.strip():
-        return "empty"
     if _HTML.match(document.body) or document.content_type == "text/html":
         return "a page (HTML or XML)"
     if junk := told_of_junk(document):

@@ -94,9 +94,7 @@ class PlainList:
         """Whether most of its first entries are URLs or domains."""
         if _is_json(document):
             items = _json_items(document.value)
-            return items is not None and (not items or _is_mostly_listed(_json_entries(items[:SAMPLE_LINES])))
-        if _lists_nobody(document):
-            return True
+            return items is not None and _is_mostly_listed(_json_entries(items[:SAMPLE_LINES]))
         way = _way_of(document)
         if way is None:
             return False
@@ -106,17 +104,25 @@ class PlainList:
         """Take a list apart; NotReadable if not one of its first entries is a URL or a domain."""
         if _is_json(document):
             items = _json_items(document.value)
-            if items is None or (items and not _has_place(_json_entries(items[:SAMPLE_LINES]))):
+            if items is None or not _has_place(_json_entries(items[:SAMPLE_LINES])):
                 raise NotReadable("expected a JSON list of URLs, or of objects with a URL")
             total = count_in(document.value, "total") if is_object(document.value) else None
             return Page(entries=map(_json_entry, items), items=len(items), total=total)
-        if _lists_nobody(document):
-            return Page(entries=())
         way = _way_of(document)
         # A page that says that a service is out of order is text too.
         if way is None or not _has_place(_sampled(document, way)):
             raise NotReadable("expected text with one URL or domain per line, CSV, JSON or JSONL")
         return Page(entries=_text_entries(document, way))
+
+
+def lists_nobody(document: Document) -> bool:
+    """Whether a list has no entry, in whatever form: nothing at all, comments or a header alone, `[]`, `{}`.
+
+    Few keep such a list on purpose, and it would let go all who were listed before.
+    """
+    if document.value is not None:
+        return document.value in ([], {}) or _json_items(document.value) == []
+    return _is_text_of_nobody(document)
 
 
 def told_of_junk(document: Document) -> str:
@@ -244,25 +250,17 @@ def _way_of(document: Document) -> Way | None:
     return "csv" if not is_place(first) and _delimiter_of(first) is not None else "lines"
 
 
-def _lists_nobody(document: Document) -> bool:
-    """Whether a text says that it is a list, and has no entry: comments alone, or a header alone.
-
-    One that says nothing at all is none: it may be about to be written, or cut short.
-    """
+def _is_text_of_nobody(document: Document) -> bool:
     if document.content_type == "text/html":
         return False
     sample = _sample(document)
     said = list(islice(_said(_lines(sample)), 2))
     if not said:
-        return _has_comment(sample) and next(_said(_lines(document)), None) is None
+        return next(_said(_lines(document)), None) is None
     if len(said) > 1 or len(document.body) > SAMPLE_BYTES or _way_of(document) != "csv":
         return False
     header = next(csv.reader(said, delimiter=_delimiter_of(said[0]) or ","))
     return any(cell.strip().lower() in _URL_COLUMNS for cell in header[:MAX_COLUMNS])
-
-
-def _has_comment(document: Document) -> bool:
-    return any(line.lstrip().startswith("#") for line in _lines(document))
 
 
 def _sample(document: Document) -> Document:
