@@ -452,7 +452,7 @@ def test_a_definition_is_checked_without_probing_anybody(
         told = capsys.readouterr()
         assert "the list agents.txt: expected one that can be read (" in told.err
         assert told.out == ""
-    (tmp_path / "agents.txt").write_text("# nobody yet\n")
+    (tmp_path / "agents.txt").write_text("agent.example\n")
     file.write_text(f"{DEFINITION}targets: ['javascript:1']\n")
     assert main(["crawl", str(file), "--check"]) == 0
     told = capsys.readouterr()
