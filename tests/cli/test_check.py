@@ -189,6 +189,24 @@ async def test_a_host_without_a_scheme_is_meant_as_https(capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out)["url"] == "https://127.0.0.1:1"
 
 
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("", ""), (" ", " "), ("-", "-"), ("/etc/passwd", "/etc/passwd"), ("::1", "::1"), ("a b", "a b"),
+        ("http://", "http://"), ("me:hunter2@a.example", "...@a.example"),
+        ("http://me:hun/ter2@a.example/", "...@a.example/"),
+    ],
+)  # fmt: skip
+def test_what_is_no_url_is_shown_as_it_was_typed_without_a_password(
+    typed: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--", typed]) == 3
+    told = capsys.readouterr().err
+    assert told.startswith("agent-health: URL: expected an agent's URL")
+    assert told.endswith(f"; got {shown!r}\n")
+    assert "ter2" not in told
+
+
 async def test_what_is_no_network_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     ended, server = await run({}, "--allow-network", "nearby")
     assert (ended, server.heads) == (3, [])

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,8 @@ from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.option_names import options
 from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
+from agent_health.errors import InvalidSetting
+from agent_health.target_address import MAX_URL_CHARACTERS
 from agent_health.time_span import duration_text
 from agent_health.utc_time import utc_text
 
@@ -97,7 +100,7 @@ def check(
 
     token = _token(token_file)
     asked = with_scheme(url)
-    with options(url="URL", timeout_seconds="--timeout", allowed_networks="--allow-network"):
+    with _as_typed(url), options(timeout_seconds="--timeout", allowed_networks="--allow-network"):
         checked = asyncio.run(
             fetch_health(
                 asked,
@@ -116,6 +119,19 @@ def check(
             lines = page(checked, is_scheme_assumed=asked != url)
             write_page(sys.stdout, lines, colours=has_colours(sys.stdout))
     return EXIT_CODES[checked.decision.status]
+
+
+@contextmanager
+def _as_typed(url: str) -> Iterator[None]:
+    """Let InvalidSetting for the URL show it without the scheme that was put before it."""
+    try:
+        yield
+    except InvalidSetting as error:
+        if error.name != "url":
+            raise
+        # One with credentials is shown without them.
+        given = error.given if "@" in url else url[:MAX_URL_CHARACTERS]
+        raise InvalidSetting("URL", given, error.expected) from None
 
 
 def _token(file: Path | None) -> str | None:
