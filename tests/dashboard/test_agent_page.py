@@ -143,7 +143,7 @@ def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
     assert visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk").status == 303
     page = visitor.get(AGENT)
     assert "In maintenance until" in page.text
-    assert re.search(r"nothing takes it down\. Reason: new disk", page.text)
+    assert re.search(r"nothing takes it down\. Begun by \w+, key:key_\w+: new disk", page.text)
     assert visitor.do(AGENT, f"{AGENT}/maintenance/end").status == 303
     assert "In maintenance until" not in visitor.get(AGENT).text
 
@@ -195,8 +195,10 @@ def test_a_verdict_is_declared_and_taken_back(acted: Sample) -> None:
     assert (answer.status, answer.headers["location"]) == (303, AGENT)
     page = visitor.get(answer.headers["location"])
     assert "holds in place of the registry's" in page.text
-    assert re.search(r"unhealthy since [0-9: -]+UTC \(declared by an operator until", page.text)
-    assert re.search(r"declared by an operator until [0-9: -]+UTC : it invents refunds\)", page.text)
+    assert re.search(r"unhealthy since [0-9: -]+UTC \(declared by admin, key:key_admin_\w* until", page.text)
+    assert re.search(
+        r"declared by admin, key:key_admin_ until [0-9: -]+UTC : it invents refunds\)", page.text
+    )
     assert f'action="{AGENT}/override"' not in page.html
     assert visitor.do(AGENT, f"{AGENT}/override/end").status == 303
     assert "declared by an operator" not in visitor.get(AGENT).text

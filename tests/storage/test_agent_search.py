@@ -10,6 +10,7 @@ from tests.support.fleet import add_agents
 
 from agent_health.storage import agent_search
 from agent_health.storage.agent_search import AgentFilter, place_of
+from agent_health.storage.agents import set_maintenance
 from agent_health.storage.database import Database, Transaction
 from agent_health.storage.tables import beats
 
@@ -117,3 +118,20 @@ async def test_who_sees_itself_alone_is_searched_for_by_name(fleet: Database) ->
     )
     assert [agent.agent_id for agent in found] == ["agent-1-0"]
     assert await fleet.read(lambda transaction: agent_search.count(transaction, wanted)) == 1
+
+
+async def test_whose_maintenance_ends_together_is_told_together(fleet: Database) -> None:
+    def deed(transaction: Transaction) -> None:
+        now_s = transaction.now_s
+        for number, left_s in {1: 60, 2: 99, 3: 9, 4: 60, 5: 0, 6: 60}.items():
+            set_maintenance(transaction, [number], now_s + left_s)
+        found = agent_search.maintained_together(transaction, ["active"], role_id=None, limit=9)
+        assert [(group.role_id, group.until_s - now_s, group.agents) for group in found] == [
+            (None, 99, 1),
+            ("r", 60, 2),
+        ]
+        of_pool = agent_search.maintained_together(transaction, ["active", "dead"], role_id="r", limit=9)
+        assert [(group.until_s - now_s, group.agents) for group in of_pool] == [(60, 2), (9, 1)]
+        assert agent_search.maintained_together(transaction, ["active"], role_id="r", limit=0) == []
+
+    await fleet.write(deed)

@@ -15,6 +15,7 @@
     live_feed.py         how a thousand open pages see what happens
     overview.py          the fleet at a glance
     agents_table.py      the table of agents
+    maintenances.py      who is in maintenance, until when, by whom and why
     pool_maintenance.py  what may be done about a whole pool
     agent_page.py        one agent, and what may be done about it
     history.py           what an agent was over the last day, as it is drawn

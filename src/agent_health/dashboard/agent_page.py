@@ -9,6 +9,7 @@ from agent_health.access import Action
 from agent_health.dashboard import history, plots
 from agent_health.dashboard.desk import Look, check_sure, seconds_in
 from agent_health.dashboard.event_lines import lines_of
+from agent_health.dashboard.maintenances import decree_on, maintenance_of
 from agent_health.dashboard.public_status import is_public
 from agent_health.dashboard.target_pages import asked_for_look
 from agent_health.dashboard.words import (
@@ -56,9 +57,9 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
     return {
         "agent": agent,
         "why": standing_of(agent),
-        "override_reason": agent.override and _reason_of(look, agent_id, EventType.AGENT_OVERRIDE_CHANGED),
-        "maintenance_reason": agent.maintenance_until
-        and _reason_of(look, agent_id, EventType.AGENT_MAINTENANCE_CHANGED),
+        "override_decree": agent.override
+        and decree_on(transaction, agent_id, EventType.AGENT_OVERRIDE_CHANGED),
+        "maintenance": maintenance_of(transaction, agent),
         "unread": why_unread(agent),
         "sight": sight_of_seen(agent.seen) if target is None else sight_of(target.result, target.why or ""),
         "layers": [] if agent.seen is None else layers_seen(agent.seen),
@@ -92,12 +93,6 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
         "position": event_log.last_sequence(transaction),
         "now_s": now_s,
     }
-
-
-def _reason_of(look: Look, agent_id: str, kind: EventType) -> str | None:
-    """Return why somebody last changed this of an agent; None if it was not said, or is archived."""
-    found = event_log.latest(look.transaction, limit=1, types=[kind.value], agent_id=agent_id)
-    return found[0].payload.get("reason") if found else None
 
 
 def recheck(look: Look, request: Request, _form: Mapping[str, str]) -> str:

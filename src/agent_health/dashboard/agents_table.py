@@ -12,6 +12,7 @@ from starlette.responses import Response
 from agent_health.agent_record import Capability, RoleId
 from agent_health.dashboard.desk import Desk, Look, query_in
 from agent_health.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCounts, FleetFacts
+from agent_health.dashboard.maintenances import is_maintained
 from agent_health.dashboard.pool_maintenance import pool_shown
 from agent_health.dashboard.words import sight_of_seen
 from agent_health.document import HealthStatus
@@ -112,7 +113,14 @@ def _read(look: Look, request: Request, fleet: FleetCounts) -> Mapping[str, Any]
     return {
         "query": query,
         "total": alike if query.is_counted else None,
-        "rows": [{"agent": agent, "sight": sight_of_seen(agent.seen)} for agent in records],
+        "rows": [
+            {
+                "agent": agent,
+                "sight": sight_of_seen(agent.seen),
+                "is_maintained": is_maintained(agent, look.transaction.now_s),
+            }
+            for agent in records
+        ],
         "next_page": _next_page(query, page[-1]) if len(found) > len(page) else None,
         "first_page": _page_of(query),
         "statuses": SHOWN_STATUSES,

@@ -8,10 +8,11 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from agent_health.dashboard.maintenances import Maintenance, maintenances
 from agent_health.dashboard.words import sight_of
 from agent_health.document import HealthStatus
 from agent_health.errors import StoreUnavailable
@@ -106,11 +107,12 @@ class FleetFacts:
     def __init__(self, database: Database) -> None:
         self.agents: Kept[FleetCounts] = Kept(database, _count_agents, FRESH_SECONDS)
         self.seen: Kept[SeenCounts] = Kept(database, _count_seen, SEEN_FRESH_SECONDS)
+        self.maintained: Kept[Sequence[Maintenance]] = Kept(database, maintenances, FRESH_SECONDS)
         self.waiting: Kept[int] = Kept(database, _count_waiting, FRESH_SECONDS)
 
     async def count(self) -> None:
         """Have all of them counted; StoreUnavailable."""
-        await asyncio.gather(self.agents.get(), self.seen.get(), self.waiting.get())
+        await asyncio.gather(self.agents.get(), self.seen.get(), self.maintained.get(), self.waiting.get())
 
 
 class Kept(Generic[T]):

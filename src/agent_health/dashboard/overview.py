@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agent_health.access import Action
+from agent_health.agent_record import moment
 from agent_health.counted import counted
 from agent_health.dashboard.desk import Desk, Look
 from agent_health.dashboard.event_lines import NOTABLE, lines_of
@@ -40,8 +41,13 @@ class Overview:
             self._desk.count(request)
             # Whoever may not look makes nobody count.
             visitor, shown = await self._desk.look(request, _read)
-            fleet, seen = await self._facts.agents.get(), await self._facts.seen.get()
-            return self._desk.page(request, "overview.html", visitor, fleet=fleet, seen=seen, **shown)
+            maintained = await self._facts.maintained.get()
+            counts = {
+                "fleet": await self._facts.agents.get(),
+                "seen": await self._facts.seen.get(),
+                "maintenances": [one for one in maintained if one.until > moment(shown["now_s"])],
+            }
+            return self._desk.page(request, "overview.html", visitor, **counts, **shown)
 
         return await self._desk.guarded(request, show)
 

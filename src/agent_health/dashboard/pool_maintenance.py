@@ -1,12 +1,13 @@
 """What may be done about a whole pool? (`/agents?pool=...`)"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
 from agent_health.access import Action
 from agent_health.dashboard.desk import Look, seconds_in
+from agent_health.dashboard.maintenances import Maintenance, maintenances
 from agent_health.lifecycle import ALIVE, Status
 from agent_health.storage.agent_search import maintained_of, members_of
 
@@ -19,6 +20,9 @@ class PoolShown:
 
     name: str
     members: Mapping[Status, int]
+    living: int
+    """Who could go down."""
+    maintenances: Sequence[Maintenance]
     may_begin: bool
     """Somebody who lives is not in maintenance."""
     may_end: bool
@@ -37,6 +41,8 @@ def pool_shown(look: Look, role_id: str) -> PoolShown:
     return PoolShown(
         name=role_id,
         members=members,
+        living=living,
+        maintenances=maintenances(look.transaction, role_id),
         may_begin=may_maintain and living > in_maintenance,
         may_end=may_maintain and in_maintenance > 0,
     )

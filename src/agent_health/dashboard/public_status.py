@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from agent_health.agent_record import AGENT_ID_CHARACTERS
 from agent_health.dashboard.desk import Desk
+from agent_health.dashboard.maintenances import is_maintained
 from agent_health.dashboard.pages import HEADERS, page
 from agent_health.dashboard.words import sight_of_seen
 from agent_health.document import HealthStatus
@@ -119,5 +120,6 @@ def _read(transaction: Transaction, agent_id: str) -> dict[str, Any]:
         "agent": agent,
         "word": public_word(agent.status, agent.health),
         "sight": sight_of_seen(agent.seen),
+        "is_maintained": is_maintained(agent, transaction.now_s),
         "now_s": transaction.now_s,
     }

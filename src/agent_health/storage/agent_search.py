@@ -126,6 +126,16 @@ def count(transaction: Transaction, wanted: AgentFilter) -> int:
     return transaction.connection.scalar(statement, _values(wanted)) or 0
 
 
+class MaintainedTogether(NamedTuple):
+    """Members of one pool, or of none, whose maintenance ends at the same time."""
+
+    role_id: str | None
+    until_s: float
+    agents: int
+    agent_id: str
+    """Of one of them."""
+
+
 def members_of(transaction: Transaction, role_id: str) -> dict[str, int]:
     """Return how many members a pool has per status."""
     members = transaction.connection.execute(
@@ -142,6 +152,27 @@ def maintained_of(transaction: Transaction, role_id: str) -> dict[str, int]:
         .group_by(agents.c.status)
     )
     return {str(status): int(number) for status, number in members}
+
+
+def maintained_together(
+    transaction: Transaction, statuses: Sequence[str], *, role_id: str | None, limit: int
+) -> list[MaintainedTogether]:
+    """Return who is in maintenance now and has one of these statuses, the last to end first.
+
+    `role_id`: of this pool alone. It reads every agent if no pool is named.
+    """
+    wanted = agents.c.status.in_(statuses) & (agents.c.maintenance_until_s > transaction.now_s)
+    if role_id is not None:
+        wanted &= agents.c.role_id == role_id
+    together = (agents.c.role_id, agents.c.maintenance_until_s)
+    found = transaction.connection.execute(
+        select(*together, func.count(), func.min(agents.c.agent_id))
+        .where(wanted)
+        .group_by(*together)
+        .order_by(agents.c.maintenance_until_s.desc(), agents.c.role_id)
+        .limit(limit)
+    )
+    return [MaintainedTogether(*row) for row in found]
 
 
 def pool(transaction: Transaction, role_id: str, status: str) -> PoolTotals:
