@@ -57,6 +57,17 @@ URLS = st.one_of(
         ("agent.example/?next=http://Other.example", "https://agent.example/?next=http://Other.example"),
         ("http://[0:0:0:0:0:0:0:1]:80/", "http://[::1]/"),
         ("http://[2001:DB8::A]:8080", "http://[2001:db8::a]:8080/"),
+        ("https://agent.example/a/../b", "https://agent.example/b"),
+        ("https://agent.example/a/%2e%2E/b", "https://agent.example/b"),
+        ("https://agent.example/./a/.%2e/../b/.", "https://agent.example/b/"),
+        ("agent.example/a/b/..", "https://agent.example/a/"),
+        ("agent.example/..", "https://agent.example/"),
+        ("agent.example/.#/../a", "https://agent.example/"),
+        ("https://Agent.example/a/../?q=/../b", "https://agent.example/?q=/../b"),
+        ("https://agent.example/?q=/../b", "https://agent.example/?q=/../b"),
+        ("https://agent.example/.well-known/a..b/...", "https://agent.example/.well-known/a..b/..."),
+        # Two slashes are another path than one (RFC 3986 6.2.2).
+        ("https://agent.example//a", "https://agent.example//a"),
         # May be listed; whether it is contacted is decided when it is probed.
         ("http://127.0.0.1:8000/", "http://127.0.0.1:8000/"),
         ("http://169.254.169.254/latest", "http://169.254.169.254/latest"),

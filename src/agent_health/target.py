@@ -29,6 +29,8 @@ _PLAIN: Final = re.compile(
     r"(https?://)?((?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z](?:[a-z0-9_-]{0,61}[a-z0-9_])?)"
     r"(/[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]*)?"
 )
+# Browsers read `%2e` as a dot too.
+_DOTS: Final = re.compile(r"/(?:\.|%2[Ee]){1,2}(?:[/?#]|$)")
 MAX_REMEMBERED: Final = 4_096
 """Spellings that take long to read: a list may repeat one half a million times."""
 _MAX_PLAIN_CHARACTERS: Final = 250
@@ -43,11 +45,12 @@ def read_target(text: str) -> str | Refused:
 
     A host without a scheme is meant as https. Scheme and host are in lower case, a name in another alphabet
     is in ASCII (`xn--…`), an IPv6 address is in its shortest form, the port is left out where it is the
-    scheme's own, an empty path is `/`, and a fragment goes: what differs only in these is one target. The
-    result reads as itself. Whether its addresses may be contacted is judged when it is probed; a URL with
-    placeholders (`{tenant}`) and any scheme but http and https are refused.
+    scheme's own, an empty path is `/`, `.` and `..` in a path are resolved (RFC 3986 6.2.2.3), and a fragment
+    goes: what differs only in these is one target. Two slashes in a row are not one. The result reads as
+    itself. Whether its addresses may be contacted is judged when it is probed; a URL with placeholders
+    (`{tenant}`) and any scheme but http and https are refused.
     """
-    if len(text) <= _MAX_PLAIN_CHARACTERS and (plain := _PLAIN.fullmatch(text)):
+    if len(text) <= _MAX_PLAIN_CHARACTERS and (plain := _PLAIN.fullmatch(text)) and not _DOTS.search(text):
         return f"{plain[1] or 'https://'}{plain[2]}{plain[3] or '/'}"
     return _remembered(text) if len(text) <= _MAX_PLAIN_CHARACTERS else _read_odd(text)
 
@@ -68,10 +71,28 @@ def _read_odd(text: str) -> str | Refused:
     host, port = _host_and_port(rest[:end].lower())
     port = "" if port in {"", _DEFAULT_PORTS[scheme]} else f":{port}"
     path = rest[end:] if rest[end : end + 1] == "/" else f"/{rest[end:]}"
+    if _DOTS.search(path):
+        path = _without_dots(path)
     spelled = f"{scheme}://{host}{port}{path}"
     if len(spelled) > MAX_URL_CHARACTERS:
         return Refused("invalid_url", f"the URL is longer than {MAX_URL_CHARACTERS} characters")
     return spelled
+
+
+def _without_dots(path: str) -> str:
+    """Return a path, perhaps with a query, whose `.` and `..` are resolved (RFC 3986 5.2.4)."""
+    path, mark, query = path.partition("?")
+    kept: list[str] = []
+    dots = ""
+    for segment in path.split("/")[1:]:
+        dots = segment.lower().replace("%2e", ".")
+        if dots == "..":
+            del kept[-1:]
+        elif dots != ".":
+            kept.append(segment)
+    # What ends in dots is a directory.
+    end = "/" if kept and dots in {".", ".."} else ""
+    return f"/{'/'.join(kept)}{end}{mark}{query}"
 
 
 _remembered: Final = lru_cache(maxsize=MAX_REMEMBERED)(_read_odd)
