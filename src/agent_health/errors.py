@@ -272,10 +272,13 @@ class SchemaUnknown(AgentHealthError):
 
 
 class ForeignDatabase(AgentHealthError):
-    """The database has tables of our names that agent-health did not make."""
+    """The database has tables, and agent-health did not make them."""
 
     def __init__(self, tables: Sequence[str]) -> None:
-        super().__init__(f"the database holds tables of another program: {', '.join(tables[:5])}")
+        super().__init__(
+            f"the database holds tables of another program: {', '.join(tables[:5])}; "
+            "expected one of our own, or one without tables"
+        )
         self.tables = tuple(tables)
 
 

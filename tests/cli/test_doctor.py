@@ -5,16 +5,17 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 import trustme
-from tests.support.databases import bare_url
+from tests.support.databases import bare_url, migrated_url
 from tests.support.dns_server import dns_serving
 from tests.support.registry_server import KEYS, registry_server
 
@@ -27,6 +28,7 @@ from agent_health.cli.examination.server import held_place, of_the_server
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.errors import StoreUnavailable
 from agent_health.registry.error_responses import error_response
+from agent_health.storage import file_use
 from agent_health.storage.registry_row import RegistryRow
 
 
@@ -135,11 +137,131 @@ def test_a_database_of_another_kind_is_told(
 ) -> None:
     url = bare_url(database_kind, tmp_path)
     if database_kind == "sqlite":
-        with closing(sqlite3.connect(tmp_path / Path(url).name)) as foreign:
-            foreign.execute("CREATE TABLE other (x)")
+        Path(url.removeprefix("sqlite:///")).touch(0o600)
     found = examine(capsys, "--port", port, "--database", url)
     assert found.code == 1
     assert "agent-health migrate" in found.of("database", "fault")[0]
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(statement)
+    await connection.close()
+
+
+def test_a_database_of_another_program_is_told(
+    database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = bare_url(database_kind, tmp_path)
+    if database_kind == "sqlite":
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as foreign:
+            foreign.execute("CREATE TABLE customers (name)")
+    else:
+        asyncio.run(_execute(url, "CREATE TABLE customers (name text)"))
+    found = examine(capsys, "--port", port, "--database", url)
+    (told,) = found.of("database", "fault")
+    assert found.of("database", "warning") == []
+    assert "tables of another program: customers" in told
+    assert "--database" in told
+
+
+# ── nothing is changed ──
+
+
+def as_it_is(directory: Path) -> dict[str, tuple[bytes, int]]:
+    return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in directory.iterdir()}
+
+
+def customers(file: Path, journal: str) -> None:
+    with closing(sqlite3.connect(file)) as foreign:
+        foreign.execute(f"PRAGMA journal_mode={journal}")
+        foreign.execute("CREATE TABLE customers (name)")
+
+
+def killed_at_work(file: Path) -> None:
+    """Leave a database of ours as a crash does: its latest changes are in the log beside it."""
+    assert main(["keys", "create", "--role", "admin", "--name", "a", "--database", f"sqlite:///{file}"]) == 0
+    program = (
+        "import os, sqlite3, sys; opened = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "opened.execute('CREATE TABLE late (x)'); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(file)], check=True)
+    assert file.with_name(f"{file.name}-wal").stat().st_size
+
+
+@contextmanager
+def held_by_another(file: Path, statement: str) -> Iterator[None]:
+    """Have another process keep the file open after it has executed something."""
+    program = (
+        "import sqlite3, sys; opened = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "opened.execute(sys.argv[2]); print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(file), statement], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        yield
+        holder.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "told"),
+    [
+        (lambda file: file.touch(0o600), "is empty"),
+        (lambda file: customers(file, "DELETE"), "customers"),
+        (lambda file: customers(file, "WAL"), "customers"),
+        (lambda file: file.write_bytes(b"no database" * 1_000), "no SQLite database"),
+        (lambda file: file.mkdir(), "no directory or device"),
+        (killed_at_work, None),
+    ],
+)
+def test_who_is_examined_is_not_changed(
+    prepare: Callable[[Path], object],
+    told: str | None,
+    tmp_path: Path,
+    port: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    place = tmp_path / "theirs"
+    place.mkdir()
+    prepare(place / "x.db")
+    capsys.readouterr()
+    before = {} if (place / "x.db").is_dir() else as_it_is(place)
+    found = examine(capsys, "--port", port, "--database", f"sqlite:///{place}/x.db")
+    if told is None:
+        assert found.code == 0
+        assert len(found.of("database", "ok")) == 2
+    else:
+        assert any(told in text for text in found.of("database", "fault"))
+    assert before == ({} if (place / "x.db").is_dir() else as_it_is(place))
+
+
+def test_a_database_in_use_is_examined_without_a_change(
+    database_kind: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = migrated_url(database_kind, tmp_path)
+    file = Path(url.removeprefix("sqlite:///"))
+    if database_kind == "postgresql":
+        assert len(examine(capsys, "--port", port, "--database", url).of("database", "ok")) == 2
+        return
+    with held_by_another(file, "CREATE TABLE late (x)"):
+        before = as_it_is(tmp_path)
+        assert "-shm" in "".join(before)
+        assert examine(capsys, "--port", port, "--database", url).code == 0
+        assert as_it_is(tmp_path) == before
+
+
+def test_who_keeps_a_database_locked_is_told_of(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_use, "BUSY_SECONDS", 0.1)
+    url = migrated_url("sqlite", tmp_path)
+    with held_by_another(Path(url.removeprefix("sqlite:///")), "BEGIN IMMEDIATE"):
+        locked = examine(capsys, "--port", port, "--database", url)
+    (told,) = locked.of("database", "fault")
+    assert "another process" in told
+    assert examine(capsys, "--port", port, "--database", url).code == 0
 
 
 @pytest.mark.parametrize(

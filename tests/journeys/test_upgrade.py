@@ -21,6 +21,7 @@ from tests.support.servers import SCRIPTS, Server, free_port
 from agent_health.event import EventType
 from agent_health.storage import event_log, schema
 from agent_health.storage.database import Transaction
+from agent_health.storage.ownership import REVISION_TABLE
 from agent_health.storage.tables import metadata
 
 AGENTS = [f"agent-{number}" for number in range(8)]
@@ -151,7 +152,7 @@ def test_a_database_of_the_version_before_is_upgraded_and_nobody_is_lost(kind: s
 
 
 def pretend_to_be_before(transaction: Transaction) -> None:
-    statement = text(f"UPDATE {schema.REVISION_TABLE} SET version_num = :revision")  # noqa: S608 - a constant
+    statement = text(f"UPDATE {REVISION_TABLE} SET version_num = :revision")  # noqa: S608 - a constant
     transaction.connection.execute(statement, {"revision": BEFORE})
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import multiprocessing
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from agent_health.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 from agent_health.probe_memory import ProbeMemory
 from agent_health.storage import census_counts, schema, tables, targets
 from agent_health.storage.database import Database, Transaction, open_database
-from agent_health.storage.schema import REVISION_TABLE
+from agent_health.storage.ownership import REVISION_TABLE
 from agent_health.storage.tables import metadata
 from agent_health.target import host_of, shard_of, target_id
 
@@ -208,21 +208,51 @@ async def test_a_database_of_an_older_version_is_not_upgraded_unasked(
         await bare.write(schema.set_up_or_check)
 
 
-async def test_tables_of_another_program_are_not_touched(bare: Database) -> None:
-    def take_a_name(transaction: Transaction) -> None:
-        transaction.connection.execute(text("CREATE TABLE agents (codename text)"))
+def _done(*statements: str) -> Callable[[Transaction], None]:
+    def deed(transaction: Transaction) -> None:
+        for statement in statements:
+            transaction.connection.execute(text(statement))
 
-    await bare.write(take_a_name)
-    with pytest.raises(ForeignDatabase, match="agents"):
+    return deed
+
+
+@pytest.mark.parametrize("name", ["agents", "customers", REVISION_TABLE.replace("_", "")])
+async def test_a_database_of_another_program_is_not_touched(bare: Database, name: str) -> None:
+    await bare.write(_done(f"CREATE TABLE {name} (codename text)"))
+    before = await bare.read(_definitions)
+    for deed in (schema.check, schema.is_behind, schema.upgrade, schema.set_up_or_check):
+        with pytest.raises(ForeignDatabase, match=name):
+            await bare.write(deed)
+    assert await bare.read(_definitions) == before
+
+
+async def test_a_table_of_revisions_without_one_makes_other_tables_no_less_foreign(bare: Database) -> None:
+    await bare.write(_done(f"CREATE TABLE {REVISION_TABLE} (version_num text)"))
+    assert await bare.read(schema.revision) is None
+    await bare.write(_done("CREATE TABLE customers (name text)"))
+    with pytest.raises(ForeignDatabase, match="customers"):
         await bare.write(schema.upgrade)
-    assert await bare.read(lambda transaction: len(_definitions(transaction))) > 0
 
 
-async def test_a_database_may_hold_tables_of_other_names(bare: Database) -> None:
-    def add_table(transaction: Transaction) -> None:
-        transaction.connection.execute(text("CREATE TABLE alembic_version (version_num text)"))
+async def test_what_others_put_beside_our_tables_later_is_their_business(bare: Database) -> None:
+    assert await bare.write(schema.set_up_or_check) is True
+    await bare.write(_done("CREATE TABLE customers (name text)"))
+    assert await bare.write(schema.set_up_or_check) is False
 
-    await bare.write(add_table)
+
+async def test_what_is_no_table_of_another_program_keeps_nobody_from_a_new_database(
+    bare: Database, database_kind: str
+) -> None:
+    others = ["CREATE VIEW numbers AS SELECT 1 AS one"]
+    if database_kind == "postgresql":
+        others += [
+            "CREATE SCHEMA theirs",
+            "CREATE TABLE theirs.customers (name text)",
+            # As of PostGIS: a table that an extension has brought.
+            "CREATE TABLE spatial_ref_sys (srid integer)",
+            "ALTER EXTENSION plpgsql ADD TABLE spatial_ref_sys",
+        ]
+    await bare.write(_done(*others))
     assert await bare.write(schema.set_up_or_check) is True
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ from agent_health.cli.server_database import (
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import MAX_LISTED, printable
 from agent_health.counted import counted
+from agent_health.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from agent_health.registry.back_up import Restored
@@ -98,12 +100,16 @@ def restore(
       0 it is restored   1 nothing was changed   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from agent_health.registry.back_up import restore as put_back  # noqa: PLC0415 - see backup
-    from agent_health.storage import backup_file, event_news, file_use  # noqa: PLC0415
+    from agent_health.storage import backup_file, event_news, file_use, schema  # noqa: PLC0415
 
     # Before the database is opened, which would create an SQLite file.
     backup_file.check(file)
     place = sqlite_file(database)
     if place is not None and place.exists():
+        # To ask for its use changes how SQLite keeps it, which must not happen to another program's file. Of
+        # what is no database at all that question tells more.
+        with suppress(StoreUnavailable):
+            run_deed(database, schema.revision, is_write=False)
         file_use.check_unused(place)
 
     def deed(transaction: "Transaction") -> "Restored":

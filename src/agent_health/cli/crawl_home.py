@@ -28,7 +28,7 @@ from agent_health.cli.local_registry import LocalDirectories, LocalRegistry, Loc
 from agent_health.cli.server_database import sqlite_file
 from agent_health.client import RegistryClient
 from agent_health.clock_ahead import last_not_ahead, lies_ahead
-from agent_health.errors import AgentHealthError, InvalidSetting
+from agent_health.errors import AgentHealthError, ForeignDatabase, InvalidSetting
 from agent_health.observation import ResultClass
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.jobs import Deed
@@ -366,7 +366,7 @@ def _alone_with(file: Path | None) -> Iterator[None]:
     """Keep everybody else from crawling with an SQLite file, as long as this process lives.
 
     Links lead to the file that they mean, and so to its lock.
-    The lock stays beside the database; if none is there at the end, a lock that was made here goes too.
+    The lock stays beside the database; if none of ours is there at the end, a lock made here goes too.
     """
     if file is None:
         yield
@@ -387,6 +387,10 @@ def _alone_with(file: Path | None) -> Iterator[None]:
             raise InvalidSetting("database", str(file), expected)
         try:
             yield
+        except ForeignDatabase:
+            if not was_there:
+                lock.unlink(missing_ok=True)
+            raise
         finally:
             if not was_there and not file.exists():
                 lock.unlink(missing_ok=True)

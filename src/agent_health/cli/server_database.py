@@ -47,11 +47,17 @@ T = TypeVar("T")
 
 
 def run_deed(
-    url: str, deed: Callable[["Transaction"], T], *, is_write: bool = True, must_exist: bool = True
+    url: str,
+    deed: Callable[["Transaction"], T],
+    *,
+    is_write: bool = True,
+    is_left_alone: bool = False,
+    must_exist: bool = True,
 ) -> T:
     """Run one deed in a transaction of its own.
 
-    InvalidSetting for a database that cannot be, or is not there although it must; StoreUnavailable.
+    `is_left_alone`: no file of an SQLite database is changed or made. InvalidSetting for a database that
+    cannot be, or is not there although it must; StoreUnavailable.
     """
     # SQLAlchemy takes 150 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
@@ -59,7 +65,7 @@ def run_deed(
     from agent_health.storage.database import open_database  # noqa: PLC0415
 
     async def ran() -> T:
-        database = open_database(url, is_only_read=not is_write)
+        database = open_database(url, is_only_read=not is_write, is_left_alone=is_left_alone)
         try:
             return await (database.write(deed) if is_write else database.read(deed))
         finally:

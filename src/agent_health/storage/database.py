@@ -32,6 +32,7 @@ from agent_health.errors import InvalidSetting, StoreUnavailable
 from agent_health.event import EventDraft
 from agent_health.storage import postgresql_sessions
 from agent_health.storage.database_faults import PRIMARY_CODE, Retry, translated
+from agent_health.storage.ownership import TABLES_OF_SQLITE, is_foreign
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -155,16 +156,21 @@ class Database(Protocol):
         """Let all connections go; deeds that wait are finished first."""
 
 
-def open_database(url: str, *, clock: Clock | None = None, is_only_read: bool = False) -> Database:
+def open_database(
+    url: str, *, clock: Clock | None = None, is_only_read: bool = False, is_left_alone: bool = False
+) -> Database:
     """Open the database behind `sqlite:///file.db`, `sqlite://` (in memory) or `postgresql://...`.
 
     `clock` replaces the database's own time, for tests. `is_only_read`: nothing will be written, so that an
-    SQLite file need not be writable. InvalidSetting for any other URL.
+    SQLite file need not be writable. `is_left_alone`: nor is a log taken up that a crash has left, or any
+    file made beside it; for a short look, since a server that starts meanwhile is not noticed.
+    InvalidSetting for any other URL.
     """
     parsed = read_url(url)
-    if parsed.drivername == "sqlite":
-        return SqliteDatabase(parsed, clock=clock, is_only_read=is_only_read)
-    return PostgresqlDatabase(parsed, clock=clock)
+    if parsed.drivername != "sqlite":
+        return PostgresqlDatabase(parsed, clock=clock)
+    sealed = _sealed(parsed, is_left_alone=is_left_alone) if is_only_read or is_left_alone else None
+    return SqliteDatabase(parsed, clock=clock, sealed=sealed)
 
 
 def read_url(url: str) -> URL:
@@ -212,11 +218,10 @@ class _Outcome:
 class SqliteDatabase:
     """An SQLite file, or memory: one writer thread that commits in groups, some reader threads."""
 
-    def __init__(self, url: URL, *, clock: Clock | None = None, is_only_read: bool = False) -> None:
+    def __init__(self, url: URL, *, clock: Clock | None = None, sealed: URL | None = None) -> None:
         self.url = url
         self.writes = WriteWatch()
         self._clock = clock or time.time
-        sealed = _sealed(url) if is_only_read else None
         self._is_sealed = sealed is not None
         self._opened_url = sealed or url
         self._waiting: list[_Waiting] = []
@@ -354,7 +359,7 @@ class SqliteDatabase:
 
         @event.listens_for(engine, "connect")
         def _set_up(connection: sqlite3.Connection, _record: object) -> None:
-            if not self._is_sealed:
+            if not (self._is_sealed or _is_foreign(connection)):
                 _enter_wal_mode(connection)
             # FULL: a commit that was answered survives a power failure, not only a crash.
             for pragma in ("synchronous=FULL", "foreign_keys=ON", "cache_size=-65536"):
@@ -367,29 +372,38 @@ class SqliteDatabase:
         return engine
 
 
-def _sealed(url: URL) -> URL | None:
-    """Return how an SQLite file is read that this user may read and not write; None if there is none.
+def _sealed(url: URL, *, is_left_alone: bool = False) -> URL | None:
+    """Return how an SQLite file is read of which nothing is changed; None if it may be changed.
 
-    Where no log lies beside it nobody is at work on it: it is read as it is, for SQLite could not make there
-    the files by which readers and writers know of each other. InvalidSetting if it may not be read, or its
-    log may not, which holds the latest changes.
+    It may not if `is_left_alone`, or if this user may read it and not write. Where no log lies beside it
+    nobody is at work on it: it is read as it is, for SQLite could not make there the files by which readers
+    and writers know of each other. InvalidSetting if it may not be read, or its log may not, which holds the
+    latest changes; if it is no file and may not be made either.
     """
     file = Path(str(url.database or "")).absolute()
     if not file.is_file():
+        if is_left_alone:
+            raise InvalidSetting("database", url.database or str(url), "a file, and no directory or device")
         return None
     if not os.access(file, os.R_OK, effective_ids=True):
         raise InvalidSetting("database", str(file), "a file that can be read (its owner or mode forbids it)")
-    if all(os.access(place, os.W_OK, effective_ids=True) for place in (file, file.resolve().parent)):
+    places = (file, file.resolve().parent)
+    if not is_left_alone and all(os.access(place, os.W_OK, effective_ids=True) for place in places):
         return None
     log = file.resolve().with_name(f"{file.resolve().name}-wal")
     index = log.with_name(f"{file.resolve().name}-shm")
-    for beside in (log, index) if log.exists() else ():
+    if not log.exists() or not (index.exists() or log.stat().st_size):
+        return url.set(database=file.as_uri(), query={"uri": "true", "mode": "ro", "immutable": "1"})
+    for beside in (log, index):
         if not os.access(beside, os.R_OK, effective_ids=True):
             why = "its owner or mode forbids it" if beside.exists() else "only who may write can make it"
             expected = f"a file whose latest changes can be read too, in {beside.name} beside it ({why})"
             raise InvalidSetting("database", str(file), expected)
-    query = {"uri": "true", "mode": "ro"} | ({} if log.exists() else {"immutable": "1"})
-    return url.set(database=file.as_uri(), query=query)
+    return url.set(database=file.as_uri(), query={"uri": "true", "mode": "ro", "readonly_shm": "1"})
+
+
+def _is_foreign(connection: sqlite3.Connection) -> bool:
+    return is_foreign(frozenset(name for (name,) in connection.execute(TABLES_OF_SQLITE)))
 
 
 def _enter_wal_mode(connection: sqlite3.Connection) -> None:
@@ -493,15 +507,27 @@ def _make_private(file: Path) -> None:
     """
     try:
         _create(file)
-        mode = file.stat().st_mode
     except OSError as error:
-        expected = f"a file that can be written ({error.strerror})"
-        raise InvalidSetting("database", str(file), expected) from None
-    if not stat.S_ISREG(mode) or not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
-        raise InvalidSetting("database", str(file), f"a file that can be written ({_obstacle(file, mode)})")
+        raise _unwritable(file, error.strerror) from None
+    mode = check_writable(file)
     if mode & 0o077:
         shown = stat.S_IMODE(mode)
         _log.warning("others may read %s (mode %o), which holds secrets: chmod 600 it", file, shown)
+
+
+def check_writable(file: Path) -> int:
+    """Return the mode of a file that this user may write to; InvalidSetting if it is not such a one."""
+    try:
+        mode = file.stat().st_mode
+    except OSError as error:
+        raise _unwritable(file, error.strerror) from None
+    if not stat.S_ISREG(mode) or not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
+        raise _unwritable(file, _obstacle(file, mode))
+    return mode
+
+
+def _unwritable(file: Path, why: str | None) -> InvalidSetting:
+    return InvalidSetting("database", str(file), f"a file that can be written ({why})")
 
 
 def _obstacle(file: Path, mode: int) -> str:

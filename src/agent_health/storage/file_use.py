@@ -1,20 +1,26 @@
-"""Does anybody have an SQLite file open?
+"""Does anybody have an SQLite file open, or hold up all who would change it?
 
 Whoever has opened a file with a write-ahead log holds a lock for as long as the connection is there, and
 the log cannot be given up meanwhile: SQLite itself knows, also of processes that were killed.
 """
 
+import errno
+import fcntl
+import os
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
 
 from agent_health.errors import DatabaseInUse, StoreUnavailable
+from agent_health.storage.database import BUSY_SECONDS
 from agent_health.storage.database_faults import PRIMARY_CODE
 
 WAIT_SECONDS = 1.0
 """For a command that is just at its end: it has the file open for a moment only."""
 LOOK_AGAIN_SECONDS = 0.05
+WRITE_LOCK_BYTE = 120
+"""Of the index beside a write-ahead log: who writes holds a lock on it (sqlite.org/walformat.html)."""
 
 _IN_USE = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
@@ -41,3 +47,35 @@ def _is_used(file: Path) -> bool:
             return True
         raise StoreUnavailable(f"the database does not answer ({error})") from error
     return False
+
+
+def check_unlocked(file: Path) -> None:
+    """Return once nobody is just writing to a file of ours, StoreUnavailable if somebody is for too long.
+
+    Nothing is opened by SQLite, which might change something. This process must not have the file open.
+    """
+    index = file.resolve().with_name(f"{file.resolve().name}-shm")
+    try:
+        opened = os.open(index, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        # Nobody is at work on it.
+        return
+    try:
+        give_up_s = time.monotonic() + BUSY_SECONDS
+        while not _has_locked(opened):
+            if time.monotonic() >= give_up_s:
+                raise StoreUnavailable("the database does not answer (another process holds it locked)")
+            time.sleep(LOOK_AGAIN_SECONDS)
+    finally:
+        # Which lets go of the lock.
+        os.close(opened)
+
+
+def _has_locked(index: int) -> bool:
+    try:
+        fcntl.lockf(index, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, WRITE_LOCK_BYTE)
+    except OSError as error:
+        if error.errno not in {errno.EACCES, errno.EAGAIN}:
+            raise
+        return False
+    return True

@@ -1,7 +1,7 @@
 """Is a database of the version that this program needs, and how does it become so?
 
 The steps stand in `migrations/versions`, the newest revision among them is ours. Which one a database
-is at stands in a table of its own, so that it may share its place with other programs.
+is at stands in a table of its own. Where other tables are and this one is not, nothing is set up.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,12 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, func, inspect, select, text
+from sqlalchemy import Connection, func, select, text
 
 from agent_health.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import metadata
+from agent_health.storage.ownership import REVISION_TABLE, is_foreign, table_names
 
-REVISION_TABLE = "agent_health_revision"
 LOCK_NUMBER = 0x61675F68
 """Of the advisory lock that PostgreSQL gives to one transaction at a time; ours by convention."""
 
@@ -43,16 +42,16 @@ def lock(transaction: Transaction) -> None:
 def revision(transaction: Transaction) -> str | None:
     """Return the revision that a database is at; None if nothing of ours is in it.
 
-    ForeignDatabase if tables of our names are there and no revision is.
+    ForeignDatabase if tables are there and no revision is.
     """
-    names = set(inspect(transaction.connection).get_table_names())
+    names = table_names(transaction.connection)
     if REVISION_TABLE in names:
         statement = text(f"SELECT version_num FROM {REVISION_TABLE}")  # noqa: S608 - a constant
         found = transaction.connection.scalar(statement)
         if found is not None:
             return str(found)
-    if taken := sorted(names & metadata.tables.keys()):
-        raise ForeignDatabase(taken)
+    if is_foreign(others := names - {REVISION_TABLE}):
+        raise ForeignDatabase(sorted(others))
     return None
 
 

@@ -10,10 +10,11 @@ from sqlalchemy import make_url
 from agent_health.access import Role
 from agent_health.cli.examination.finding import Finding, of_the_clock, of_the_directory, of_the_mode
 from agent_health.cli.server_database import run_deed, sqlite_file
-from agent_health.errors import AgentHealthError
+from agent_health.errors import AgentHealthError, ForeignDatabase, SchemaOutdated, SchemaUnknown
 from agent_health.storage import keys, registry_row, schema
-from agent_health.storage.database import Transaction
+from agent_health.storage.database import Transaction, check_writable
 from agent_health.storage.database_faults import DAMAGED, NO_DATABASE
+from agent_health.storage.file_use import check_unlocked
 from agent_health.storage.registry_row import RegistryRow
 from agent_health.time_span import duration_text
 
@@ -42,16 +43,26 @@ def of_the_database(url: str, place: str = "") -> Iterator[Finding]:
                 "database", "skipped", told, "agent-health serve sets it up, or --database names another"
             )
             return
-        if _is_sqlite(file):
-            yield from of_the_mode(file, "database")
     try:
-        yield from run_deed(url, lambda transaction: [*_look_into(transaction, shown, place)], is_write=False)
-        run_deed(url, _change_nothing)
+        yield from run_deed(
+            url,
+            lambda transaction: [*_look_into(transaction, shown, place)],
+            is_write=False,
+            is_left_alone=True,
+        )
+        if file is None:
+            run_deed(url, _try_a_change)
+        else:
+            _check_changes(file)
     except AgentHealthError as error:
+        is_foreign = isinstance(error, ForeignDatabase)
         told = NO_DATABASE if str(error) == DAMAGED else str(error)
         yield Finding("database", "fault", told, _advice_for(error, file))
     else:
+        is_foreign = False
         yield Finding("database", "ok", "it takes changes")
+    if file is not None and not is_foreign and _is_sqlite(file):
+        yield from of_the_mode(file, "database")
 
 
 def _is_sqlite(file: Path) -> bool:
@@ -97,18 +108,34 @@ def _of_the_sweeps(row: RegistryRow | None, now_s: float, place: str) -> Finding
     return Finding("server", "warning", f"{told}, though {who}: nobody's silence is noticed", advice)
 
 
-def _change_nothing(transaction: Transaction) -> None:
+def _try_a_change(transaction: Transaction) -> None:
+    """Change something, and undo it."""
+    savepoint = transaction.connection.begin_nested()
     registry_row.store(transaction, registry_row.lock(transaction))
+    savepoint.rollback()
+
+
+def _check_changes(file: Path) -> None:
+    """Return if a server of this user could change an SQLite file. InvalidSetting, StoreUnavailable.
+
+    It is not tried: whoever opens the file for it takes up the log that a crash has left.
+    """
+    check_writable(file)
+    check_unlocked(file)
+
+
+_ADVICE = {
+    SchemaOutdated: "make a backup, then agent-health migrate",
+    SchemaUnknown: "a newer version has been here: install that one",
+    ForeignDatabase: "--database names another one; in PostgreSQL a schema of our own will do",
+}
 
 
 def _advice_for(error: AgentHealthError, file: Path | None) -> str:
-    name = type(error).__name__
-    if name == "SchemaOutdated":
-        return "make a backup, then agent-health migrate"
-    if name == "SchemaUnknown":
-        return "a newer version has been here: install that one"
-    if name == "ForeignDatabase":
-        return "name a database of our own"
+    if isinstance(error, SchemaOutdated) and error.found is None:
+        return "agent-health serve sets it up, or agent-health migrate"
+    if advice := _ADVICE.get(type(error)):
+        return advice
     if str(error) == DAMAGED:
         return "if it was a database of ours, restore a backup into a new file; else name another file"
     if file is not None:

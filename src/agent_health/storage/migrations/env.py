@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from agent_health.storage.schema import REVISION_TABLE
+from agent_health.storage.ownership import REVISION_TABLE
 from agent_health.storage.tables import metadata
 
 context.configure(

@@ -1,0 +1,33 @@
+"""Whose tables are in a database: ours, somebody else's, or nobody's?"""
+
+from sqlalchemy import Connection, text
+
+REVISION_TABLE = "agent_health_revision"
+"""Says which revision a database of ours is at; where there is none, its tables are not ours."""
+
+TABLES_OF_SQLITE = (
+    "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+)
+TABLES_OF_POSTGRESQL = """
+    SELECT relname FROM pg_class
+    WHERE relkind IN ('r', 'p') AND relnamespace = to_regnamespace(quote_ident(current_schema()))
+        AND NOT EXISTS (
+            SELECT FROM pg_depend
+            WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid AND deptype = 'e'
+        )
+"""
+"""The tables of the schema that ours go to, without those that belong to an extension, such as PostGIS's."""
+
+
+def table_names(connection: Connection) -> frozenset[str]:
+    """Return the names of all tables that somebody has made where ours are, or would be."""
+    is_postgresql = connection.dialect.name == "postgresql"
+    return frozenset(connection.scalars(text(TABLES_OF_POSTGRESQL if is_postgresql else TABLES_OF_SQLITE)))
+
+
+def is_foreign(names: frozenset[str]) -> bool:
+    """Whether tables of these names are another program's: there are some, and no revision of ours.
+
+    What others have put beside our tables later does not make them theirs.
+    """
+    return bool(names) and REVISION_TABLE not in names
