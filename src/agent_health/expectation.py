@@ -36,6 +36,8 @@ _WORDS = {
     "greater_than_equal": "at least {ge}",
     "less_than_equal": "at most {le}",
     "greater_than": "more than {gt}",
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
 }
 
 

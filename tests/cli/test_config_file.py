@@ -160,7 +160,7 @@ def test_every_variable_is_documented() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("port = 99999", "/server/port: expected a value less than or equal to 65535; got 99999"),
+        ("port = 99999", "/server/port: expected at most 65535; got 99999"),
         ("event_retention_days = -1", "/server/event_retention_days: expected at least 1; got -1.0"),
         ('dialect = "foo"', "/server/dialect: expected one of 'openintent'; got 'foo'"),
         ("database = 5", "/server/database: expected a text in quotes; got 5"),

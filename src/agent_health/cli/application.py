@@ -58,7 +58,8 @@ def run(arguments: Sequence[str] | None) -> int:
         exit_code = _application(arguments, prog_name="agent-health", standalone_mode=False)
     except TyperException as error:
         context = getattr(error, "ctx", None)
-        command = "agent-health" if context is None else context.command_path
+        # Of an option without its value typer does not say whose it is.
+        command = _named_command(arguments) if context is None else context.command_path
         _complain(f"{told_by_source(error)} (see {command} --help)")
         return EXIT_USAGE
     except InvalidSetting as error:
@@ -75,6 +76,18 @@ def run(arguments: Sequence[str] | None) -> int:
         # So typer ends if its reader has left: with 1, which would read as degraded.
         return 0 if is_completion else EXIT_READER_LEFT
     return exit_code if isinstance(exit_code, int) else 0
+
+
+def _named_command(arguments: Sequence[str] | None) -> str:
+    """Return the command that the first arguments name, as it is typed."""
+    named: list[str] = ["agent-health"]
+    command: object = typer.main.get_command(_application)
+    for word in sys.argv[1:] if arguments is None else arguments:
+        command = getattr(command, "commands", {}).get(word)
+        if command is None:
+            break
+        named.append(word)
+    return " ".join(named)
 
 
 def _complain(message: str) -> None:

@@ -199,12 +199,21 @@ def _as_written(value: object) -> str:
 
 def _in_words(error: TyperException) -> str:
     """Return what is wrong with a value, without the option's name."""
+    if expected := _expected(error):
+        return expected
     told = str(getattr(error, "message", error.format_message())).rstrip(".")
-    told = told.removeprefix("Value error, ")
-    expected = told.removeprefix("Input should be ")
-    if expected == told:
-        return told
-    return f"expected {'a value ' if expected.startswith(('less', 'greater')) else ''}{expected}"
+    return told.removeprefix("Value error, ")
+
+
+def _expected(error: TyperException) -> str | None:
+    """Return what was expected where a value is of the wrong kind or out of its bounds; None elsewhere."""
+    told_by_pydantic = getattr(error.__cause__, "errors", None)
+    if told_by_pydantic is None:
+        return None
+    from agent_health.expectation import known_expectation  # noqa: PLC0415 - pydantic is there by now
+
+    expected = known_expectation(told_by_pydantic(include_url=False)[0])
+    return None if expected is None else f"expected {expected}"
 
 
 @contextmanager
@@ -232,11 +241,14 @@ def told_by_source(error: TyperException) -> str:
     """Return what is wrong with a command's arguments, told by the variable or by the option that said it."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     variable, told = getattr(parameter, "envvar", None), error.format_message()
+    expected = _expected(error)
     if context is not None and parameter is not None and isinstance(variable, str):
         source = context.get_parameter_source(parameter.name)
         if source is not None and SOURCES.get(source.name) == "environment":
             return f"{variable}: {_in_words(error)}"
         told = told.replace(f" (env var: '{variable}')", "")
+    if parameter is not None and expected is not None and parameter.opts[0].startswith("-"):
+        return f"{parameter.opts[0]}: {expected}"
     # Choices stand on lines of their own there.
     return " ".join(told.split()).replace(": Value error, ", ": ")
 
