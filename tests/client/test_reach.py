@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from tests.support.agent_check import card, check, document, names
-from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, redirect, serving
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, Reply, as_json, redirect, serving
 
 from agent_health.client import fetch_health
 from agent_health.client.reach import JudgingResolver, LedInward
@@ -19,7 +19,6 @@ from agent_health.target_address import read_networks
 
 ELSEWHERE = "127.0.0.2"
 """A machine of our own network, as far as the host 127.0.0.1 is concerned."""
-AGENT = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
 
 Lookups = Mapping[str, Sequence[Sequence[str]]]
 """To each name: the addresses that its first lookup finds, its second, and so on; the last one stays."""
@@ -63,6 +62,11 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Named:
         return asked
 
     return answer_lookups
+
+
+def agent() -> dict[str, Reply]:
+    """Return the answers of an agent whose document is of this moment."""
+    return {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
 
 
 # ── where an agent leads ──
@@ -114,7 +118,7 @@ async def test_an_agent_that_leads_inward_still_has_its_own_health() -> None:
 
 
 async def test_one_hop_on_the_host_that_was_named_does_not_open_the_next() -> None:
-    async with serving(AGENT, host=ELSEWHERE) as inner:
+    async with serving(agent(), host=ELSEWHERE) as inner:
         checked = await check({CARD_PATH: redirect("/card"), "/card": redirect(inner.url + CARD_PATH)})
     assert inner.heads == []
     assert checked.card_result is ResultClass.BLOCKED_ADDRESS
@@ -122,7 +126,7 @@ async def test_one_hop_on_the_host_that_was_named_does_not_open_the_next() -> No
 
 async def test_the_host_that_was_named_may_be_a_name_of_our_own_network(named: Named) -> None:
     named({"agent.example": [["127.0.0.1"]]})
-    async with serving(AGENT) as server:
+    async with serving(agent()) as server:
         server.replies[CARD_PATH] = redirect("/card")
         server.replies["/card"] = as_json(card())
         checked = await fetch_health(f"http://agent.example:{server.port}")
@@ -130,7 +134,7 @@ async def test_the_host_that_was_named_may_be_a_name_of_our_own_network(named: N
 
 
 async def test_a_network_that_was_allowed_is_followed_into() -> None:
-    async with serving(AGENT, host=ELSEWHERE) as moved:
+    async with serving(agent(), host=ELSEWHERE) as moved:
         replies = {CARD_PATH: redirect(moved.url + CARD_PATH)}
         checked = await check(replies, allowed_networks=["127.0.0.2"])
     assert checked.health_url == moved.url + HEALTH_PATH
@@ -154,10 +158,10 @@ async def test_what_is_no_network_is_refused() -> None:
 
 async def test_of_a_names_addresses_only_those_are_connected_to_that_may_be(named: Named) -> None:
     named({"moved.example": [[ELSEWHERE, "127.0.0.3"]]})
-    async with serving(AGENT, host="127.0.0.3") as moved:
+    async with serving(agent(), host="127.0.0.3") as moved:
         replies = {CARD_PATH: redirect(f"http://moved.example:{moved.port}{CARD_PATH}")}
         found = await check(replies, allowed_networks=["127.0.0.3"])
-    async with serving(AGENT, host=ELSEWHERE) as inner:
+    async with serving(agent(), host=ELSEWHERE) as inner:
         replies = {CARD_PATH: redirect(f"http://moved.example:{inner.port}{CARD_PATH}")}
         refused = await check(replies, allowed_networks=["127.0.0.3"])
     assert found.card_result is ResultClass.OK
@@ -167,7 +171,7 @@ async def test_of_a_names_addresses_only_those_are_connected_to_that_may_be(name
 
 async def test_a_name_that_leads_elsewhere_a_moment_later_is_judged_anew(named: Named) -> None:
     asked = named({"moved.example": [["127.0.0.3"], [ELSEWHERE]]})
-    async with serving({}, host="127.0.0.3") as moved, serving(AGENT, host=ELSEWHERE) as inner:
+    async with serving({}, host="127.0.0.3") as moved, serving(agent(), host=ELSEWHERE) as inner:
         moved.replies[CARD_PATH] = redirect(f"http://moved.example:{inner.port}{CARD_PATH}")
         replies = {CARD_PATH: redirect(f"http://moved.example:{moved.port}{CARD_PATH}")}
         checked = await check(replies, allowed_networks=["127.0.0.3"])
@@ -188,7 +192,7 @@ async def test_the_host_that_was_named_stays_the_machine_that_answered(
     lookups: Sequence[Sequence[str]], named: Named
 ) -> None:
     named({"agent.example": lookups})
-    async with serving({}) as server, serving(AGENT, host=ELSEWHERE) as inner:
+    async with serving({}) as server, serving(agent(), host=ELSEWHERE) as inner:
         server.replies[CARD_PATH] = redirect(f"http://agent.example:{inner.port}/admin/delete?all=1")
         checked = await fetch_health(f"http://agent.example:{server.port}")
     assert inner.heads == []
@@ -213,7 +217,7 @@ async def test_public_addresses_are_found_under_any_name(named: Named) -> None:
 async def test_a_session_of_ones_own_asks_the_host_that_was_named_and_nobody_else() -> None:
     settings: dict[str, Any] = {"headers": {"X-Secret": "hunter2"}}
     async with (
-        serving(AGENT, host=ELSEWHERE) as moved,
+        serving(agent(), host=ELSEWHERE) as moved,
         serving({CARD_PATH: redirect(moved.url + CARD_PATH)}) as server,
         aiohttp.ClientSession(**settings) as session,
     ):
