@@ -108,6 +108,7 @@ def pages_of(served: Sample) -> dict[str, str]:
         "task": f"/tasks/{served.tasks['parent']}",
         "task-handoff": f"/tasks/{served.tasks['handoff']}",
         "events": "/events",
+        "task-review": f"/tasks/{served.tasks['review']}",
         "status": "/status/translator",
         "refusal": "/agents/nobody",
         "login": "/login",
@@ -116,7 +117,10 @@ def pages_of(served: Sample) -> dict[str, str]:
 
 def told(message: ConsoleMessage) -> str | None:
     """What a browser complains of; that a page is not there is no complaint."""
-    is_complaint = message.type in {"error", "warning"} and "404" not in message.text
+    # Of forms that people cannot use well it speaks in a low voice.
+    kind: str = message.type
+    is_of_a_form = kind == "verbose" and message.text.startswith("[DOM]")
+    is_complaint = (kind in {"error", "warning"} or is_of_a_form) and "404" not in message.text
     return message.text if is_complaint else None
 
 

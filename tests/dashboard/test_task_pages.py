@@ -1,5 +1,7 @@
 """What do the pages of tasks say, and how do people decide there?"""
 
+import re
+
 import pytest
 from tests.dashboard.conftest import Sample
 from tests.support.dashboard_visitor import Page
@@ -75,6 +77,22 @@ def test_people_decide(acted: Sample) -> None:
 def test_work_is_rejected_by_who_is_sure(acted: Sample) -> None:
     rejected = {"verdict": "reject", "comment": "page 3 is empty", "sure": "yes"}
     assert "rejected: page 3 is empty" in decided(acted, "review", "review", rejected).text
+
+
+@pytest.mark.parametrize(
+    ("name", "legends"),
+    [
+        ("review", ["The result is good", "It is not good enough"]),
+        ("handoff", ["An answer to what was asked", "Nobody needs it any more"]),
+    ],
+)
+def test_what_can_be_decided_stands_together_under_a_name(
+    sample: Sample, name: str, legends: list[str]
+) -> None:
+    html = sample.visitor(Role.COORDINATOR).get(f"/tasks/{sample.tasks[name]}").html
+    forms = re.findall(r'<form method="post" action="/tasks/.*?</form>', html)
+    grouped = r"<fieldset><legend>([^<]*)</legend>.*<button.*</fieldset></form>$"
+    assert [re.findall(grouped, form) for form in forms] == [[legend] for legend in legends]
 
 
 def test_a_run_that_asked_for_help_is_no_success(sample: Sample) -> None:
