@@ -70,3 +70,17 @@ def test_an_explanation_that_says_no_more_than_who_did_it_gives_way_to_the_name(
 def test_a_line_says_who_did_it_unless_that_is_plain(actor: str, by: str) -> None:
     said = {"agent_id": "billing-1", "previous_health": "healthy", "new_health": "degraded"}
     assert line(EventType.AGENT_HEALTH_CHANGED, actor, **said)[2] == by
+
+
+@pytest.mark.parametrize(("said", "mark"), [("healthy", "good"), ("degraded", "warn"), ("unknown", "plain")])
+def test_what_an_agent_says_has_the_mark_that_it_has_elsewhere(sample: Sample, said: str, mark: str) -> None:
+    html = sample.visitor(Role.READER).get("/events?group=agent").html
+    marks = re.findall(rf'<li class="event (\w+)"[^\n]*>says {said}, said', html)
+    assert set(marks) == {mark}
+
+
+def test_times_in_the_words_of_an_event_are_written_as_everywhere(acted: Sample) -> None:
+    visitor = acted.visitor(Role.COORDINATOR)
+    visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
+    text = visitor.get("/events?agent=billing-1").text
+    assert re.search(r"maintenance until [\d-]{10} [\d:]{8} UTC: new disk", text)

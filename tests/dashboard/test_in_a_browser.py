@@ -326,6 +326,39 @@ def test_a_short_url_stands_on_one_line_beside_a_long_reason(context: BrowserCon
     assert beside["height"] == before["height"]
 
 
+def test_long_names_of_pools_and_of_facts_leave_their_neighbours_room(
+    context: BrowserContext, served: Sample
+) -> None:
+    page = context.new_page()
+    page.goto("/agents?pool=billing")
+    page.locator("tbody td.short a").evaluate_all(
+        "links => links.forEach(link => { link.textContent = 'p'.repeat(32) })"
+    )
+    table = page.get_by_role("region", name="Agents")
+    assert table.evaluate("table => table.scrollWidth - table.clientWidth") <= 0
+    page.goto("/agents/billing-1")
+    name, value = (page.locator(f"section[aria-labelledby=card] {which}").last for which in ("dt", "dd"))
+    name.evaluate("name => { name.textContent = 'k'.repeat(40) }")
+    beside, room = name.bounding_box(), value.bounding_box()
+    assert beside is not None
+    assert room is not None
+    assert room["width"] > beside["width"]
+
+
+def test_on_a_phone_each_word_of_an_agent_says_what_it_is(browser: Browser, served: Sample) -> None:
+    with browser.new_context(viewport=PHONE, base_url=served.server.url) as context:
+        context.set_default_timeout(PATIENCE_MS)
+        log_in(context, served)
+        page = context.new_page()
+        page.goto("/agents?q=billing-1")
+        labels = page.locator("tbody td[data-label]").evaluate_all(
+            "cells => cells.map(cell => getComputedStyle(cell, '::before').content)"
+        )
+        assert [label.replace('"', "").strip() for label in labels] == [
+            "Says", "Seen", "Load", "Pool", "Last heartbeat",
+        ]  # fmt: skip
+
+
 def test_a_tick_stands_in_the_line_of_its_button(context: BrowserContext, served: Sample) -> None:
     page = context.new_page()
     page.goto("/agents/translator")

@@ -5,12 +5,13 @@ For pages and for the live feed alike: the feed sends these lines, and the scrip
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
 from agent_health.actor import MEMBERS_OF_ACTORS, OwnActor, spoken
 from agent_health.counted import counted
-from agent_health.dashboard.words import brief, spaced
+from agent_health.dashboard.words import brief, moment_text, spaced
 from agent_health.event import EventType
 from agent_health.event_chain import Event, whose
 from agent_health.registry.key_names import keys_in, names_of_keys
@@ -40,6 +41,7 @@ GROUPS: Final = tuple(dict.fromkeys(kind.value.partition(".")[0] for kind in Eve
 _BY_ITSELF: Final = frozenset(OwnActor) - {OwnActor.COMMAND_LINE}
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
 _GOOD: Final = frozenset({"active", "healthy", "normal", "done"})
+_WARNING: Final = frozenset({"degraded", "draining"})
 _BAD: Final = frozenset({"dead", "unhealthy", "held", "handoff"})
 _MARKS: Final[Mapping[EventType, str]] = MappingProxyType({
     EventType.COORDINATOR_LOST: "bad",
@@ -145,7 +147,8 @@ def _mark(event: Event) -> str:
     if known is not None:
         return known
     now = event.payload.get("new_status", event.payload.get("new_health"))
-    return "good" if now in _GOOD else "bad" if now in _BAD else "plain"
+    marks = (("good", _GOOD), ("warn", _WARNING), ("bad", _BAD))
+    return next((mark for mark, words in marks if now in words), "plain")
 
 
 def _lifecycle(said: Mapping[str, Any]) -> str:
@@ -163,13 +166,18 @@ def _monitor(said: Mapping[str, Any]) -> str:
     return f"{spaced(said['turn'])}: {said['exits']} would leave, {said['limit']} are believed"
 
 
+def _moment(said: str) -> str:
+    """Return a time of an event as pages show times."""
+    return moment_text(datetime.fromisoformat(said))
+
+
 def _until(what: str) -> Callable[[Mapping[str, Any]], str]:
     def tell(said: Mapping[str, Any]) -> str:
         if "until" not in said:
             return f"{what} ended"
         reason = f": {said['reason']}" if "reason" in said else ""
         status = f" {said['status']}" if "status" in said else ""
-        return f"{what}{status} until {said['until']}{reason}"
+        return f"{what}{status} until {_moment(said['until'])}{reason}"
 
     return tell
 
@@ -211,7 +219,9 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.MONITOR_HELD: _monitor,
     EventType.MONITOR_RECOVERING: _monitor,
     EventType.MONITOR_NORMAL: _monitor,
-    EventType.MONITOR_DOWNTIME: lambda said: f"nobody looked from {said['begin']} to {said['end']}",
+    EventType.MONITOR_DOWNTIME: lambda said: (
+        f"nobody looked from {_moment(said['begin'])} to {_moment(said['end'])}"
+    ),
     EventType.MONITOR_CLOCK_JUMP: lambda said: (
         f"the database's clock jumped {'ahead' if said['jump_seconds'] > 0 else 'back'} "
         f"by {precise_text(abs(said['jump_seconds']))}"
