@@ -299,3 +299,24 @@ async def test_a_page_may_be_empty(api: RegistryApi, pages: Sequence[list[int]])
     record = await put(api, "dir", "one", *(urls(*numbers) for numbers in pages))
     assert record["state"] == "applied"
     assert await listed(api, 1, 2) == urls(*sorted(number for numbers in pages for number in numbers))
+
+
+async def test_a_list_that_names_an_erased_agent_is_one_shorter_and_names_it_anew_when_it_is_read_again(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    both = urls(1, 2)
+    for name in ("dir", "other"):
+        await put(api, name, "one", both[:1] if name == "other" else both, etag="v1")
+    await see_alive(api, clock, both[1])
+    erased = await api.ask("DELETE", f"/api/v1/agents/{target_id(both[1])}/record")
+    assert erased.status == 200, erased.body
+    shown = await directory(api)
+    assert shown["size"] == 1
+    # Nothing tells the prober any more that it knows the list.
+    assert "etag" not in shown["applied"]
+    assert (await directory(api, "other"))["applied"]["etag"] == "v1"
+    assert await listed(api, 1, 2) == both[:1]
+    record = await put(api, "dir", "two", both, etag="v1")
+    assert (record["state"], record["added"], record["removed"]) == ("applied", 1, 0)
+    assert (await directory(api))["size"] == 2
+    assert await listed(api, 1, 2) == both

@@ -18,7 +18,7 @@ from agent_health.registry.find_agents import existing_agent
 from agent_health.registry.judge_agents import Change
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.replay import Replay
-from agent_health.storage import archive_erasures, event_log, logged_states, states, targets
+from agent_health.storage import archive_erasures, directories, event_log, logged_states, states, targets
 from agent_health.storage.archive_erasures import ArchiveErasure
 from agent_health.storage.database import Transaction
 
@@ -29,6 +29,8 @@ def erase_agent(transaction: Transaction, call: Call) -> Reply:
     What stays: its id in the log, as who did something and whom it was about, since the chain of hashes
     covers it; tasks and states of intents that it worked on, without its name.
     """
+    # Locked before the agent, as an import does it.
+    directories.unlist(transaction, call.agent_id)
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
     agent_id = agent.agent_id
@@ -46,7 +48,7 @@ def erase_agent(transaction: Transaction, call: Call) -> Reply:
     logged_states.forget_holder(transaction, agent_id)
     states.forget_holder(transaction, agent_id)
     logged_states.remove_agent(transaction, agent_id)
-    # A directory that still lists it makes it a target anew, of which nothing is known.
+    # A directory that still lists it is read anew, and makes it a target of which nothing is known.
     targets.remove(transaction, agent_id)
     events = event_log.erase_of(transaction, agent_id)
     head = event_log.lock(transaction)

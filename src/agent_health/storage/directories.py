@@ -14,7 +14,7 @@ from sqlalchemy import Row, delete, func, insert, select, text, update
 
 from agent_health.directory_record import ImportState
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import directories, import_pages, imports, listings
+from agent_health.storage.tables import directories, import_pages, imports, listings, targets
 
 OPEN_STATES = (ImportState.UPLOADING, ImportState.ADDING, ImportState.HELD, ImportState.REMOVING)
 
@@ -333,6 +333,23 @@ def take_off(transaction: Transaction, directory: int, numbers: Sequence[int]) -
     transaction.connection.execute(
         delete(listings).where(listings.c.directory == directory, listings.c.target.in_(numbers))
     )
+
+
+def unlist(transaction: Transaction, subject_id: str) -> None:
+    """Count a target off all lists that name it, and have them read anew, although they are as they were.
+
+    Its row and its places on them are the caller's to remove.
+    """
+    naming = select(listings.c.directory).join(targets, targets.c.id == listings.c.target)
+    wanted = select(directories.c.id).where(
+        directories.c.id.in_(naming.where(targets.c.subject_id == subject_id))
+    )
+    locked = wanted.order_by(directories.c.id).with_for_update()
+    numbers = transaction.connection.scalars(locked).all()
+    for number in numbers:
+        set_size(transaction, number, -1)
+    unread = update(imports).where(imports.c.directory.in_(numbers)).values(etag=None)
+    transaction.connection.execute(unread)
 
 
 def drop_unfinished(transaction: Transaction, before_s: float) -> None:
