@@ -186,6 +186,24 @@ async def test_what_was_counted_before_the_clock_was_set_back_keeps_nobody_from_
     assert "The last run lies in the future: the clock was set back since." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("", "nothing was named"), (".", "no regular file"), ("pipe", "no regular file"),
+        ("none.txt", "No such file"), ("-", "No such file"), ("x" * 300, "File name too long"),
+    ],
+)  # fmt: skip
+def test_what_is_no_list_that_can_be_read_is_wrong_usage_and_leaves_nothing(
+    source: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["census", source]) == 3
+    told = capsys.readouterr().err
+    assert "LIST: expected a file that can be read, a URL, or a database (" in told
+    assert why in told
+    assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
+
+
 async def test_a_pass_that_asked_nobody_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "none.txt").write_text("https://agent.example\n")
     (tmp_path / "none.yml").write_text(
@@ -374,14 +392,11 @@ def test_wrong_usage_is_told_on_one_line(
     assert complaint.count("\n") == 1
 
 
-@pytest.mark.parametrize("body", [b'{"neither": "fish nor fowl"}', bytes(range(256)), b"", None])
+@pytest.mark.parametrize("body", [b'{"neither": "fish nor fowl"}', bytes(range(256)), b""])
 def test_a_list_that_cannot_be_read_has_no_census_and_leaves_nothing(
-    body: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    body: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if body is None:
-        (tmp_path / "list.txt").mkdir()
-    else:
-        (tmp_path / "list.txt").write_bytes(body)
+    (tmp_path / "list.txt").write_bytes(body)
     assert main(["census", "list.txt"]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""

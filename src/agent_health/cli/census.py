@@ -166,6 +166,9 @@ def _database(source: str) -> str | None:
     if source.startswith(("sqlite:", "postgresql:", "postgres:")):
         return source
     try:
+        # Opening a pipe would wait for whoever writes into it.
+        if not Path(source).is_file():
+            return None
         with Path(source).open("rb") as file:
             is_database = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     except PermissionError as error:
@@ -186,7 +189,7 @@ def _definition(
 ) -> "ProbeDefinition":
     """Return what is to be probed: as a file says, or all of a list."""
     from agent_health.prober.definition import ProbeDefinition  # noqa: PLC0415 - takes 200 ms
-    from agent_health.prober.definition_file import read_definition_file  # noqa: PLC0415
+    from agent_health.prober.definition_file import read_definition_file, unreadable  # noqa: PLC0415
 
     if source.endswith((".yml", ".yaml")):
         given = {"--contact": contact, "--allow-network": networks, "--timeout": timeout_seconds}
@@ -194,9 +197,9 @@ def _definition(
             if value not in (None, []):
                 raise InvalidSetting(option, "given", "nothing: the definition says it")
         return read_definition_file(Path(source))
-    if "://" not in source and not Path(source).exists():
+    if "://" not in source and (why := unreadable(Path(source)) if source else "nothing was named"):
         shown = without_password(source)
-        raise InvalidSetting("LIST", shown, "a file that is there, a URL, or a database")
+        raise InvalidSetting("LIST", shown, f"a file that can be read, a URL, or a database ({why})")
     with options(contact="--contact", network="--allow-network"):
         return ProbeDefinition.for_directory(
             source, contact=contact, networks=networks, total_seconds=timeout_seconds

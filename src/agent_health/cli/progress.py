@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY_SECONDS: Final = 10.0
 """Between two lines where nothing can be drawn anew."""
-NOBODY: Final = "nobody was left to probe"
+NOBODY: Final = "there was nobody to probe"
 _LOGGER: Final = "agent_health.crawl"
 RATE_WINDOW_SECONDS: Final = 10.0
 """The rate is that of so long: a crawl begins with what is quick."""
