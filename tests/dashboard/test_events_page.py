@@ -72,10 +72,22 @@ def test_a_line_says_who_did_it_unless_that_is_plain(actor: str, by: str) -> Non
     assert line(EventType.AGENT_HEALTH_CHANGED, actor, **said)[2] == by
 
 
-@pytest.mark.parametrize(("said", "mark"), [("healthy", "good"), ("degraded", "warn"), ("unknown", "plain")])
-def test_what_an_agent_says_has_the_mark_that_it_has_elsewhere(sample: Sample, said: str, mark: str) -> None:
-    html = sample.visitor(Role.READER).get("/events?group=agent").html
-    marks = re.findall(rf'<li class="event (\w+)"[^\n]*>says {said}, said', html)
+@pytest.mark.parametrize(
+    ("path", "words", "mark"),
+    [
+        ("/events?group=agent", "says healthy, said", "good"),
+        ("/events?group=agent", "says degraded, said", "warn"),
+        ("/events?agent=translator", "says unknown, said", "plain"),
+        ("/events?agent=support-3", "active [^ ]+ unhealthy", "warn"),
+        ("/events?agent=billing-7", "unhealthy [^ ]+ dead", "bad"),
+        ("/events?group=task", "\\w+ [^ ]+ handoff", "warn"),
+    ],
+)
+def test_a_word_has_the_mark_in_the_log_that_it_has_elsewhere(
+    sample: Sample, path: str, words: str, mark: str
+) -> None:
+    html = sample.visitor(Role.READER).get(path).html
+    marks = re.findall(rf'<li class="event (\w+)"[^\n]*>{words}', html)
     assert set(marks) == {mark}
 
 

@@ -357,6 +357,9 @@ def test_on_a_phone_each_word_of_an_agent_says_what_it_is(browser: Browser, serv
         assert [label.replace('"', "").strip() for label in labels] == [
             "Says", "Seen", "Load", "Pool", "Last heartbeat",
         ]  # fmt: skip
+        page.locator("tbody td.short a").evaluate("link => { link.textContent = 'p'.repeat(32) }")
+        table = page.get_by_role("region", name="Agents")
+        assert table.evaluate("table => table.scrollWidth - table.clientWidth") <= 0
 
 
 def test_a_tick_stands_in_the_line_of_its_button(context: BrowserContext, served: Sample) -> None:

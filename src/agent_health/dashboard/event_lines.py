@@ -40,9 +40,13 @@ GROUPS: Final = tuple(dict.fromkeys(kind.value.partition(".")[0] for kind in Eve
 
 _BY_ITSELF: Final = frozenset(OwnActor) - {OwnActor.COMMAND_LINE}
 _ARROW: Final = "\N{RIGHTWARDS ARROW}"
-_GOOD: Final = frozenset({"active", "healthy", "normal", "done"})
-_WARNING: Final = frozenset({"degraded", "draining"})
-_BAD: Final = frozenset({"dead", "unhealthy", "held", "handoff"})
+_MARKS_OF_STATUSES: Final[Mapping[str, str]] = MappingProxyType({
+    "active": "good", "unhealthy": "warn", "dead": "bad", "done": "good", "handoff": "warn",
+})  # fmt: skip
+"""Of agents and of tasks; those that the words have elsewhere."""
+_MARKS_OF_HEALTH: Final[Mapping[str, str]] = MappingProxyType({
+    "healthy": "good", "degraded": "warn", "unhealthy": "bad",
+})  # fmt: skip
 _MARKS: Final[Mapping[EventType, str]] = MappingProxyType({
     EventType.COORDINATOR_LOST: "bad",
     EventType.FENCED_WRITE_REJECTED: "bad",
@@ -146,9 +150,8 @@ def _mark(event: Event) -> str:
     known = _MARKS.get(event.type)
     if known is not None:
         return known
-    now = event.payload.get("new_status", event.payload.get("new_health"))
-    marks = (("good", _GOOD), ("warn", _WARNING), ("bad", _BAD))
-    return next((mark for mark, words in marks if now in words), "plain")
+    status, health = (str(event.payload.get(member)) for member in ("new_status", "new_health"))
+    return _MARKS_OF_STATUSES.get(status) or _MARKS_OF_HEALTH.get(health, "plain")
 
 
 def _lifecycle(said: Mapping[str, Any]) -> str:
