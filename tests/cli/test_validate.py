@@ -85,9 +85,17 @@ def test_what_cannot_be_read_is_told(source: str, capsys: pytest.CaptureFixture[
     assert told[:-1].isprintable()
 
 
+def test_whoever_names_a_host_or_nothing_is_told_what_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "agent.example"]) == 1
+    expected = "agent.example: cannot be read: no such file; a URL begins with http:// or https://\n"
+    assert capsys.readouterr().err == expected
+    assert main(["validate", ""]) == 3
+    assert capsys.readouterr().err.startswith("agent-health: FILE|URL|-: expected the path of a file, a URL")
+
+
 def test_what_cannot_be_read_is_told_in_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "--json", "/nonexistent"]) == 1
-    assert "No such file" in json.loads(capsys.readouterr().out)["error"]
+    assert "no such file" in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_a_huge_file_is_not_read_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.option_names import options
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
 from agent_health.counted import counted
+from agent_health.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from agent_health.finding import Finding
@@ -52,6 +53,8 @@ def validate(
       faults    name, pointer, message, section of each
       warnings  likewise
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    if not source:
+        raise InvalidSetting("FILE|URL|-", source, "the path of a file, a URL with http:// or https://, or -")
     if source.lower().startswith(("http://", "https://")):
         import asyncio  # noqa: PLC0415 - takes 20 ms, which a file need not pay
 
@@ -107,6 +110,8 @@ def _judge_file(source: str) -> _Verdict:
         else:
             with Path(source).open("rb") as file:
                 raw = file.read(MAX_DOCUMENT_BYTES + 1)
+    except FileNotFoundError:
+        return _Verdict(source, error="cannot be read: no such file; a URL begins with http:// or https://")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return _Verdict(source, error=f"cannot be read: {reason or error}")
