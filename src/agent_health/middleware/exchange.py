@@ -66,9 +66,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_began_ns", "_body", "_content", "_ended_ns", "_first_byte_ns", "_is_complete", "_is_sent_by_server",
-        "_keep", "_last", "_left_ns", "_observer", "_receive", "_request", "_scope", "_send", "_start",
-        "is_counted",
+        "_began_ns", "_body", "_content", "_ended_ns", "_first_byte_ns", "_headers", "_is_complete",
+        "_is_sent_by_server", "_keep", "_last", "_left_ns", "_observer", "_receive", "_request", "_scope",
+        "_send", "_start", "is_counted",
     )  # fmt: skip
 
     def begin(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,7 +122,10 @@ class Exchange:
         kind = message.get("type")
         if kind == "http.response.start":
             if self._start is None:
-                self._start = _as_it_is_now(message)
+                self._start = message
+                # As they are now: a compression outside adds to the list that it is given.
+                headers = message.get("headers")
+                self._headers = headers.copy() if type(headers) is list else headers
         elif kind == _BODY or kind in _SENT_BY_SERVER:
             if kind != _BODY:
                 self._is_sent_by_server = True
@@ -279,7 +282,8 @@ class Exchange:
             return ANSWERED
         body, is_whole = self._read_body()
         try:
-            outcome = outcome_of_body(start, self._content, body, is_whole=is_whole)
+            sent = {**start, "headers": self._headers}
+            outcome = outcome_of_body(sent, self._content, body, is_whole=is_whole)
         except NotJson:
             return Outcome.MALFORMED if expects_rpc_answer(self._call()) else ANSWERED
         if outcome is TASK_FAILED and is_poll(self._scope["method"], self._scope["path"], self._call()):
@@ -311,12 +315,6 @@ def sends_may_raise(scope: Scope) -> bool:
     """
     version = scope.get("asgi", {}).get("spec_version")
     return version not in {"2.0", "2.1", "2.2", "2.3"}
-
-
-def _as_it_is_now(start: Message) -> Message:
-    """Return the head of an answer, whatever those outside (compression, for one) make of its headers."""
-    headers = start.get("headers")
-    return {**start, "headers": headers.copy()} if type(headers) is list else start
 
 
 def _is_empty_by_right(start: Message) -> bool:
