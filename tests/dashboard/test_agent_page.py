@@ -8,6 +8,7 @@ from tests.dashboard.conftest import Sample
 from tests.support.dashboard_sample import KEYS
 
 from agent_health.access import Role
+from agent_health.storage.database import Transaction
 
 AGENT = "/agents/translator"
 
@@ -204,6 +205,22 @@ def test_a_verdict_is_declared_and_taken_back(acted: Sample) -> None:
     assert "declared by an operator" not in visitor.get(AGENT).text
     log = visitor.get("/api/v1/events?type=agent.override_changed", x_api_key=KEYS[Role.READER])
     assert log.body.count(b'"actor":"key:key_admin_') == 2
+
+
+def test_a_declared_verdict_whose_time_has_come_is_told_no_more(acted: Sample) -> None:
+    visitor = acted.visitor(Role.ADMIN)
+    form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
+    assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 303
+    assert "(declared by" in visitor.get(AGENT).text
+
+    def pass_by(transaction: Transaction) -> None:
+        over = "UPDATE agents SET override_until_s = 1 WHERE override_until_s > 1"
+        assert transaction.connection.exec_driver_sql(over).rowcount == 1
+
+    acted.server.write(pass_by)
+    page = visitor.get(AGENT)
+    assert "(declared by" not in page.text
+    assert f'action="{AGENT}/override"' in page.html
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from agent_health.access import Action
+from agent_health.agent_record import moment
 from agent_health.dashboard import history, plots
 from agent_health.dashboard.desk import Look, check_sure, seconds_in
 from agent_health.dashboard.event_lines import lines_of
@@ -53,12 +54,15 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
     strips = [history.status_strip(agent, lifecycle, now_s), history.health_strip(agent, health, now_s)]
     if target is not None:
         strips.append(history.sight_strip(target, now_s))
+    declared = agent.override
+    # Its record keeps what was declared; at its time it is over.
+    override = declared if declared is not None and moment(now_s) < declared.until else None
     numbers: AgentHistory = look.ask("GET", f"{_AGENT}/history", agent_id=agent_id)
     return {
         "agent": agent,
         "why": standing_of(agent),
-        "override_decree": agent.override
-        and decree_on(transaction, agent_id, EventType.AGENT_OVERRIDE_CHANGED),
+        "override": override,
+        "override_decree": override and decree_on(transaction, agent_id, EventType.AGENT_OVERRIDE_CHANGED),
         "maintenance": maintenance_of(transaction, agent),
         "unread": why_unread(agent),
         "sight": sight_of_seen(agent.seen) if target is None else sight_of(target.result, target.why or ""),
