@@ -278,6 +278,18 @@ def test_of_a_list_that_is_mostly_junk_the_first_is_named(body: bytes, content_t
     assert told(document) == counted + end
 
 
+@pytest.mark.parametrize("url", ["http://me:{}@a.example/b", "me:{}@a.example/b"])
+@pytest.mark.parametrize("password", ["hunter2", "hunter2" * 12])
+@pytest.mark.parametrize(
+    "form", ["{0}\n{0}\na.example\n", "url,name\n{0},x\n{0},y\na.example,z\n", '["{0}", "{0}", "a.example"]']
+)
+def test_of_junk_with_a_password_that_is_not_shown(form: str, password: str, url: str) -> None:
+    found = told(Document(form.format(url.format(password)).encode(), ""))
+    assert "the first '" in found
+    assert "...@a.example/b'" in found
+    assert "hunter2" not in found
+
+
 @given(st.binary(max_size=200), st.sampled_from(["", "text/csv", "application/json", "application/jsonl"]))
 @example(b"#", "text/csv")
 def test_whatever_comes_can_be_told(body: bytes, content_type: str) -> None:

@@ -27,6 +27,7 @@ from agent_health.prober.directories.page import (
     is_object,
 )
 from agent_health.target import read_target
+from agent_health.target_address import without_password
 
 SAMPLE_LINES: Final = 20
 """The first lines that say something tell how a text is written."""
@@ -141,7 +142,8 @@ def told_of_junk(document: Document) -> str:
     if not junk or len(junk) == len(numbered):
         return ""
     number, first = junk[0]
-    shown = (first.url if isinstance(first, Listed) else first.what)[:MAX_JUNK_CHARS]
+    # Cut first, a password would have lost the @ that tells it.
+    shown = without_password(first.url if isinstance(first, Listed) else first.what)[:MAX_JUNK_CHARS]
     first_ones = "the first " if len(numbered) == SAMPLE_LINES else ""
     return (
         f"{what} of which {len(junk)} of {first_ones}{len(numbered)} {unit}s are neither a URL nor a domain, "
