@@ -4,11 +4,13 @@ import asyncio
 import json
 import os
 import pwd
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import chdir, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import Mock
 from urllib.request import Request, urlopen
 
 import pytest
@@ -20,7 +22,7 @@ from agent_health.access import Role
 from agent_health.adapter import warden
 from agent_health.adapter.own_keys import alone_as, own_key_file
 from agent_health.adapter.workspaces import Workspaces
-from agent_health.cli import main
+from agent_health.cli import main, run
 from agent_health.client import RegistryClient
 from agent_health.task_record import TaskRecord
 
@@ -339,3 +341,19 @@ def test_without_the_extra_there_are_no_tools(
     assert "AGENT_HEALTH_PROXY_URL" not in capfd.readouterr().out
     assert main(["run", *ONCE, "--tools", "tools.yml", "--", "env"]) == 3
     assert "the extra mcp to be installed" in capfd.readouterr().err
+
+
+async def test_a_closed_terminal_asks_once_though_its_signal_comes_twice() -> None:
+    """From the shell, and from the kernel when the shell has ended: who asks twice is hurried."""
+    asked: list[str] = []
+    adapter = Mock(drain=asked.append)
+    loop = asyncio.get_running_loop()
+    run._drain_by_signal(adapter)
+    try:
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.05)
+    finally:
+        for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+    assert asked == ["SIGHUP came", "SIGTERM came", "SIGINT came"]

@@ -127,13 +127,25 @@ def is_running(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
-async def test_ctrl_c_ends_a_crawl_cleanly_and_the_next_one_goes_on(workers: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "signals"),
+    [
+        ("1", [signal.SIGINT]),
+        pytest.param("2", [signal.SIGINT], marks=pytest.mark.long),
+        # As from a terminal that is closed: by the shell, and by the kernel after it.
+        pytest.param("2", [signal.SIGHUP, signal.SIGHUP], marks=pytest.mark.long),
+    ],
+)
+async def test_ctrl_c_ends_a_crawl_cleanly_and_the_next_one_goes_on(
+    workers: str, signals: list[signal.Signals], tmp_path: Path
+) -> None:
     async with slow_targets(tmp_path) as servers:
         async with crawling(tmp_path, "--workers", workers) as process:
             await until_asked(servers, 4)
             # As a terminal does: to all processes at once.
-            os.killpg(process.pid, signal.SIGINT)
+            for number in signals:
+                os.killpg(process.pid, number)
+                await asyncio.sleep(0.2)
             code, told = await ended(process)
         assert (code, "Traceback" in told) == (2, False), told
         assert "the same command goes on with those that are left" in told

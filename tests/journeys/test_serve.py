@@ -218,6 +218,24 @@ def test_two_workers_serve_and_the_death_of_one_is_survived(start: Start, tmp_pa
     assert server.end() == 0
 
 
+def test_one_process_ends_in_good_order_when_its_terminal_is_closed(start: Start, tmp_path: Path) -> None:
+    server = start()
+    server.process.send_signal(signal.SIGHUP)
+    assert server.process.wait(END_SECONDS) == 0
+    assert "Application shutdown complete" in server.log.read_text()
+    assert not (tmp_path / "agent-health.db-wal").exists()
+
+
+def test_several_processes_are_replaced_when_their_terminal_is_closed_and_none_dies(start: Start) -> None:
+    server = start("--workers", "2")
+    former = until("both serve", lambda: found if len(found := server.workers) == 2 else None)
+    until("both have begun", lambda: server.log.read_text().count("Application startup complete") == 2)
+    os.killpg(server.process.pid, signal.SIGHUP)
+    until("all are replaced", lambda: len(found := server.workers) == 2 and not found & former)
+    assert server.end() == 0
+    assert "and is replaced" not in server.log.read_text(), "nobody died of it"
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_ends_all_without_a_complaint(start: Start, signal_number: int) -> None:
     """As Ctrl-C and systemd send it."""

@@ -49,6 +49,7 @@
     local_registry.py   how are a registry's deeds done in this process?
     prober_assembly.py  how is a prober put together from its definition?
     observation_page.py how is it shown to people what one probe saw?
+    ending_signals.py   which signals ask a command to end, and what if its terminal has gone?
     log_output.py       where do lines of the log go while a command runs, and in which form?
     progress.py         how far is a crawl, and how is that shown?
     server_database.py  how does a command reach the database itself, without a server?

@@ -162,9 +162,10 @@ def run_share(share: Share, pipe: Connection) -> None:
 
     It ends with 0 if all is done, with EXIT_UNFINISHED if it was asked to end before, with EXIT_HELD_UP if
     it could store nothing for too long, and with 1 and a line in the log if it cannot go on. SIGTERM asks it
-    to end. Ctrl-C is for whoever started it.
+    to end. Ctrl-C, and a terminal that is closed, are for whoever started it.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     with logging_to(LogTo(lambda line: pipe.send(Said(logged=line)), share.log_format)):
         try:
             is_done = run_loop(_be_told(share, pipe))

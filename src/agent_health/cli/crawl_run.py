@@ -19,6 +19,7 @@ from agent_health.cli.crawl_home import Home, Run
 from agent_health.cli.crawl_processes import Standings, probe_all
 from agent_health.cli.crawl_share import Said
 from agent_health.cli.directory_import import DirectoryImporter, Outcome, opt_outs_of, targets_text
+from agent_health.cli.ending_signals import ending_signals, leave_closed_terminal
 from agent_health.cli.progress import Progress, counts_text
 from agent_health.counted import counted
 from agent_health.errors import AgentHealthError
@@ -327,25 +328,30 @@ async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Iterator[None]:
-    """Set `stop` on Ctrl-C and SIGTERM; a second one ends the process as if nobody had listened.
+    """Set `stop` on Ctrl-C, SIGTERM and SIGHUP; a second one ends the process as if nobody had listened.
 
+    Not a second SIGHUP: the shell of a closed terminal sends one, and the kernel another one after it.
     Signals reach the main thread alone; in any other one nothing is listened to.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = ending_signals()
 
-    def heard() -> None:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+    def heard(number: signal.Signals) -> None:
+        if number is signal.SIGHUP:
+            leave_closed_terminal()
+        for again in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(again)
+        if stop.is_set():
+            return
         # First: whoever would be told may have gone.
         stop.set()
         say("ending: what was found is stored, probes under way are given some seconds")
 
     for number in numbers:
-        loop.add_signal_handler(number, heard)
+        loop.add_signal_handler(number, heard, number)
     try:
         yield
     finally:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from agent_health.cli.duration import duration_text, read_duration
+from agent_health.cli.ending_signals import ending_signals, leave_closed_terminal
 from agent_health.cli.registry_access import (
     DEFAULT_URL,
     EXIT_REFUSED,
@@ -361,5 +362,16 @@ def _drain_by_signal(adapter: "Adapter") -> None:
     import asyncio  # noqa: PLC0415 - see `run`
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, adapter.drain, f"{number.name} came")
+    came: set[signal.Signals] = set()
+
+    def heard(number: signal.Signals) -> None:
+        if number is signal.SIGHUP:
+            leave_closed_terminal()
+            if number in came:
+                # The shell of a closed terminal sends one, and the kernel another one after it.
+                return
+        came.add(number)
+        adapter.drain(f"{number.name} came")
+
+    for number in ending_signals():
+        loop.add_signal_handler(number, heard, number)

@@ -179,7 +179,8 @@ def serve(  # noqa: PLR0913 - each setting is an option
     The first admin key is shown on this terminal, once. Where there is no terminal, none is made: ask
     for it with `agent-health keys create --role admin`.
 
-    It ends on SIGTERM or Ctrl-C, once what it has accepted is answered. Its log goes to standard error.
+    It ends on SIGTERM or Ctrl-C, once what it has accepted is answered; one process on SIGHUP too, while
+    those of --workers are replaced by it one after the other. Its log goes to standard error.
 
     \b
     Examples:

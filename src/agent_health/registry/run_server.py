@@ -104,6 +104,9 @@ def run_server(
     # SIGTERM ends it cleanly also while it starts; uvicorn has a handler of its own while it serves, and
     # repeats the signal afterwards.
     signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        # Of several processes the supervisor has a handler of its own, which replaces them.
+        signal.signal(signal.SIGHUP, _end_as_asked)
     try:
         return _run(
             settings,
@@ -188,6 +191,8 @@ def app_of(
 
     supervisor = multiprocessing.parent_process()
     if supervisor is not None:
+        # A terminal that is closed sends it to all: what becomes of us is the supervisor's to say.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         threading.excepthook = _log_thread
         threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
     counts = WorkCounts(shared)
@@ -249,6 +254,11 @@ def _log_config(listening: Listening) -> Mapping[str, object]:
 
 def _end(_signal_number: int, _frame: object) -> None:
     raise SystemExit(0)
+
+
+def _end_as_asked(_signal_number: int, _frame: object) -> None:
+    """As on SIGTERM, whoever listens to that at the time."""
+    signal.raise_signal(signal.SIGTERM)
 
 
 def _check_database(url: str) -> None:

@@ -1,0 +1,23 @@
+"""Which signals ask a command to end in good order, and what if its terminal has gone?"""
+
+import os
+import signal
+import stat
+from contextlib import suppress
+
+OUTPUTS = (1, 2)
+"""Standard output and standard error, by their descriptors."""
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Return Ctrl-C, SIGTERM, and SIGHUP, which a terminal sends that is closed; not under `nohup`."""
+    asked = (signal.SIGINT, signal.SIGTERM)
+    return asked if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*asked, signal.SIGHUP)
+
+
+def leave_closed_terminal() -> None:
+    """Let outputs to a closed terminal lead nowhere: else each line fails, and what is left to do with it."""
+    for descriptor in OUTPUTS:
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), descriptor)
