@@ -89,6 +89,8 @@ def test_whoever_names_a_host_or_nothing_is_told_what_is_taken(capsys: pytest.Ca
     assert main(["validate", "agent.example"]) == 1
     expected = "agent.example: cannot be read: no such file; a URL begins with http:// or https://\n"
     assert capsys.readouterr().err == expected
+    assert main(["validate", "me:hunter2@a.example"]) == 1
+    assert capsys.readouterr().err.startswith("...@a.example: cannot be read")
     assert main(["validate", ""]) == 3
     assert capsys.readouterr().err.startswith("agent-health: FILE|URL|-: expected the path of a file, a URL")
 

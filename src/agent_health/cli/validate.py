@@ -14,6 +14,7 @@ from agent_health.cli.option_names import options
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
 from agent_health.counted import counted
 from agent_health.errors import InvalidSetting
+from agent_health.target_address import without_password
 
 if TYPE_CHECKING:
     from agent_health.finding import Finding
@@ -111,7 +112,9 @@ def _judge_file(source: str) -> _Verdict:
             with Path(source).open("rb") as file:
                 raw = file.read(MAX_DOCUMENT_BYTES + 1)
     except FileNotFoundError:
-        return _Verdict(source, error="cannot be read: no such file; a URL begins with http:// or https://")
+        # It may be a URL without its scheme.
+        shown = without_password(source)
+        return _Verdict(shown, error="cannot be read: no such file; a URL begins with http:// or https://")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return _Verdict(source, error=f"cannot be read: {reason or error}")
