@@ -130,6 +130,8 @@ def test_examples_show_no_password() -> None:
         "with_credentials": LeftOut(2, ("https://...@a.example", "https://...@b.example")),
         "no_url": LeftOut(1, ("c://...@c",)),
     }
+    (left_out,) = gather(f"https://u:{'s3' * 2_000}@a.example/b").left_out.values()
+    assert left_out.examples == ("https://...@a.example/b",)
 
 
 @pytest.mark.parametrize("url", ["http://localhost:5008/sse", "http://127.0.0.1/", "https://[::1]:80/"])

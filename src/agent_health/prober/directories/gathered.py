@@ -208,7 +208,7 @@ def _one_more(left_out: LeftOut, what: str) -> LeftOut:
 
 
 def _example(what: str) -> str:
-    return _printable(without_password(what[:MAX_URL_CHARACTERS]), MAX_EXAMPLE_CHARS)
+    return _printable(without_password(what), MAX_EXAMPLE_CHARS)
 
 
 def _name(name: str | None) -> str | None:
