@@ -81,7 +81,7 @@ def probe(
 
     \b
     Keys of --json:
-      targets   one for each URL, in their order:
+      targets   one for each URL, in their order; one that is given twice stands once:
         url          as it was understood     group     alive, not_alive or unknown
         result       how it ended as a whole  requests  how many it took
         observation  what was seen, as schemas/observation.schema.json describes it
