@@ -1,5 +1,7 @@
 import asyncio
+import errno
 import json
+import os
 import socket
 import sqlite3
 import subprocess
@@ -292,6 +294,24 @@ def test_a_file_that_is_no_database_is_told(
     assert "name another file" in fault
     assert fault.count("restore a backup") == 1
     assert found.of("database", "warning") == []
+
+
+def test_what_is_in_the_place_of_a_database_and_is_no_file_is_told(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe.db")
+    (tmp_path / "loop.db").symlink_to("loop.db")
+    for name in ("pipe.db", "loop.db"):
+        found = examine(capsys, "--port", port, "--database", f"sqlite:///{name}")
+        assert name in found.of("database", "fault")[0]
+
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    # Root, who runs the tests at times, may come to every place.
+    monkeypatch.setattr(Path, "exists", refuse)
+    found = examine(capsys, "--port", port, "--database", "sqlite:///x.db")
+    assert "cannot come to x.db" in found.of("database", "fault")[0]
 
 
 def test_a_damaged_database_that_others_may_read_is_told(

@@ -29,6 +29,18 @@ def of_the_database(url: str, place: str = "") -> Iterator[Finding]:
 
     `place` is where somebody listens who is to sweep there; empty if nobody does.
     """
+    try:
+        yield from _of_the_database(url, place)
+    except PermissionError as error:
+        yield Finding(
+            "database",
+            "fault",
+            f"this user cannot come to {error.filename}",
+            "look at owner and mode of the directories above it, or run as their owner",
+        )
+
+
+def _of_the_database(url: str, place: str) -> Iterator[Finding]:
     file = sqlite_file(url)
     try:
         shown = make_url(url).render_as_string(hide_password=True)
@@ -37,7 +49,7 @@ def of_the_database(url: str, place: str = "") -> Iterator[Finding]:
         return
     if file is not None:
         yield from of_the_directory(file.parent, "database")
-        if not file.exists():
+        if not (file.exists() or file.is_symlink()):
             told = f"{shown} is not there yet"
             yield Finding(
                 "database", "skipped", told, "agent-health serve sets it up, or --database names another"
@@ -67,6 +79,9 @@ def of_the_database(url: str, place: str = "") -> Iterator[Finding]:
 
 def _is_sqlite(file: Path) -> bool:
     try:
+        if not file.is_file():
+            # To open a pipe would wait for its writer.
+            return False
         with file.open("rb") as opened:
             return opened.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     except OSError:
