@@ -72,7 +72,8 @@ def _of_the_database(url: str, place: str) -> Iterator[Finding]:
         yield Finding("database", "fault", told, _advice_for(error, file))
     else:
         is_foreign = False
-        yield Finding("database", "ok", "it takes changes")
+        told = "it takes changes" if file is None else "this user may write to it, and nobody keeps it locked"
+        yield Finding("database", "ok", told)
     if file is not None and not is_foreign and _is_sqlite(file):
         yield from of_the_mode(file, "database")
 
