@@ -214,7 +214,7 @@ async def test_a_list_that_cannot_be_read_leaves_what_was_known(
     await read(database, a_list)
     (tmp_path / "agents.txt").unlink()
     outcome = await read(database, a_list)
-    assert outcome.told.endswith("the 1 target that it listed before stay")
+    assert outcome.told.endswith("what it listed before is kept (1 target)")
     assert await sizes(database) == {"agents.txt": 1}
 
 
@@ -282,7 +282,7 @@ async def test_a_list_of_nobody_lets_nobody_go_in_any_format(
     outcome = await read(database, listed)
     assert outcome.has_failed
     assert (
-        "empty: it names nobody, as a broken export does; the 1 target that it listed before stay"
+        "empty: it names nobody, as a broken export does; what it listed before is kept (1 target)"
         in outcome.told
     )
 

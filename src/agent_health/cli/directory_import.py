@@ -154,7 +154,7 @@ class DirectoryImporter:
         read = await read_directory(self._source(source, others), self._get, known=known, tell=tell)
         if isinstance(read, NotRead):
             size = 0 if record is None else record.size
-            kept = f"; the {targets_text(size)} that it listed before stay" if size else ""
+            kept = f"; what it listed before is kept ({targets_text(size)})" if size else ""
             return Outcome(directory=name, told=f"{name}: not read: {read.message}{kept}", has_failed=True)
         if isinstance(read, Unchanged):
             assert record is not None  # noqa: S101 - else there was nothing that could be unchanged
