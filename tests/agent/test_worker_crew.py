@@ -1,16 +1,20 @@
 """Which of several worker processes beats for their agent, and for how much?"""
 
+import errno
 import os
 import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
+from agent_health.agent import worker_crew
 from agent_health.agent.worker_crew import HAS_LEFT, WorkerCrew, default_directory
 
 # Locks belong to openings of files: several crews of one process are like those of several.
@@ -24,6 +28,74 @@ def test_one_leads_and_the_next_one_once_it_is_gone(tmp_path: Path) -> None:
     assert not second.leave()
     assert first.lead()
     assert first.leave()
+
+
+@pytest.mark.parametrize("step", ["try_lock", "allocate", "map_shared"])
+def test_a_worker_that_joins_while_another_one_looks_at_the_loads_is_not_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    first = WorkerCrew.join(tmp_path)
+    does: Callable[..., Any] = getattr(worker_crew, step)
+
+    def looked_at(*args: Any, **named: Any) -> Any:
+        monkeypatch.setattr(worker_crew, step, does)
+        first.total_load()
+        try:
+            return does(*args, **named)
+        finally:
+            first.total_load()
+            monkeypatch.setattr(worker_crew, step, looked_at)
+
+    monkeypatch.setattr(worker_crew, step, looked_at)
+    second = WorkerCrew.join(tmp_path)
+    monkeypatch.undo()
+    second.set_load(3)
+    assert first.total_load() == 3
+    assert not first.is_alone()
+    second.leave()
+    assert first.is_alone()
+    first.leave()
+
+
+def test_workers_join_and_leave_while_another_one_looks_at_the_loads(tmp_path: Path) -> None:
+    def come_and_go() -> None:
+        for _ in range(200):
+            WorkerCrew.join(tmp_path).leave()
+
+    first = WorkerCrew.join(tmp_path)
+    with ThreadPoolExecutor(2) as executor:
+        coming = [executor.submit(come_and_go) for _ in range(2)]
+        while not all(one.done() for one in coming):
+            first.total_load()
+    for one in coming:
+        one.result()
+    assert first.is_alone()
+    first.leave()
+
+
+def test_a_worker_that_finds_no_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = WorkerCrew.join(tmp_path)
+
+    def no_room(_fd: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(worker_crew, "allocate", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        WorkerCrew.join(tmp_path)
+    assert first.is_alone()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crew", first._own.name]
+    assert first.leave()
+
+
+def test_what_was_begun_by_a_worker_that_was_killed_goes_once_nobody_is_there(tmp_path: Path) -> None:
+    (tmp_path / "new-1-abcd").touch(mode=0o600)
+    (tmp_path / "load-1-abcd").touch(mode=0o600)
+    crew = WorkerCrew.join(tmp_path)
+    assert crew.is_alone()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crew", crew._own.name]
+    crew.leave()
 
 
 def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ They share a directory that only their user may read:
     lead      locked by the one that beats; when that one dies, however it dies, the next one gets the lock
     life      which life the agent lives, for whoever takes over; 0 once it has left for good
     load-*    one of each worker, locked by it and mapped: how much it is doing now
+    new-*     what becomes a load once it is locked: a load that is not locked is a dead worker's
 
 All locks end with their process. Nothing here waits but `join`, for a moment. POSIX only.
 """
@@ -24,9 +25,9 @@ from typing import Final, Self
 
 from agent_health.middleware.private_file import (
     allocate,
+    is_at,
     map_shared,
     open_private,
-    opened_again,
     try_lock,
 )
 
@@ -48,12 +49,19 @@ class WorkerCrew:
         self._directory = directory
         self._crew_fd = crew_fd
         self._lead_fd: int | None = None
-        self._own = directory / f"load-{os.getpid()}-{secrets.token_hex(4)}"
-        self._own_fd = _opened(self._own)
-        try_lock(self._own_fd)
-        allocate(self._own_fd, _LOAD_BYTES)
-        with opened_again(self._own, self._own_fd) as mapped_fd:
-            self._load = map_shared(mapped_fd, _LOAD_BYTES, writable=True).cast("Q")
+        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._own = directory / f"load-{name}"
+        new = directory / f"new-{name}"
+        self._own_fd = _opened(new)
+        try:
+            try_lock(self._own_fd)
+            allocate(self._own_fd, _LOAD_BYTES)
+            self._load = map_shared(self._own_fd, _LOAD_BYTES, writable=True).cast("Q")
+            new.rename(self._own)
+        except OSError:
+            new.unlink(missing_ok=True)
+            os.close(self._own_fd)
+            raise
 
     @classmethod
     def join(cls, directory: Path) -> Self:
@@ -67,6 +75,8 @@ class WorkerCrew:
             if try_lock(fd):
                 # All who were here before are dead: so is their life, as far as we know.
                 (directory / "life").unlink(missing_ok=True)
+                for new in directory.glob("new-*"):
+                    new.unlink(missing_ok=True)
             _share(fd, directory)
             return cls(directory, fd)
         except OSError:
@@ -148,7 +158,8 @@ def _load_in(path: Path) -> int | None:
         return None
     try:
         if try_lock(fd):
-            path.unlink(missing_ok=True)
+            if is_at(fd, path):
+                path.unlink(missing_ok=True)
             return None
         return int.from_bytes(os.pread(fd, _LOAD_BYTES, 0), "little")
     finally:
