@@ -145,6 +145,20 @@ async def test_what_a_url_answers_instead_is_paid_for_unless_it_is_a_refusal(
     assert paid == {"settled": 0.25 * len(set(INSTEAD) - refusals)}
 
 
+@pytest.mark.parametrize("how", ["200", "event"])
+async def test_a_refusal_under_the_code_of_a_closed_connection_costs_nothing(
+    registry: RegistryServer, how: str
+) -> None:
+    with http_misbehaving() as url:
+        upstreams = read(upstreams={"acme": {"url": url, "tools": {"refuse": {"usd_per_call": 0.25}}}})
+        async with proxied(registry, f"refused-{how}", upstreams, budget={"usd": 1.0}) as work:
+            code, words = failed(await work.call("refuse", {"code": -32000, "how": how}))
+            assert (code, await work.budget()) == ("upstream_refused", {})
+            assert "acme refused the call: not today" in words
+            code, _ = failed(await work.call("refuse", {"code": -32000, "how": "no event"}))
+            assert (code, await work.budget()) == ("upstream_unavailable", {"settled": 0.25})
+
+
 async def test_a_call_that_is_too_long_is_told_so(registry: RegistryServer) -> None:
     async with proxied(registry, "wordy", budget={"usd": 1.0}) as work:
         with pytest.raises(MCPError, match="a body has at most 262144 bytes"):

@@ -15,6 +15,8 @@ from tests.support.misbehaving_tools import http_misbehaving
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from agent_health.adapter import upstream_server
+from agent_health.adapter.call_failed import NotCarriedOut
+from agent_health.adapter.server_line import NOT_SENT, TOO_LONG, UNREADABLE
 from agent_health.adapter.telling import SPOKEN_WITH
 from agent_health.adapter.upstream_server import UpstreamServer
 from agent_health.adapter.upstreams import Limits, Upstream
@@ -231,6 +233,52 @@ async def test_a_bad_answer_from_a_url_fails_its_call_and_a_closed_connection_is
             await running(server, "run")
 
 
+CODES = (-32000, -32700, -32603, UNREADABLE, TOO_LONG, NOT_SENT)
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_an_error_of_the_servers_own_is_a_refusal_whatever_its_code(
+    code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started(MISBEHAVING) as server:
+        with pytest.raises(NotCarriedOut, match="acme refused the call: not today") as refused:
+            await server.call("refuse", {"code": code})
+        assert refused.value.code == "upstream_refused"
+        assert text_of(await server.call("run", {})) == "run"
+        assert "does not run" not in caplog.text
+        with pytest.raises(NotCarriedOut, match="acme refused the call: not today"):
+            await server.call("refuse", {"code": code, "how": "and go"})
+
+
+@pytest.mark.parametrize(
+    "how", ["200", "400", "404", "500", "event", "event of many lines", "event without an end"]
+)
+@pytest.mark.parametrize("code", CODES)
+async def test_an_error_of_a_urls_own_is_a_refusal_whatever_its_code(
+    how: str, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with http_misbehaving() as url:
+        async with started(None, url=url) as server:
+            with pytest.raises(NotCarriedOut, match="acme refused the call: not today") as refused:
+                await server.call("refuse", {"code": code, "how": how})
+            assert refused.value.code == "upstream_refused"
+            assert text_of(await server.call("run", {})) == "run"
+    assert "does not run" not in caplog.text
+
+
+async def test_events_that_end_before_the_answer_leave_open_whether_the_call_was_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    with http_misbehaving() as url:
+        async with started(None, url=url) as server:
+            with pytest.raises(ToolFailed, match="not known: the connection was closed; it is") as closed:
+                await server.call("refuse", {"code": -32000, "how": "no event"})
+            assert not isinstance(closed.value, NotCarriedOut)
+            assert closed.value.code == "upstream_unavailable"
+            await running(server, "run")
+
+
 @contextmanager
 def heard() -> Iterator[set[tuple[str, str]]]:
     """What the SDK logs, and of which server."""
@@ -252,10 +300,10 @@ async def test_what_the_sdk_logs_is_of_the_server_that_it_speaks_with() -> None:
     with http_misbehaving() as url, heard() as said:
         async with started(None, url=url) as one, started(None, url=url, name="other") as other:
             failed = await asyncio.gather(
-                one.call("no_text", {}), other.call("chatter", {}), return_exceptions=True
+                one.call("no_text", {}), other.call("no_text", {}), return_exceptions=True
             )
             assert all(isinstance(one, ToolFailed) for one in failed)
-    assert said == {("acme", "Error parsing JSON response"), ("other", "Unknown SSE event: cut")}
+    assert said == {("acme", "Error parsing JSON response"), ("other", "Error parsing JSON response")}
     assert SPOKEN_WITH.get() == ""
 
 

@@ -14,7 +14,19 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-NAMES = ["run", "no_text", "no_result", "no_object", "no_number", "deep", "long", "late_id", "stray", "wait"]
+NAMES = [
+    "run",
+    "no_text",
+    "no_result",
+    "no_object",
+    "no_number",
+    "deep",
+    "long",
+    "late_id",
+    "stray",
+    "wait",
+    "refuse",
+]
 INSTEAD = {
     "bad_gateway": (504, "text/html", b"<p>too late</p>"),
     "accepted": (202, "application/json", b""),
@@ -40,10 +52,16 @@ def answer(call: int, result: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": call, "result": result}).encode()
 
 
+def refusal(call: int, code: int) -> bytes:
+    error = {"code": code, "message": "not today", "data": {"why": "closed"}}
+    return json.dumps({"jsonrpc": "2.0", "id": call, "error": error}).encode()
+
+
 def tool_answer(call: int, name: str, arguments: dict[str, Any]) -> bytes:
     nested = b"[" * LEVELS + b"]" * LEVELS
     long = b"x" * arguments.get("bytes", 0)
     lines = {
+        "refuse": refusal(call, arguments.get("code", 0)),
         "no_text": b"\xff\xfe\x00\x01",
         "no_result": answer(call, {"content": "nope"}),
         "no_object": answer(call, "nope"),
@@ -112,6 +130,9 @@ class _Handler(BaseHTTPRequestHandler):
                 event = b"event: message\ndata: %b\n\n" % answer(asked["id"], {"content": content})
                 self._write(200, "text/event-stream", event)
                 return
+            case "refuse" if how := asked["params"]["arguments"].get("how"):
+                self._refuse(how, refusal(asked["id"], asked["params"]["arguments"]["code"]))
+                return
             case name if name in INSTEAD:
                 status, media_type, body = INSTEAD[name]
                 self._write(status, media_type, body)
@@ -132,6 +153,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _refuse(self, how: str, said: bytes) -> None:
+        before = b": one moment\r\n\r\n"
+        match how:
+            case "event":
+                self._write(200, "text/event-stream", b"event: message\ndata: %b\n\n" % said)
+            case "event of many lines":
+                data = b"\r\ndata: ".join(json.dumps(json.loads(said), indent=1).encode().splitlines())
+                self._write(200, "text/event-stream", before + b"data: %b\r\n\r\n" % data)
+            case "event without an end":
+                self._write(200, "text/event-stream", before + b"data: %b" % said)
+            case "no event":
+                self._write(200, "text/event-stream", before)
+            case _:
+                self._write(int(how), "application/json", said)
 
     def _write_on(self, media_type: str, beginning: bytes, again: bytes) -> None:
         """Write without an end, until nobody listens any more."""
@@ -201,6 +237,8 @@ def main() -> None:
         said = any_answer(asked)
         if said is not None:
             write(said)
+        if (asked.get("params") or {}).get("arguments", {}).get("how") == "and go":
+            return
 
 
 if __name__ == "__main__":

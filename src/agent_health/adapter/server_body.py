@@ -3,22 +3,27 @@
 The SDK reads a JSON body whole before it looks at it. So it is read here, as it comes in, and the call whose
 answer has no end is told so in the server's place, and so is one that was never sent, or whose answer is none
 of a server of tools: the SDK's own words do not tell these from a refusal. What is packed is not unpacked: a
-little of it may be anything. Of an answer of events all are bounded together, and so is each of them.
+little of it may be anything. Of an answer of events all are bounded together, and so is each of them; each
+is handed on once it is whole, and an error in it is known as the server's own.
 """
 
 import json
+import re
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, Final
 
 import httpx2
 from mcp_types import JSONRPCError
-from pydantic import ValidationError
 
-from agent_health.adapter.server_line import NOT_SENT, TOO_LONG, UNREADABLE, answer_in_place
+from agent_health.adapter.server_line import NOT_SENT, TOO_LONG, UNREADABLE, answer_in_place, error_in
 
 AS_IT_IS: Final = "identity"
 """The only encoding of a body that is asked for, and taken."""
+# Atomic: or the two bytes of one line's end would be two lines' ends.
+_EVENT_END: Final = re.compile(rb"(?>\r\n|\r|\n){2}")
+_MAX_END_BYTES: Final = 4
+_DATA: Final = b"data:"
 
 
 class BoundedBodies(httpx2.AsyncBaseTransport):
@@ -60,9 +65,11 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
             await response.aclose()
         if body is None:
             return _in_place(request, TOO_LONG, self._too_long())
-        if _is_call(request) and response.is_server_error and not _is_refusal(body):
+        error = error_in(body)
+        if _is_call(request) and response.is_server_error and error is None:
             return _in_place(request, UNREADABLE, f"its answer is status {response.status_code}")
-        return httpx2.Response(response.status_code, headers=_without_length(response), content=body)
+        content = body if error is None else _written(error)
+        return httpx2.Response(response.status_code, headers=_without_length(response), content=content)
 
     def _too_long(self) -> str:
         return f"its answer has more than {self._max_bytes} bytes"
@@ -78,7 +85,7 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """A body of which so much is read, and then something else in place of the rest."""
+    """A body of which so much is read, event for event, and then something else in place of the rest."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, instead: bytes) -> None:
         self._stream = stream
@@ -87,12 +94,19 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read_bytes = 0
+        begun = bytearray()
         async for part in self._stream:
             read_bytes += len(part)
             if read_bytes > self._max_bytes:
                 yield self._instead
                 return
-            yield part
+            seen_bytes = len(begun)
+            begun += part
+            while end := _EVENT_END.search(begun, max(0, seen_bytes - _MAX_END_BYTES)):
+                yield _event_said(bytes(begun[: end.end()]))
+                del begun[: end.end()]
+                seen_bytes = 0
+        yield _event_said(bytes(begun))
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -127,22 +141,28 @@ def _tells_nothing(response: httpx2.Response) -> bool:
     return response.status_code == HTTPStatus.ACCEPTED or (response.is_success and not is_readable)
 
 
-def _is_refusal(body: bytes) -> bool:
-    """Whether this is an error of a server of tools itself."""
-    try:
-        JSONRPCError.model_validate_json(body, by_name=False)
-    except ValidationError:
-        return False
-    return True
-
-
 def _event(request: httpx2.Request, words: str) -> bytes:
-    """Return the event that ends a call; what was begun before it becomes an event that nobody knows."""
+    """Return the event that ends a call."""
     call = _call_in(request)
-    if call is None:
-        return b""
-    written = answer_in_place(call, TOO_LONG, words).model_dump_json(by_alias=True, exclude_none=True)
-    return f"\nevent: cut\n\nevent: message\ndata: {written}\n\n".encode()
+    return b"" if call is None else _event_of([b"event: message"], answer_in_place(call, TOO_LONG, words))
+
+
+def _event_said(event: bytes) -> bytes:
+    """Return what a server has said as it goes on: only an error of its own may be written anew."""
+    lines = event.splitlines()
+    data = b"\n".join(line[len(_DATA) :].removeprefix(b" ") for line in lines if line.startswith(_DATA))
+    error = error_in(data)
+    if error is None:
+        return event
+    return _event_of([line for line in lines if line and not line.startswith(_DATA)], error)
+
+
+def _event_of(fields: list[bytes], error: JSONRPCError) -> bytes:
+    return b"\n".join([*fields, _DATA + b" " + _written(error), b"", b""])
+
+
+def _written(error: JSONRPCError) -> bytes:
+    return error.model_dump_json(by_alias=True, exclude_unset=True).encode()
 
 
 def _call_in(request: httpx2.Request) -> Any:
@@ -164,5 +184,5 @@ def _in_place(request: httpx2.Request, code: int, words: str) -> httpx2.Response
     return httpx2.Response(
         200,
         headers={"content-type": "application/json"},
-        content=answer_in_place(call, code, words).model_dump_json(by_alias=True, exclude_none=True),
+        content=_written(answer_in_place(call, code, words)),
     )

@@ -3,7 +3,15 @@
 import re
 from typing import Final
 
-from mcp_types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from mcp_types import (
+    CONNECTION_CLOSED,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    jsonrpc_message_adapter,
+)
+from pydantic import ValidationError
 
 UNREADABLE: Final = -31_001
 """Our own error in place of an answer that cannot be read."""
@@ -11,6 +19,11 @@ TOO_LONG: Final = -31_002
 """Our own error in place of an answer that is longer than a line may be."""
 NOT_SENT: Final = -31_003
 """Our own error in place of the answer of a server that could not be reached."""
+SAID: Final = -31_004
+"""In place of a code by which a server has said no, and we or the SDK say that it has said nothing."""
+
+# The last two are the SDK's: the connection has ended, and what comes from a URL cannot be read.
+_OF_NO_ANSWER: Final = frozenset({UNREADABLE, TOO_LONG, NOT_SENT, CONNECTION_CLOSED, PARSE_ERROR})
 
 _VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
 _MAX_END_BYTES: Final = 200
@@ -37,10 +50,29 @@ def read_line(line: bytes) -> JSONRPCMessage | None:
     except UnicodeDecodeError:
         raise NotText("it has written what is not UTF-8") from None
     try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
         call = _call_answered_by(line)
+    else:
+        return _as_said(message) if isinstance(message, JSONRPCError) else message
     return None if call is None else answer_in_place(call, UNREADABLE, "its answer is no JSON-RPC answer")
+
+
+def error_in(body: bytes) -> JSONRPCError | None:
+    """Return the error that a server itself has said; None if this is none."""
+    if b'"error"' not in body:
+        return None
+    try:
+        return _as_said(JSONRPCError.model_validate_json(body, by_name=False))
+    except ValidationError:
+        return None
+
+
+def _as_said(message: JSONRPCError) -> JSONRPCError:
+    """Return what a server has answered, so that nobody takes it for the want of an answer."""
+    if message.error.code not in _OF_NO_ANSWER:
+        return message
+    return message.model_copy(update={"error": message.error.model_copy(update={"code": SAID})})
 
 
 def answered_call(beginning: bytes) -> int | None:

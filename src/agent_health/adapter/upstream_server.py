@@ -161,19 +161,20 @@ class UpstreamServer:
         await asyncio.wait({self._living}, timeout=CLOSE_SECONDS)
 
     def _refusal(self, client: Client, end: ServerEnd, error: MCPError) -> ToolFailed:
-        """Return what whoever called is told, and have the server started again if it is gone."""
+        """Return what whoever called is told, and have the server started again if it is gone.
+
+        None of the codes looked for is one that the server has said: see `SAID`.
+        """
         of_one = "on one line" if self._upstream.url is None else "in one answer"
         too_long = f"{self.name} wrote more than {self._max_bytes()} bytes {of_one}: ask for less"
         if error.code == TOO_LONG:
             return ToolFailed(too_long, code=RefusalCode.ANSWER_TOO_LARGE)
-        # The SDK's own word for what comes from a URL; over pipes it would be the server's.
-        is_unreadable_body = self._upstream.url is not None and error.code == PARSE_ERROR
-        if error.code == UNREADABLE or is_unreadable_body:
+        if error.code in {UNREADABLE, PARSE_ERROR}:
             what = f"what {self.name} answered cannot be read"
             return ToolFailed(
                 f"{what}; whether it was carried out is not known", code=RefusalCode.ANSWER_INVALID
             )
-        if error.code == NOT_SENT and self._upstream.url is not None:
+        if error.code == NOT_SENT:
             self._break(client, "it cannot be reached")
             return self._does_not_run()
         if error.code == CONNECTION_CLOSED:
