@@ -110,6 +110,14 @@ def test_so_is_one_that_is_somebody_elses(tmp_path: Path) -> None:
         Workspaces(above / "runs")
 
 
+def test_a_user_who_is_shut_out_is_told_before_anything_is_made(tmp_path: Path) -> None:
+    user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")
+    tmp_path.chmod(0o700)
+    with pytest.raises(InvalidSetting, match="a directory that its can reach"):
+        Workspaces(tmp_path / "state" / "runs", user=user)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
 def test_what_is_handed_over_is_its_users_and_so_is_what_is_handed_in(places: Workspaces) -> None:
     user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")

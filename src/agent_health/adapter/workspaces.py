@@ -135,8 +135,12 @@ class Workspaces:
         """Make it if it is not there; InvalidSetting if it cannot be ours alone, or shuts the user out."""
         self.root = root.resolve() if ".." in root.parts else root.absolute()
         self._wall_s = wall_s
+        missing_ones = _missing(self.root)
+        # Before any is made: what is refused leaves nothing behind that a later run would use.
+        if user is not None and missing_ones and (why := user.shut_out_by(missing_ones[0].parent)):
+            raise InvalidSetting("workspaces", str(root), _reachable(user, why))
         try:
-            for missing in _missing(self.root):
+            for missing in missing_ones:
                 # Who may search it sees no names.
                 missing.mkdir(mode=0o700 if user is None else 0o711, exist_ok=True)
             self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -145,7 +149,7 @@ class Workspaces:
             raise InvalidSetting("workspaces", str(root), expected) from None
         expected = _not_ours_alone(self._fd, self.root)
         if user is not None and not expected and (why := user.shut_out_by(self.root)):
-            expected = f"a directory that {user.name} can reach (chmod 711): {why}"
+            expected = _reachable(user, why)
         if expected:
             os.close(self._fd)
             raise InvalidSetting("workspaces", str(root), expected)
@@ -264,6 +268,10 @@ class Workspaces:
 def _missing(path: Path) -> list[Path]:
     """Return which directories are to be made for one to be there, the outermost first."""
     return [one for one in (*reversed(path.parents), path) if not one.exists()]
+
+
+def _reachable(user: AgentUser, why: str) -> str:
+    return f"a directory that {user.name} can reach (chmod 711): {why}"
 
 
 def _not_ours_alone(fd: int, root: Path) -> str:
