@@ -143,6 +143,20 @@ def test_what_is_wrong_is_told_with_its_line(
     assert "s3cret" not in refused
 
 
+def test_a_program_is_looked_for_where_it_is_started_and_with_its_interpreter(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(directory)
+    file, program = directory / "tools.yml", directory / "search.py"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    file.write_text("upstreams:\n  a: {command: [./search.py], tools: {find: {usd_per_call: 0}}}\n")
+    assert read_upstreams(file).upstreams["a"].command == ("./search.py",)
+    program.write_text("#!/no/such/python\n")
+    with pytest.raises(InvalidTools, match="its first line names '/no/such/python', which is not there"):
+        read_upstreams(file)
+
+
 def test_a_name_that_is_taken_twice_is_refused(directory: Path) -> None:
     text = """\
 upstreams:

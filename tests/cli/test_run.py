@@ -293,6 +293,45 @@ def test_a_user_who_is_shut_out_is_told_before_anything_is_taken(
     assert err.count("\n") == 1
 
 
+@ONLY_ROOT
+def test_a_program_is_looked_up_as_the_user_who_runs_it(
+    at: RegistryServer, open_place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(open_place)
+    roots, theirs = open_place / "roots", open_place / "theirs"
+    for place, mode in ((roots, 0o700), (theirs, 0o755)):
+        place.mkdir()
+        (place / "work").write_text(f"#!/bin/sh\necho by {place.name}\n")
+        (place / "work").chmod(0o755)
+        place.chmod(mode)
+    task = task_at(at)
+    arguments = ["--user", "nobody", "--workspaces", str(open_place / "runs"), "--agent-id", "looked-up"]
+    monkeypatch.setenv("PATH", str(roots))
+    assert main(["run", *ONCE, *arguments, "--", "work"]) == 3
+    refused = f"{roots / 'work'}: {roots} has mode 0700 and user 0"
+    expected = f"COMMAND: expected a program that nobody can start ({refused}); got 'work'"
+    assert capfd.readouterr().err == f"agent-health: {expected}\n"
+    assert status_at(at, task) == "queued"
+    monkeypatch.setenv("PATH", f"{roots}:{theirs}:/usr/bin:/bin")
+    assert main(["run", *ONCE, *arguments, "--", "work"]) == 0
+    assert capfd.readouterr().out == "by theirs\n"
+
+
+def test_a_script_whose_interpreter_is_missing_is_told_before_a_task_is_taken(
+    at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    task = task_at(at)
+    work = tmp_path / "work.py"
+    work.write_text("#!/no/such/python\n")
+    work.chmod(0o755)
+    assert main(["run", *ONCE, "--", str(work)]) == 3
+    why = "its first line names '/no/such/python', which is not there"
+    expected = f"COMMAND: expected a program that can be started ({work}: {why}); got '{work}'"
+    assert capfd.readouterr().err == f"agent-health: {expected}\n"
+    assert status_at(at, task) == "queued"
+    work.unlink()
+
+
 def test_what_is_not_told_where_to_get_a_key_says_so(
     at: RegistryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@
     warden.py          how does none of its processes outlive the run, whoever is killed?
     lease_timer.py     when must nothing of a run be left, whoever still lives to see to that?
     agent_user.py      as which user does an agent run, and what may that one reach?
+    program.py         which file does a command start, and can whoever is to run it start that?
     left_behind.py     what goes on of a run whose adapter or watchers are gone, and how is it ended?
     lease_environment.py  what does the process learn of its lease?
     workspaces.py      where does a run work, and how long is that kept?

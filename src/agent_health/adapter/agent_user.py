@@ -3,6 +3,8 @@
 import os
 import pwd
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +51,20 @@ class AgentUser:
     def environment(self) -> dict[str, str]:
         """Return what says in an environment whose it is."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.login_shell}
+
+    @contextmanager
+    def rights(self) -> Iterator[None]:
+        """Have the kernel judge as of that user, in all of the process; PermissionError if that cannot be."""
+        groups, gid, uid = os.getgroups(), os.getegid(), os.geteuid()
+        try:
+            os.setgroups(self.groups)
+            os.setegid(self.gid)
+            os.seteuid(self.uid)
+            yield
+        finally:
+            os.seteuid(uid)
+            os.setegid(gid)
+            os.setgroups(groups)
 
     def shut_out_by(self, directory: Path) -> str:
         """Return which directory on the way to one, or itself, may not be searched; nothing if all may."""

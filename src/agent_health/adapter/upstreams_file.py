@@ -2,16 +2,16 @@
 
 import logging
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from agent_health.adapter.program import program_called
 from agent_health.adapter.upstreams import FORMS, Source, Upstreams
 from agent_health.client.secret_file import read_secret
-from agent_health.errors import FileFault, InvalidSetting, InvalidTools
+from agent_health.errors import CommandFailed, FileFault, InvalidSetting, InvalidTools
 from agent_health.mcp.task_tools import TASK_TOOLS
 from agent_health.yaml_document import MAX_FILE_BYTES, YamlDocument
 
@@ -117,9 +117,12 @@ def _program_faults(document: YamlDocument, read: Upstreams) -> Iterator[FileFau
             continue
         program = upstream.command[0]
         # One with a slash is looked for in the directory in which it is started.
-        place = str((upstream.directory or Path()) / program) if os.sep in program else program
-        if shutil.which(place) is None:
-            expected = f"expected a program that can be started: {program}"
+        place = str((upstream.directory or Path.cwd()) / program) if os.sep in program else program
+        try:
+            program_called(place)
+        except CommandFailed as error:
+            why = f" ({error.reason})" if error.reason else ""
+            expected = f"expected a program that can be started: {program}{why}"
             yield from document.refused(("upstreams", name, "command", 0), expected).faults
 
 

@@ -1,7 +1,6 @@
 """How is a command run under the lease of a task, on the command line?"""
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from agent_health.cli.registry_access import (
 from agent_health.cli.task_id import read_task_id
 from agent_health.cli.terminal import printable
 from agent_health.client.variables import KEY_VARIABLE
-from agent_health.errors import InvalidSetting
+from agent_health.errors import CommandFailed, InvalidSetting
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -194,8 +193,8 @@ def run(  # noqa: PLR0913 - each option is one
     grace_s = GRACE_SECONDS if grace is None else grace
     drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout
     _check_times(grace_s, drain_s, slack_s=SLACK_SECONDS)
-    found = _found(command)
     runs_as = _as_user(user, in_workspace=in_workspace)
+    found = _found(command, runs_as)
     named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
     profile = AgentProfile(
         **named,
@@ -330,12 +329,18 @@ def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -
     return EXIT_NO_RESULT if failed else 0
 
 
-def _found(command: list[str]) -> list[str]:
-    """Return the command with its program's whole path; InvalidSetting if there is none."""
-    program = shutil.which(command[0])
-    if program is None:
-        raise InvalidSetting("COMMAND", command[0], "a program that can be started")
-    return [str(Path(program).absolute()), *command[1:]]
+def _found(command: list[str], user: "AgentUser | None") -> list[str]:
+    """Return the command with its program's whole path; InvalidSetting if whoever runs it can start none."""
+    from agent_health.adapter.program import program_called  # noqa: PLC0415 - see `run`
+
+    try:
+        return [str(program_called(command[0], user)), *command[1:]]
+    except CommandFailed as error:
+        expected = (
+            "a program that can be started" if user is None else f"a program that {user.name} can start"
+        )
+        why = f" ({error.reason})" if error.reason else ""
+        raise InvalidSetting("COMMAND", command[0], expected + why) from None
 
 
 def _usual_workspaces(environment: Mapping[str, str]) -> Path:
