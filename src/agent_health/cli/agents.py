@@ -308,7 +308,8 @@ def drain_agent(
 ) -> None:
     """Let an agent finish what it has and get nothing new; then it is off the list.
 
-    It learns of it in the reply to its next heartbeat. To ask it instead: agents command AGENT_ID drain.
+    It learns of it in the reply to its next heartbeat. To ask it instead, and say why, which the protocol
+    knows for commands only: agents command AGENT_ID drain --reason TEXT.
 
     \b
     Examples:
