@@ -78,6 +78,27 @@ def test_what_only_its_start_can_tell_is_left_to_that(place: Path, first_line: s
     assert program_called(str(work)) == work
 
 
+@pytest.mark.parametrize("shut", ["/proc/1/cwd/x", "/dev/null/x", "/" + "x" * 300, "", "/absent"])
+def test_what_of_path_cannot_be_looked_into_is_passed_over(
+    place: Path, monkeypatch: pytest.MonkeyPatch, shut: str
+) -> None:
+    work = script(place / "work")
+    monkeypatch.setenv("PATH", f"{shut}{os.pathsep}{place}")
+    assert program_called("work") == work
+    with pytest.raises(CommandFailed):
+        program_called(str(script(place / "other", f"#!/{'x' * 300}\0")))
+
+
+@ONLY_ROOT
+def test_whoever_is_not_root_passes_over_what_is_shut(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(place / "roots" / "work")
+    (place / "roots").chmod(0o700)
+    work = script(place / "work")
+    monkeypatch.setenv("PATH", f"{place / 'roots'}{os.pathsep}{place}")
+    with AgentUser.called("nobody").rights():
+        assert program_called("work") == work
+
+
 @ONLY_ROOT
 def test_what_a_user_cannot_start_is_passed_over_for_what_that_one_can(
     place: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,13 +15,13 @@ _MAX_FIRST_LINE_BYTES: Final = 256
 
 
 def program_called(name: str, user: AgentUser | None = None) -> Path:
-    """Return the first file of that name in PATH, or at that path, that the user can start; None is ours.
+    """Return the first file of that name in PATH, or at that path, that the user can start; None: as we are.
 
     CommandFailed if there is none: with which one was passed over and why, or with nothing.
     """
     passed_over = ""
     for place in _places(name):
-        if not place.is_file():
+        if not _is_there(place):
             continue
         why = _why_not(place, user)
         if not why:
@@ -38,6 +38,11 @@ def _places(name: str) -> Iterator[Path]:
         yield Path(directory) / name
 
 
+def _is_there(place: Path) -> bool:
+    # Unlike Path.is_file, of what we may not look at either.
+    return os.path.isfile(place)  # noqa: PTH113
+
+
 def _why_not(program: Path, user: AgentUser | None) -> str:
     """Return why a file that is there cannot be started; nothing if it can."""
     if not _may_start(program, user):
@@ -46,7 +51,7 @@ def _why_not(program: Path, user: AgentUser | None) -> str:
     if interpreter is None or not interpreter.is_absolute():
         return ""
     said = f"its first line names {str(interpreter)!r}"
-    if not interpreter.is_file():
+    if not _is_there(interpreter):
         return f"{said}, which is not there"
     return "" if _may_start(interpreter, user) else f"{said}: {_obstacle(interpreter, user)}"
 
