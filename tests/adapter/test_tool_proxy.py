@@ -1,9 +1,14 @@
 """Where does an agent under a lease get its tools, and who else may ask there?"""
 
 import asyncio
+import importlib
+import json
 import subprocess
 import sys
+import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -14,6 +19,7 @@ from tests.support.tool_proxies import proxied, read
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.tool_proxy import open_tool_proxy
 from agent_health.client import RegistryClient
+from agent_health.client.lease_keeper import LeaseKeeper
 from agent_health.client.registry_tasks import HeldRun
 
 LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
@@ -42,6 +48,24 @@ async def main():
                 print(answer.status, sorted(HEAVY & set(sys.modules)))
 
 asyncio.run(main())
+"""
+
+FLOOD = """
+import sys, threading, urllib.request
+
+headers = {"Authorization": "Bearer " + sys.argv[2], "Content-Type": "application/json"}
+headers["Accept"] = "application/json"
+asked = urllib.request.Request(sys.argv[1], sys.stdin.buffer.read(), headers)
+
+def ask():
+    while True:
+        try:
+            urllib.request.urlopen(asked, timeout=60).read()
+        except OSError:
+            pass
+
+for _ in range(100):
+    threading.Thread(target=ask).start()
 """
 
 
@@ -128,3 +152,69 @@ def test_until_somebody_connects_there_is_a_socket_and_then_not_the_sdk() -> Non
         [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=60, check=True
     )
     assert ended.stdout == "[]\n200 ['mcp_types', 'uvicorn']\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("agent_health.adapter.proxy_answers", "from_json"),
+        ("agent_health.adapter.proxied_calls", "read_arguments"),
+    ],
+)
+async def test_the_adapters_loop_goes_on_while_a_message_is_read(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, module: str, name: str
+) -> None:
+    read_in_earnest = getattr(importlib.import_module(module), name)
+    begins, loop, goes_on = asyncio.Event(), asyncio.get_running_loop(), threading.Event()
+
+    def read_slowly(*given: object, **named: object) -> object:
+        loop.call_soon_threadsafe(begins.set)
+        assert goes_on.wait(PATIENCE_SECONDS), "the adapter's loop stands still"
+        return read_in_earnest(*given, **named)
+
+    async with proxied(registry, f"slow-{name.replace('_', '-')}") as work:
+        monkeypatch.setattr(f"{module}.{name}", read_slowly)
+        calling = asyncio.create_task(work.call("report_progress", {"summary": "begun", "nextStep": "go on"}))
+        await begins.wait()
+        goes_on.set()
+        assert not (await calling).is_error
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param({"name": "nope", "arguments": {"a": [[1]] * 50_000}}, id="no such tool"),
+        pytest.param(
+            {"name": "report_progress", "arguments": {"a": [[1]] * 50_000}}, id="a tool of the task"
+        ),
+    ],
+)
+async def test_a_lease_is_renewed_though_the_agent_sends_all_that_it_can(
+    registry: RegistryServer, asked: Mapping[str, Any]
+) -> None:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked})
+    renewals: asyncio.Queue[float] = asyncio.Queue()
+    name = f"flooded-{asked['name'].replace('_', '-')}"
+    async with proxied(registry, name, ttl_seconds=5) as work:
+        assert work.open is not None
+        keeper = LeaseKeeper.of_task(
+            work.held.registry.leases, work.holder.grant, renewed=renewals.put_nowait
+        )
+        keeping = asyncio.create_task(keeper.run())
+        flood = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FLOOD, work.open.url, work.open.run_token, stdin=subprocess.PIPE
+        )
+        try:
+            assert flood.stdin is not None
+            flood.stdin.write(body.encode())
+            flood.stdin.close()
+            lost = asyncio.create_task(keeper.wait_lost())
+            for _ in range(2):
+                renewed = asyncio.create_task(renewals.get())
+                await asyncio.wait({lost, renewed}, return_when=asyncio.FIRST_COMPLETED)
+                assert keeper.loss is None
+        finally:
+            flood.kill()
+            await flood.wait()
+            keeper.let_go()
+            await asyncio.gather(keeping, lost)

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Tool
+from pydantic import BaseModel
 
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.metered_call import CLOSE_SECONDS, Meter, lease_lost
 from agent_health.adapter.proxy_answers import NoSuchTool
 from agent_health.adapter.upstreams import Price, Upstreams
 from agent_health.counted import counted, plural
-from agent_health.mcp.answer import MAX_NAME_CHARS, answer, busy, failure, listed
+from agent_health.mcp.answer import MAX_NAME_CHARS, answer, busy, failure, listed, read_arguments
 from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.task_tools import ENDING, TASK_TOOLS
 from agent_health.mcp.tool import Reach, ToolFailed
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("agent_health.adapter.tools")
 _TASK_TOOLS: Final = {tool.name: tool for tool in TASK_TOOLS}
+_LISTED: Final = tuple(listed(tool) for tool in TASK_TOOLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class ProxiedCalls:
         self._reach = Reach(get=_ask_nobody, registry=held.registry, run=held.run)
         self._offered: dict[str, _Offered] = {}
         self._under_way: set[asyncio.Task[CallToolResult]] = set()
+        self._reading = asyncio.Lock()
+        self._is_closed = False
         self._ended_by = ""
         self._endings = 0
         for upstream, tool in upstreams.named():
@@ -57,8 +61,9 @@ class ProxiedCalls:
 
     async def list(self) -> ListToolsResult:
         """Return the tools of the task, and those of servers that have started."""
-        await self._learn()
-        tools = [listed(tool) for tool in TASK_TOOLS]
+        if not self._is_closed:
+            await self._learn()
+        tools = [*_LISTED]
         for name, offered in self._offered.items():
             known = offered.server.tools.get(offered.tool)
             if known is not None:
@@ -67,6 +72,8 @@ class ProxiedCalls:
 
     async def call(self, asked: CallToolRequestParams) -> CallToolResult:
         """Carry a call out, to its end though whoever asked be gone."""
+        if self._is_closed:
+            return failure(lease_lost())
         most = self._upstreams.limits.calls_at_once
         if len(self._under_way) >= most:
             return busy(most)
@@ -76,7 +83,8 @@ class ProxiedCalls:
         return await asyncio.shield(carrying)
 
     async def close(self) -> None:
-        """End what is under way; what it may cost is paid."""
+        """End what is under way, and begin nothing more; what it may cost is paid."""
+        self._is_closed = True
         for carrying in self._under_way:
             carrying.cancel()
         if self._under_way:
@@ -98,7 +106,7 @@ class ProxiedCalls:
         if name in ENDING:
             return await self._end(_TASK_TOOLS[name], arguments)
         if tool is not None:
-            return self._of_task(name, await answer(tool, arguments, self._reach))
+            return self._of_task(name, await answer(tool, arguments, self._reach, read=self._read_aside))
         return await self._of_server(name, arguments)
 
     async def _of_server(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
@@ -123,9 +131,15 @@ class ProxiedCalls:
             return failure(ToolFailed(f"{what}; {wait}", code=RefusalCode.BUSY))
         self._endings += 1
         try:
-            return self._of_task(tool.name, await answer(tool, arguments, self._reach))
+            result = await answer(tool, arguments, self._reach, read=self._read_aside)
+            return self._of_task(tool.name, result)
         finally:
             self._endings -= 1
+
+    async def _read_aside(self, tool: TaskTool, arguments: dict[str, Any]) -> BaseModel:
+        """Read what a tool is called with in a thread, and one at a time: large ones take 0.1 s and more."""
+        async with self._reading:
+            return await asyncio.to_thread(read_arguments, tool, arguments)
 
     def _of_task(self, name: str, result: CallToolResult) -> CallToolResult:
         """Return what is told of a tool of the task: what the registry refuses after the end is its end."""

@@ -18,11 +18,21 @@ _TAKES_JSON: Final = frozenset({JSON, "application/*", "*/*"})
 
 
 class ProxyApp:
-    """An ASGI app; `hosts` are those that requests may name, and pages may come from."""
+    """An ASGI app; `hosts` are those that requests may name, and pages may come from.
 
-    def __init__(self, answers: ProxyAnswers, hosts: Collection[str]) -> None:
+    `most_at_once` messages are read and answered at a time; those beyond wait unread, since a message
+    takes twenty times its size once it is read.
+    """
+
+    def __init__(self, answers: ProxyAnswers, hosts: Collection[str], *, most_at_once: int) -> None:
         self._answers = answers
         self._hosts = hosts
+        self._places = asyncio.Semaphore(most_at_once)
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Read nothing more; from any thread."""
+        self._has_ended = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -30,7 +40,9 @@ class ProxyApp:
         reply = self._refusal(headers)
         if reply is None:
             whole = await receive()
-            reply = await self._answers.reply(whole["body"], headers)
+            async with self._places:
+                is_over = self._has_ended
+                reply = _OVER if is_over else await self._answers.reply(whole["body"], headers)
         await _send_back(send, reply)
 
     def _refusal(self, headers: Mapping[str, str]) -> Reply | None:
@@ -88,7 +100,7 @@ class Ending:
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
         if not has_begun:
-            await _send_back(send, _refused(503, "the run is over"))
+            await _send_back(send, _OVER)
 
 
 async def _send_back(send: Send, reply: Reply) -> None:
@@ -109,3 +121,6 @@ def _headers_of(scope: Scope) -> dict[str, str]:
 
 def _refused(status: int, text: str) -> Reply:
     return Reply(status, to_json({"error": text}))
+
+
+_OVER: Final = _refused(503, "the run is over")

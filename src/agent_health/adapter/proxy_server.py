@@ -1,18 +1,23 @@
 """How is the tool proxy served, once an agent has connected?
 
+In a thread, by a loop of its own: what comes in there is as much and as hard to read as the agent likes, and
+the adapter's loop must renew the lease meanwhile. Only what a message asks for is done by that one.
+
 Loaded when that happens: uvicorn and the models of MCP take some MiB. The SDK is loaded where the tools file
 names servers, and takes as much memory as half of all the rest.
 """
 
 import asyncio
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import metadata
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import uvicorn
-from mcp_types import Implementation
+from mcp_types import CallToolRequestParams, CallToolResult, Implementation, ListToolsResult
 
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.lease_timer import LeaseTimer
@@ -27,10 +32,19 @@ from agent_health.mcp.place import LOOPBACK_NAMES
 if TYPE_CHECKING:
     from agent_health.adapter.upstream_server import UpstreamServer
 
+_Given = TypeVar("_Given")
 ASIDE_SECONDS: Final = 30.0
 """Of a call, beside what the server may take: for the registry, before and after."""
 GRACE_SECONDS: Final = 1
 """For answers under way when the run is over."""
+END_SECONDS: Final = 3.0
+"""For the thread to end; then what is under way is paid for, whatever it is busy with."""
+LINGER_SECONDS: Final = 10.0
+"""For the thread to end after that, since it closes the socket."""
+SWITCH_SECONDS: Final = 0.0005
+"""So long at most may the thread go on in Python while the adapter's loop wants to; else it is 0.005."""
+SPARE_MESSAGES: Final = 4
+"""Of those that are read and answered at once, beside calls: for what lists tools, or is told to wait."""
 INSTRUCTIONS: Final = (
     "You work at a task under a lease. report_progress when you have something new to say; mark_complete "
     "with the result when all is done, or request_human_help when you cannot go on. Other tools are paid out "
@@ -40,7 +54,7 @@ INSTRUCTIONS: Final = (
 
 
 class ProxyServer:
-    """Serves one run's tools on a socket that listens already."""
+    """Serves one run's tools on a socket that listens already; the adapter's loop makes and ends it."""
 
     def __init__(self, held: HeldWork, upstreams: Upstreams, token: str) -> None:
         limits = upstreams.limits
@@ -49,24 +63,57 @@ class ProxyServer:
         about = Implementation(
             name="agent-health-tools", version=metadata.version("agent-health"), title="The tools of a task"
         )
-        app = ProxyApp(ProxyAnswers(self._calls, about, INSTRUCTIONS), LOOPBACK_NAMES)
+        tools = _FromThread(self._calls, asyncio.get_running_loop())
+        self._app = ProxyApp(
+            ProxyAnswers(tools, about, INSTRUCTIONS),
+            LOOPBACK_NAMES,
+            most_at_once=limits.calls_at_once + SPARE_MESSAGES,
+        )
         call_seconds = limits.start_seconds + limits.call_seconds + ASIDE_SECONDS
-        guarded = Guard(app, token, call_seconds=call_seconds)
-        self._ending = Ending(guarded)
-        self._uvicorn = _Server(config_of(self._ending, grace_seconds=2 * GRACE_SECONDS, lifespan="off"))
+        guarded = Guard(self._app, token, call_seconds=call_seconds)
+        self._uvicorn = _Server(Ending(guarded))
+        self._has_ended = asyncio.Event()
 
     async def serve(self, listening: socket.socket) -> None:
-        """Serve until `end`."""
+        """Serve until `end`; then pay for what is under way, though the thread be slow to end."""
+        thread = ThreadPoolExecutor(1, thread_name_prefix="tool proxy")
+        serving = asyncio.get_running_loop().run_in_executor(thread, self._uvicorn.serve_alone, listening)
+        ends = asyncio.ensure_future(self._has_ended.wait())
         try:
-            await self._uvicorn.serve([listening])
+            await asyncio.wait((serving, ends), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((serving,), timeout=END_SECONDS)
         finally:
+            self.end()
+            ends.cancel()
+            thread.shutdown(wait=False)
             await self._calls.close()
             await asyncio.gather(*(server.close() for server in self._servers.values()))
+            await asyncio.wait((serving,), timeout=LINGER_SECONDS)
+        if serving.done():
+            serving.result()
 
     def end(self) -> None:
         """Take no call any more, and end."""
+        self._app.end()
         self._uvicorn.should_exit = True
-        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._ending.end)
+        self._has_ended.set()
+
+
+class _FromThread:
+    """The calls of a run, for whoever asks from another loop than theirs."""
+
+    def __init__(self, calls: ProxiedCalls, loop: asyncio.AbstractEventLoop) -> None:
+        self._calls = calls
+        self._loop = loop
+
+    async def list(self) -> ListToolsResult:
+        return await self._there(self._calls.list())
+
+    async def call(self, asked: CallToolRequestParams) -> CallToolResult:
+        return await self._there(self._calls.call(asked))
+
+    async def _there(self, deed: Coroutine[Any, Any, _Given]) -> _Given:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(deed, self._loop))
 
 
 def _servers_of(upstreams: Upstreams, timer: LeaseTimer | None) -> dict[str, "UpstreamServer"]:
@@ -82,7 +129,21 @@ def _servers_of(upstreams: Upstreams, timer: LeaseTimer | None) -> dict[str, "Up
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs the agent."""
+    """Serves in a thread, and leaves signals to whoever runs the agent."""
+
+    def __init__(self, app: Ending) -> None:
+        super().__init__(config_of(app, grace_seconds=2 * GRACE_SECONDS, lifespan="off"))
+        self._app = app
+
+    def serve_alone(self, listening: socket.socket) -> None:
+        """Serve until it should exit, by a loop that this thread has for nothing else."""
+        sys.setswitchinterval(SWITCH_SECONDS)
+        asyncio.run(self.serve([listening]))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Give what is under way its grace."""
+        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._app.end)
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

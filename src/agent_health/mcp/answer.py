@@ -7,7 +7,7 @@ there are only its models.
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
@@ -46,10 +46,21 @@ _REMEDIES: Final[Sequence[tuple[type[RegistryError], str]]] = (
 _log = logging.getLogger("agent_health.mcp")
 
 
-async def answer(tool: Tool, arguments: dict[str, Any], reach: Reach) -> CallToolResult:
+Read = Callable[[Tool, dict[str, Any]], Awaitable[BaseModel]]
+"""How arguments are read; as `read_arguments`."""
+
+
+async def read_at_once(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
+    """Read them here and now."""
+    return read_arguments(tool, arguments)
+
+
+async def answer(
+    tool: Tool, arguments: dict[str, Any], reach: Reach, *, read: Read = read_at_once
+) -> CallToolResult:
     """Run a tool; whatever it raises becomes words."""
     try:
-        told = await tool.run(_asked(tool, arguments), reach)
+        told = await tool.run(await read(tool, arguments), reach)
     except ToolFailed as error:
         failed = error
     except InvalidSetting as error:
@@ -65,7 +76,7 @@ async def answer(tool: Tool, arguments: dict[str, Any], reach: Reach) -> CallToo
     return failure(failed)
 
 
-def _asked(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
+def read_arguments(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
     """Return what a tool takes; InvalidSetting if these arguments are none of its."""
     try:
         return tool.takes.model_validate_json(json.dumps(arguments))
