@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -252,7 +252,9 @@ async def test_to_speak_to_watchers_that_have_just_ended_is_no_error(tmp_path: P
         watching = warden.descendants(process._process.pid)
         keeper = process._process.pid
         for pid in (keeper, *watching):
-            os.kill(pid, signal.SIGKILL)
+            # Who is below it may have ended with it.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         # While the loop hears nothing of it.
         until("they are gone", lambda: not {keeper, *watching} & warden.processes().keys())
         process._tell(warden.KILL)
@@ -474,10 +476,13 @@ async def test_who_cannot_look_does_not_say_that_nothing_of_it_goes_on(
         watching = warden.processes()[process.pid or 0][0]
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
-            # Stopped, none can see the other's end.
-            for number in (signal.SIGSTOP, signal.SIGKILL):
-                for pid in (keeper, watching):
-                    os.kill(pid, number)
+            # None can see the other's end: the one is stopped, and its own end would let the other go on.
+            for pid, number in (
+                (keeper, signal.SIGSTOP),
+                (watching, signal.SIGKILL),
+                (keeper, signal.SIGKILL),
+            ):
+                os.kill(pid, number)
             assert not await process.end(0.1, asyncio.Event())
             assert await process.wait() == -signal.SIGKILL
         finally:
