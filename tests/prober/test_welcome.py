@@ -19,9 +19,24 @@ from tests.support.hostile_server import (
     serving,
     silence,
 )
-from tests.support.probing import SHORT_SECONDS, Probes, layer, probing, results, see
+from tests.support.probing import (
+    SHORT_SECONDS,
+    Played,
+    Probes,
+    always,
+    definition,
+    entry,
+    layer,
+    probing,
+    results,
+    said,
+    see,
+)
 
 from agent_health.observation import Observation, ResultClass
+from agent_health.prober.fetch import Fetched, Request
+from agent_health.prober.visit import Visit
+from agent_health.prober.welcome import keep_away
 
 ROBOTS_PATH = "/robots.txt"
 DAY_S = 86_400.0
@@ -210,10 +225,65 @@ async def test_who_cannot_be_reached_is_down_and_not_opted_out() -> None:
     assert results(await see(url, **health_only)) == {"readiness": "refused"}
 
 
-async def test_a_stranger_who_is_silent_or_asks_for_patience_is_asked_for_nothing_else() -> None:
-    observation, server, _ = await looked_at(silence, **IMPATIENT)
-    assert results(observation) == {"discovery": "timeout"}
-    assert server.paths == [ROBOTS_PATH]
+async def unfinished_head(writer: asyncio.StreamWriter, _head: str) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    await writer.drain()
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("robots", [silence, unfinished_head])
+@pytest.mark.parametrize("place", [CARD_PATH, HEALTH_PATH])
+async def test_who_gives_no_answer_for_its_rules_alone_is_asked_all_the_same(
+    robots: Reply, place: str
+) -> None:
+    async with serving(agent(robots)) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:
+        others = {CARD_PATH, HEALTH_PATH} - {place}
+        server.replies |= dict.fromkeys(others, answer(404))
+        observation = await probes.see(server.url)
+        assert observation.result is ResultClass.OK
+        await probes.see(server.url)
+        # As if they could not be read: not again for a day.
+        assert server.paths.count(ROBOTS_PATH) == 1
+
+
+async def test_what_was_known_stays_in_force_while_nothing_comes_for_the_rules() -> None:
+    async with serving(agent(KEEPS_OUT)) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:
+        await probes.see(server.url, at_s=1_790_000_000.0)
+        server.replies[ROBOTS_PATH] = silence
+        observation = await probes.see(server.url, at_s=1_790_000_000.0 + DAY_S)
+        assert results(observation) == {"discovery": "not_measured"}
+        assert server.paths == [ROBOTS_PATH, ROBOTS_PATH]
+
+
+async def test_who_gives_no_answer_to_anything_is_asked_for_its_rules_and_its_card() -> None:
+    silent = dict.fromkeys((ROBOTS_PATH, CARD_PATH, HEALTH_PATH), silence)
+    async with serving(silent) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:
+        observation = await probes.see(server.url)
+        assert results(observation) == {"discovery": "timeout"}
+        assert server.paths == [ROBOTS_PATH, CARD_PATH]
+
+
+@pytest.mark.parametrize("result", [ResultClass.OK, ResultClass.TIMEOUT])
+async def test_where_the_rules_took_all_the_time_it_is_said(result: ResultClass) -> None:
+    def late(request: Request) -> Fetched:
+        visit._deadline_s = 0.0
+        return said(request, result)
+
+    visit = Visit(Played(robots=late), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0)
+    away = layer(await keep_away(visit))
+    told = "no time was left beside its robots.txt"
+    assert (away.result, away.reason) == (ResultClass.NOT_MEASURED, told)
+
+
+async def test_who_takes_no_connection_in_time_is_down() -> None:
+    unreached = always(ResultClass.TIMEOUT, is_reached=False)
+    visit = Visit(
+        Played(robots=unreached), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0
+    )
+    assert layer(await keep_away(visit)).result is ResultClass.TIMEOUT
+
+
+async def test_a_stranger_who_asks_for_patience_is_asked_for_nothing_else() -> None:
     observation, server, _ = await looked_at(answer(429, Retry_After="100"))
     assert results(observation) == {"discovery": "rate_limited"}
     assert server.paths == [ROBOTS_PATH]

@@ -144,8 +144,12 @@ class Visit:
         may_leave_origin: bool = False,
         is_head_enough: bool = False,
         is_part_enough: bool = False,
+        is_aside: bool = False,
     ) -> Fetched | None:
-        """Send one request; None if it must not be sent, or cannot be any more."""
+        """Send one request; None if it must not be sent, or cannot be any more.
+
+        `is_aside`: a silence there says nothing of the host's other places.
+        """
         if not self.may_ask(url) or self._is_closed(url):
             return None
         request = Request(
@@ -171,7 +175,7 @@ class Visit:
             self._left_alone[url.origin()] = MAX_SILENCES
             return None
         self.requests += 1
-        self._take_note(fetched)
+        self._take_note(fetched, is_aside=is_aside)
         return fetched
 
     def layer(
@@ -208,7 +212,7 @@ class Visit:
     def _silences(self, url: URL) -> int:
         return self._left_alone.get(url.origin(), 0) if self._left_alone else 0
 
-    def _take_note(self, fetched: Fetched) -> None:
+    def _take_note(self, fetched: Fetched, *, is_aside: bool) -> None:
         """Draw from an answer what holds for the rest of the visit."""
         result = fetched.result
         if fetched.certificate_expires_at is not None and self.certificate_expires_at is None:
@@ -225,7 +229,7 @@ class Visit:
         elif result is ResultClass.TIMEOUT and fetched.status is None:
             # The last place that was asked, redirects followed. Who takes no connection now takes none soon.
             origin = fetched.url.origin()
-            silences = 1 if fetched.is_reached else MAX_SILENCES
+            silences = MAX_SILENCES if not fetched.is_reached else 0 if is_aside else 1
             self._left_alone[origin] = self._left_alone.get(origin, 0) + silences
 
 

@@ -1,7 +1,8 @@
 """Does the target's host let us ask it at all, by its robots.txt?
 
 It is read first, and about once a day. Whoever cannot be reached for it cannot be reached: that is then what
-the probe saw, for nobody is shown as one who opted out because it is down.
+the probe saw, for nobody is shown as one who opted out because it is down. Whoever takes the request for it
+and gives no answer has said nothing by that, and is asked: it has one request's time, a third of a visit's.
 """
 
 from yarl import URL
@@ -34,11 +35,11 @@ async def _read(visit: Visit) -> LayerResult | None:
         accept="text/plain, */*;q=0.1",
         may_leave_origin=True,
         is_part_enough=True,
+        is_aside=True,
     )
-    if fetched is None:
-        return not_measured("no time was left")
-    is_stranger = visit.entry.memory.card_read_at_s is None and visit.entry.memory.health_url is None
-    if not visit.may_ask(place) or (is_stranger and visit.is_silent(place)):
+    if fetched is None or visit.is_late:
+        return not_measured("no time was left beside its robots.txt")
+    if not visit.may_ask(place):
         return visit.layer(fetched)
     # A success that is an error all the same cannot be unpacked: it says nothing.
     is_unread = fetched.result is ResultClass.HTTP_ERROR and (fetched.status or 0) // 100 == 2
