@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import sqlite3
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from tests.support.databases import bare_url, migrated_url
 from tests.support.registry_server import RegistryServer
 
 from agent_health.cli import main
+from agent_health.storage import schema
+from agent_health.storage.backup_file import BackupHeader, writing
 
 
 @pytest.fixture
@@ -69,6 +72,41 @@ def test_a_file_that_is_no_backup_ends_with_one_and_makes_no_database(
     assert capsys.readouterr().err.count("\n") == 1
     assert main(["restore", str(tmp_path / "absent.gz"), "--database", database]) == 1
     assert "No such file" in capsys.readouterr().err
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
+    database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "before.gz"
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    older, newest = "0013", schema.newest_revision()
+    columns = ["key_id", "digest", "role", "name", "created_at_s", "agent_id", "expires_at_s", "revoked_at_s"]
+    with writing(file, BackupHeader(revision=older, created_at_s=1.0)) as writer:
+        writer.begin_table("keys", columns)
+        writer.add_row(["key_1", "0" * 64, "admin", "alice", 1.0, None, None, None])
+    empty = bare_url(database_kind, tmp_path)
+    assert main(["restore", str(file), "--database", empty]) == 0
+    said = capsys.readouterr()
+    assert f"brought from revision {older} to {newest}\n" in said.out
+    assert "  key_1 admin alice\n" in said.err
+    assert main(["keys", "list", "--database", empty]) == 0
+    assert "alice" in capsys.readouterr().out
+    assert main(["restore", str(file), "--database", empty, "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["revision"] == older
+    # What was written on the way holds secrets.
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_a_backup_of_a_newer_version_is_refused_before_a_database_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with writing(tmp_path / "newer.gz", BackupHeader(revision="9999", created_at_s=1.0)):
+        pass
+    arguments = ["restore", str(tmp_path / "newer.gz"), "--database", f"sqlite:///{tmp_path}/new.db"]
+    assert main(arguments) == 1
+    assert "install the newer version" in capsys.readouterr().err
     assert not (tmp_path / "new.db").exists()
 
 

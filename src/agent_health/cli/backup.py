@@ -79,12 +79,13 @@ def restore(
 ) -> int:
     """Put back what a backup holds, into SQLite or PostgreSQL, wherever it came from.
 
-    All or nothing: the file is read whole before anything is changed. Every lease is over then, and all
-    new fencing tokens are above all old ones. Nobody dies of the time since the backup, and nobody is logged
-    in. Keys that were revoked, expired or rotated since, webhooks that were deleted and origins that opted
-    out stay so, as far as the database that is replaced knows of it; keys and webhooks that it does not know
-    are named. Agents that were erased since are back: `agent-health agents erase` them again. Move archives
-    that were written since to another place.
+    All or nothing: the file is read whole before anything is changed. A backup of an older version is brought
+    up to date on the way; the directory for temporary files (TMPDIR) needs room for it. Every lease is over
+    then, and all new fencing tokens are above all old ones. Nobody dies of the time since the backup, and
+    nobody is logged in. Keys that were revoked, expired or rotated since, webhooks that were deleted and
+    origins that opted out stay so, as far as the database that is replaced knows of it; keys and webhooks
+    that it does not know are named. Agents that were erased since are back: `agent-health agents erase` them
+    again. Move archives that were written since to another place.
 
     Stop all servers of this database first, and start them again afterwards: what they remember is of
     another past. A database that a server uses is not restored to, nor an SQLite file that anybody has
@@ -99,11 +100,16 @@ def restore(
     Exit codes:
       0 it is restored   1 nothing was changed   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    from agent_health.registry.back_up import restore as put_back  # noqa: PLC0415 - see backup
-    from agent_health.storage import backup_file, event_news, file_use, schema  # noqa: PLC0415
+    import asyncio  # noqa: PLC0415 - see backup
+    from functools import partial  # noqa: PLC0415
+    from tempfile import TemporaryDirectory  # noqa: PLC0415
+
+    from agent_health.registry import update_backup  # noqa: PLC0415
+    from agent_health.registry.back_up import restore as put_back  # noqa: PLC0415
+    from agent_health.storage import event_news, file_use, schema  # noqa: PLC0415
 
     # Before the database is opened, which would create an SQLite file.
-    backup_file.check(file)
+    header = update_backup.check(file)
     place = sqlite_file(database)
     if place is not None and place.exists():
         # To ask for its use changes how SQLite keeps it, which must not happen to another program's file. Of
@@ -112,15 +118,21 @@ def restore(
             run_deed(database, schema.revision, is_write=False)
         file_use.check_unused(place)
 
-    def deed(transaction: "Transaction") -> "Restored":
+    def deed(transaction: "Transaction", current: Path) -> "Restored":
         event_news.check_unserved(transaction)
-        return put_back(transaction, file, is_forced=is_forced, actor=ACTOR)
+        return put_back(transaction, current, is_forced=is_forced, actor=ACTOR)
 
-    restored = run_deed(database, deed, must_exist=False)
+    # Nobody else may look into it.
+    with TemporaryDirectory(prefix="agent-health-restore-") as directory:
+        is_older = header.revision != schema.newest_revision()
+        current = asyncio.run(update_backup.updated(file, Path(directory))) if is_older else file
+        restored = run_deed(database, partial(deed, current=current), must_exist=False)
     if as_json:
-        write_json(sys.stdout, _as_json(restored))
+        write_json(sys.stdout, {**_as_json(restored), "revision": header.revision})
         return 0
     told = f"{counted(restored.agents, 'agent')}; fencing tokens go on in epoch {restored.epoch}"
+    if is_older:
+        told += f"; brought from revision {header.revision} to {schema.newest_revision()}"
     sys.stdout.write(printable(told) + "\n")
     for line in (*_withdrawn_lines(restored.withdrawn), *_unknown_lines(restored)):
         sys.stderr.write(printable(line) + "\n")

@@ -32,8 +32,13 @@ def back_up(transaction: Transaction, file: Path) -> dict[str, int]:
     To be run by `Database.read`: that one moment is the transaction's. BackupFailed; SchemaOutdated or
     SchemaUnknown if the database is not of this version.
     """
+    return write_as_of(transaction, file, transaction.now_s)
+
+
+def write_as_of(transaction: Transaction, file: Path, created_at_s: float) -> dict[str, int]:
+    """Write a backup as `back_up` does, of what was so at that time, in seconds since the epoch."""
     schema.check(transaction)
-    header = BackupHeader(revision=schema.newest_revision(), created_at_s=transaction.now_s)
+    header = BackupHeader(revision=schema.newest_revision(), created_at_s=created_at_s)
     with backup_file.writing(file, header) as writer:
         for table in all_rows.KEPT:
             writer.begin_table(table.name, table.columns.keys())

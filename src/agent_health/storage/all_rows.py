@@ -2,18 +2,23 @@
 
 from collections.abc import Iterator
 
-from sqlalchemy import Table, func, insert, select, text
+from sqlalchemy import Table, func, insert, inspect, select, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql import expression
 
 from agent_health.errors import RowRefused
 from agent_health.storage.backup_file import BATCH, Batch
 from agent_health.storage.database import Transaction
+from agent_health.storage.database_faults import translated
+from agent_health.storage.ownership import table_names
 from agent_health.storage.tables import metadata, sessions
 
 TABLES: tuple[Table, ...] = tuple(metadata.sorted_tables)
 """Those that others refer to come first."""
-KEPT: tuple[Table, ...] = tuple(table for table in TABLES if table is not sessions)
-"""What a backup holds: who was logged in when it was made has to log in again."""
+LEFT_OUT: Table = sessions
+"""Of backups, though older ones hold it: who was logged in has to log in again."""
+KEPT: tuple[Table, ...] = tuple(table for table in TABLES if table is not LEFT_OUT)
+"""What a backup holds."""
 
 
 def lock_all(transaction: Transaction) -> None:
@@ -51,18 +56,33 @@ def remove_all(transaction: Transaction) -> None:
 
 
 def add(transaction: Transaction, batch: Batch) -> None:
-    """Put rows back as they were; RowRefused if they do not fit.
-
-    Sessions, which older backups hold, are left out.
-    """
-    if batch.table == sessions.name:
+    """Put rows back as they were, but those that are left out; RowRefused if they do not fit."""
+    if batch.table == LEFT_OUT.name:
         return
-    table = metadata.tables.get(batch.table)
-    if table is None or set(batch.columns) != set(table.columns.keys()):
+    target = metadata.tables.get(batch.table)
+    if target is None or set(batch.columns) != set(target.columns.keys()):
         raise RowRefused(batch.table)
     rows = [dict(zip(batch.columns, row, strict=True)) for row in batch.rows]
     try:
-        transaction.connection.execute(insert(table), rows)
+        transaction.connection.execute(insert(target), rows)
+    except (SQLAlchemyError, TypeError, ValueError) as error:
+        raise RowRefused(batch.table) from error
+
+
+def add_older(transaction: Transaction, batch: Batch) -> None:
+    """As `add`, into a table as the database has it, of whatever revision."""
+    if batch.table == LEFT_OUT.name:
+        return
+    connection = transaction.connection
+    if batch.table not in table_names(connection):
+        raise RowRefused(batch.table)
+    if set(batch.columns) != {each["name"] for each in inspect(connection).get_columns(batch.table)}:
+        raise RowRefused(batch.table)
+    there = expression.table(batch.table, *map(expression.column, batch.columns))
+    rows = [dict(zip(batch.columns, row, strict=True)) for row in batch.rows]
+    try:
+        with translated():
+            connection.execute(insert(there), rows)
     except (SQLAlchemyError, TypeError, ValueError) as error:
         raise RowRefused(batch.table) from error
 

@@ -98,9 +98,9 @@ def set_up_or_check(transaction: Transaction) -> bool:
     return False
 
 
-def upgrade_connection(connection: Connection) -> None:
-    """Run the steps that are missing, in the transaction that the connection is in."""
-    command.upgrade(alembic_config(connection), "head")
+def upgrade_connection(connection: Connection, to: str = "head") -> None:
+    """Run the steps that are missing until a revision, in the transaction that the connection is in."""
+    command.upgrade(alembic_config(connection), to)
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
