@@ -50,6 +50,8 @@ async def main():
 asyncio.run(main())
 """
 
+STILL_SECONDS = 20
+"""A loop that does nothing for so long stands still."""
 FLOOD = """
 import sys, threading, urllib.request
 
@@ -66,6 +68,34 @@ def ask():
 
 for _ in range(100):
     threading.Thread(target=ask).start()
+"""
+
+CHUNKS = """
+import socket, sys, threading, urllib.parse
+
+at = urllib.parse.urlsplit(sys.argv[1])
+head = (
+    f"POST {at.path} HTTP/1.1\\r\\nHost: {at.netloc}\\r\\nAuthorization: Bearer {sys.argv[2]}\\r\\n"
+    "Content-Type: application/json\\r\\nAccept: application/json\\r\\n"
+    "Transfer-Encoding: chunked\\r\\n\\r\\n"
+)
+bytes_of_a_body = b"1\\r\\n \\r\\n" * 10_000
+
+def send():
+    while True:
+        try:
+            with socket.create_connection((at.hostname, at.port), timeout=60) as connection:
+                connection.sendall(head.encode())
+                for _ in range(10):
+                    connection.sendall(bytes_of_a_body)
+                print("sent", flush=True)
+                while True:
+                    connection.sendall(bytes_of_a_body)
+        except OSError:
+            pass
+
+for _ in range(100):
+    threading.Thread(target=send).start()
 """
 
 
@@ -169,13 +199,14 @@ async def test_the_adapters_loop_goes_on_while_a_message_is_read(
 
     def read_slowly(*given: object, **named: object) -> object:
         loop.call_soon_threadsafe(begins.set)
-        assert goes_on.wait(PATIENCE_SECONDS), "the adapter's loop stands still"
+        assert goes_on.wait(STILL_SECONDS), "the adapter's loop stands still"
         return read_in_earnest(*given, **named)
 
     async with proxied(registry, f"slow-{name.replace('_', '-')}") as work:
         monkeypatch.setattr(f"{module}.{name}", read_slowly)
         calling = asyncio.create_task(work.call("report_progress", {"summary": "begun", "nextStep": "go on"}))
-        await begins.wait()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await begins.wait()
         goes_on.set()
         assert not (await calling).is_error
 
@@ -209,12 +240,30 @@ async def test_a_lease_is_renewed_though_the_agent_sends_all_that_it_can(
             flood.stdin.write(body.encode())
             flood.stdin.close()
             lost = asyncio.create_task(keeper.wait_lost())
-            for _ in range(2):
-                renewed = asyncio.create_task(renewals.get())
-                await asyncio.wait({lost, renewed}, return_when=asyncio.FIRST_COMPLETED)
-                assert keeper.loss is None
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                for _ in range(2):
+                    renewed = asyncio.create_task(renewals.get())
+                    await asyncio.wait({lost, renewed}, return_when=asyncio.FIRST_COMPLETED)
+                    assert keeper.loss is None
         finally:
             flood.kill()
             await flood.wait()
             keeper.let_go()
             await asyncio.gather(keeping, lost)
+
+
+async def test_a_run_ends_in_silence_though_the_agent_goes_on_sending(
+    registry: RegistryServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with proxied(registry, "sends-on") as work:
+        assert work.open is not None
+        flood = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CHUNKS, work.open.url, work.open.run_token, stdout=subprocess.PIPE
+        )
+        assert flood.stdout is not None
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for _ in range(100):
+                await flood.stdout.readline()
+    flood.kill()
+    await flood.wait()
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("uvicorn")] == []

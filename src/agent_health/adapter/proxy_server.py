@@ -35,8 +35,12 @@ if TYPE_CHECKING:
 _Given = TypeVar("_Given")
 ASIDE_SECONDS: Final = 30.0
 """Of a call, beside what the server may take: for the registry, before and after."""
-GRACE_SECONDS: Final = 1
+GRACE_SECONDS: Final = 1.0
 """For answers under way when the run is over."""
+FAREWELL_SECONDS: Final = 0.5
+"""After that, for the word that it is over; then connections are cut, whatever still comes in."""
+UVICORN_SECONDS: Final = 10
+"""After which uvicorn itself would cut them, and print where each one was."""
 END_SECONDS: Final = 3.0
 """For the thread to end; then what is under way is paid for, whatever it is busy with."""
 LINGER_SECONDS: Final = 10.0
@@ -132,7 +136,7 @@ class _Server(uvicorn.Server):
     """Serves in a thread, and leaves signals to whoever runs the agent."""
 
     def __init__(self, app: Ending) -> None:
-        super().__init__(config_of(app, grace_seconds=2 * GRACE_SECONDS, lifespan="off"))
+        super().__init__(config_of(app, grace_seconds=UVICORN_SECONDS, lifespan="off"))
         self._app = app
 
     def serve_alone(self, listening: socket.socket) -> None:
@@ -141,9 +145,16 @@ class _Server(uvicorn.Server):
         asyncio.run(self.serve([listening]))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Give what is under way its grace."""
-        asyncio.get_running_loop().call_later(GRACE_SECONDS, self._app.end)
+        """Give what is under way its grace, and then an end."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(GRACE_SECONDS, self._app.end)
+        loop.call_later(GRACE_SECONDS + FAREWELL_SECONDS, self._cut)
         await super().shutdown(sockets)
+
+    def _cut(self) -> None:
+        """End all connections: who sends without a pause would be read without an end."""
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
