@@ -537,6 +537,9 @@ def test_a_target_that_was_never_probed_can_be_rechecked() -> None:
 # Cards and robots.txt
 
 
+INTERFACE = "https://agent-0.example/a2a"
+
+
 def read(at_s: float, number: int = 0) -> ProbeMemory:
     return ProbeMemory(
         card_read_at_s=at_s,
@@ -547,9 +550,9 @@ def read(at_s: float, number: int = 0) -> ProbeMemory:
 
 
 def test_a_card_is_asked_for_if_none_is_known_or_nothing_else_is_asked() -> None:
-    assert wants_card(ProbeMemory(), CADENCE, START_S, asks_else=True)
-    assert wants_card(read(START_S), CADENCE, START_S, asks_else=False)
-    assert not wants_card(read(START_S), CADENCE, START_S, asks_else=True)
+    assert wants_card(ProbeMemory(), CADENCE, START_S, asks_else=[INTERFACE])
+    assert wants_card(read(START_S), CADENCE, START_S, asks_else=[])
+    assert not wants_card(read(START_S), CADENCE, START_S, asks_else=[INTERFACE])
 
 
 @pytest.mark.parametrize(
@@ -557,11 +560,20 @@ def test_a_card_is_asked_for_if_none_is_known_or_nothing_else_is_asked() -> None
 )
 def test_a_card_is_asked_for_if_its_agent_does_not_answer_as_it_should(changed: dict[str, object]) -> None:
     memory = read(START_S).model_copy(update=changed)
-    assert wants_card(memory, CADENCE, START_S + 1, asks_else=True)
+    assert wants_card(memory, CADENCE, START_S + 1, asks_else=[INTERFACE])
+
+
+@pytest.mark.parametrize(
+    "place", ["https://other.example/a2a", "http://agent-0.example/a2a", "https://agent-0.example:8443/a2a"]
+)
+def test_a_card_is_asked_for_if_what_it_names_stands_on_another_origin(place: str) -> None:
+    assert wants_card(read(START_S), CADENCE, START_S, asks_else=[place])
+    assert wants_card(read(START_S), CADENCE, START_S, asks_else=[INTERFACE, place])
+    assert not wants_card(read(START_S), CADENCE, START_S, asks_else=["https://agent-0.example:443/a2a"])
 
 
 def test_a_card_that_was_read_in_the_future_is_read_anew() -> None:
-    assert wants_card(read(START_S + 10), CADENCE, START_S, asks_else=True)
+    assert wants_card(read(START_S + 10), CADENCE, START_S, asks_else=[INTERFACE])
 
 
 def test_cards_are_asked_for_daily_and_not_all_in_the_same_hour() -> None:
@@ -570,7 +582,12 @@ def test_cards_are_asked_for_daily_and_not_all_in_the_same_hour() -> None:
         hour = next(
             hour
             for hour in range(1, 25)
-            if wants_card(read(START_S, number), CADENCE, START_S + hour * 3600, asks_else=True)
+            if wants_card(
+                read(START_S, number),
+                CADENCE,
+                START_S + hour * 3600,
+                asks_else=[f"https://agent-{number}.example/a2a"],
+            )
         )
         hours[hour - 1] += 1
     assert min(hours) > 40
@@ -583,7 +600,7 @@ def test_a_card_is_due_again_a_day_after_it_was_due(number: int, read_s: float) 
     times_s: list[float] = []
     for tick in range(1, 3 * 288):
         now_s = read_s + tick * INTERVAL_S
-        if wants_card(memory, CADENCE, now_s, asks_else=True):
+        if wants_card(memory, CADENCE, now_s, asks_else=[f"https://agent-{number}.example/a2a"]):
             times_s.append(now_s)
             memory = read(now_s, number)
     assert 2 <= len(times_s) <= 3

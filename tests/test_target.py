@@ -18,6 +18,7 @@ from agent_health.target import (
     TARGET_ID_PREFIX,
     host_of,
     is_at_one_word,
+    is_on_origin_of,
     is_target_id,
     phase_of,
     read_target,
@@ -262,3 +263,19 @@ def test_a_spelling_that_is_repeated_is_judged_once(monkeypatch: pytest.MonkeyPa
     text = "http://192.0.2.1:18303"
     assert {read_target(text) for _ in range(1000)} == {f"{text}/"}
     assert judged == [text]
+
+
+@pytest.mark.parametrize(
+    ("place", "is_there"),
+    [
+        ("https://agent.example/a2a", True),
+        ("https://agent.example:443", True),
+        ("https://AGENT.example/?x=1", True),
+        ("http://agent.example/a2a", False),
+        ("https://agent.example:8443/a2a", False),
+        ("https://agent.example.other.example/a2a", False),
+        ("https://other.example/https://agent.example/", False),
+    ],
+)
+def test_a_place_is_a_targets_own_if_scheme_host_and_port_are(place: str, *, is_there: bool) -> None:
+    assert is_on_origin_of(place, "https://agent.example/agents/7") is is_there

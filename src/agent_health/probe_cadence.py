@@ -9,7 +9,7 @@ Besides ticks there are two looks that somebody has a reason for: one confirmati
 an operator's recheck. Times are seconds since the epoch, by the clock of whoever probes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import floor, inf
 from typing import Any, Final
@@ -19,7 +19,7 @@ from agent_health.errors import InvalidSetting
 from agent_health.observation import ANSWERED, LayerResult, Observation, ResultClass
 from agent_health.probe_memory import MAX_IN_ROW, ProbeMemory
 from agent_health.silence import PROBE_THRESHOLDS
-from agent_health.target import phase_of, turn_of
+from agent_health.target import is_on_origin_of, phase_of, turn_of
 
 PATIENT_FAILURES: Final = int(PROBE_THRESHOLDS.dead_after_s / PROBE_THRESHOLDS.interval_s)
 """An agent that once answered is looked at in every interval for so many failures.
@@ -178,18 +178,22 @@ def backs_off(memory: ProbeMemory, cadence: Cadence) -> bool:
     return _doublings(memory, cadence) > 0 or min(memory.slowdowns, cadence.max_doublings) > 0
 
 
-def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else: bool) -> bool:
+def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else: Collection[str]) -> bool:
     """Whether a probe asks for the card, conditionally where there is an ETag.
 
     It does if none is known, if the target did not answer as it should, since the card may tell that
-    it moved, if nothing else is asked of this target (`asks_else`), and once in `card_every_s`:
-    at a moment of its own, for cards that were first read together are not read together for ever.
+    it moved, if no other place is asked (`asks_else`) or one on another origin, which speaks for this target
+    only beside its card, and once in `card_every_s`: at a moment of its own, for cards that were first read
+    together are not read together for ever.
     """
-    if not asks_else or memory.card_read_at_s is None or memory.card_url is None:
+    card_url = memory.card_url
+    if not asks_else or memory.card_read_at_s is None or card_url is None:
+        return True
+    if not all(is_on_origin_of(place, card_url) for place in asks_else):
         return True
     if memory.failures_in_row or memory.result not in ANSWERED:
         return True
-    return _has_come_round(memory.card_url, memory.card_read_at_s, cadence.card_every_s, now_s)
+    return _has_come_round(card_url, memory.card_read_at_s, cadence.card_every_s, now_s)
 
 
 def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:

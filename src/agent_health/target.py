@@ -10,6 +10,7 @@ from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv6Address
 from typing import Final
+from urllib.parse import urlsplit
 
 from agent_health.international_host import with_ascii_host
 from agent_health.target_address import DEFAULT_PORTS, MAX_URL_CHARACTERS, Refused, judge_url
@@ -111,6 +112,20 @@ def _host_and_port(authority: str) -> tuple[str, str]:
     if host.startswith("["):
         host = f"[{IPv6Address(host[1:-1])}]"
     return host.removesuffix("."), str(int(port)) if port else ""
+
+
+def is_on_origin_of(url: str, target_url: str) -> bool:
+    """Whether a place stands on the origin of a target: same scheme, host and port (RFC 6454).
+
+    What stands elsewhere may be anybody's: it speaks for a target only while its card says so.
+    """
+    return _origin(url) == _origin(target_url)
+
+
+def _origin(url: str) -> tuple[str, str | None, str | None]:
+    parts = urlsplit(url)
+    port = _DEFAULT_PORTS.get(parts.scheme) if parts.port is None else str(parts.port)
+    return parts.scheme, parts.hostname, port
 
 
 def target_id(url: str) -> str:

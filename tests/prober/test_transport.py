@@ -188,6 +188,19 @@ async def test_before_an_agent_is_called_gone_its_card_may_say_that_it_moved() -
         assert server.paths == [RPC, RPC, CARD_PATH, "/new"]
 
 
+async def test_an_agent_does_not_live_on_by_the_interface_of_another_that_its_last_card_named() -> None:
+    async with serving({RPC: answer(405)}) as another, probing(**WITHOUT_HEALTH) as probes:
+        async with serving({CARD_PATH: as_json(card(url=another.url + RPC), ETag='"1"')}) as server:
+            url = server.url
+            assert results(await probes.see(url)) == {"discovery": "ok", "transport": "ok"}
+            again = await probes.see(url)
+            assert results(again) == {"discovery": "ok", "transport": "ok"}, "the card is asked each time"
+        gone = await probes.see(url)
+        assert results(gone) == {"discovery": "refused", "transport": "not_measured"}
+        assert gone.is_measured_failure
+        assert another.paths == [RPC, RPC]
+
+
 async def test_an_interface_that_fails_while_its_card_is_served_is_told_so() -> None:
     async with serving({}) as server, probing(**WITHOUT_HEALTH) as probes:
         await known(probes, server)

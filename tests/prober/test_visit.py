@@ -1,6 +1,7 @@
 """Whom does one probe ask, how long, and when does it leave somebody in peace?"""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -85,13 +86,31 @@ async def test_a_silent_agent_that_is_known_is_asked_twice_and_no_more() -> None
     assert len(witness.requests) == MAX_SILENCES
 
 
-async def test_an_interface_elsewhere_is_asked_although_the_cards_host_is_down() -> None:
-    memory = KNOWN.model_copy(update={"interface_url": "https://other.example/rpc"})
-    down, up = always(ResultClass.REFUSED, is_reached=False), always(ResultClass.HTTP_ERROR, status=405)
-    observation, witness = await played(memory, agent=down, other=up)
-    assert results(observation) == {"transport": "ok", "readiness": "refused"}
-    assert observation.is_sign_of_life
-    assert len(witness.requests) == 2
+@pytest.mark.parametrize("result", sorted(set(ResultClass) - {ResultClass.OK}))
+async def test_what_stands_elsewhere_is_asked_only_beside_the_card_that_names_it(result: ResultClass) -> None:
+    memory = KNOWN.model_copy(
+        update={
+            "interface_url": "https://other.example/rpc",
+            "health_url": "https://other.example/.well-known/agent-health",
+        }
+    )
+    up = always(ResultClass.HTTP_ERROR, status=405)
+    body = json.dumps(card(url="https://other.example/rpc")).encode()
+    served = always(ResultClass.OK, status=200, content_type="application/json", body=body)
+    observation, _ = await played(memory, agent=served, other=up)
+    assert (layer(observation.discovery).result, layer(observation.transport).result) == (
+        ResultClass.OK,
+        ResultClass.OK,
+    )
+    # Another agent's interface answers for ever.
+    observation, witness = await played(memory, agent=always(result, is_reached=False), other=up)
+    assert {request.url.host for request in witness.requests} == {"agent.example"}
+    assert not observation.is_sign_of_life
+    assert observation.is_measured_failure == layer(observation.discovery).has_failed
+    if observation.transport is not None:
+        assert observation.transport.reason == (
+            "it is at https://other.example, and there was no card that says so now"
+        )
 
 
 async def test_it_is_the_last_place_of_a_redirect_that_cannot_be_reached() -> None:
@@ -103,8 +122,7 @@ async def test_it_is_the_last_place_of_a_redirect_that_cannot_be_reached() -> No
 
 
 async def test_what_we_lack_for_one_request_we_lack_for_all() -> None:
-    memory = KNOWN.model_copy(update={"interface_url": "https://other.example/rpc"})
-    observation, witness = await played(memory, other=always(ResultClass.INTERNAL))
+    observation, witness = await played(KNOWN, agent=always(ResultClass.INTERNAL))
     assert results(observation) == {"transport": "internal"}
     assert len(witness.requests) == 1
     assert not observation.is_measured_failure
@@ -210,8 +228,7 @@ async def test_a_busy_address_is_for_whoever_paces_if_nothing_was_sent() -> None
     with pytest.raises(AddressBusy):
         await played(agent=busy)
     # Later than that, what was found out is kept.
-    memory = KNOWN.model_copy(update={"health_url": "https://other.example/health"})
-    observation, _ = await played(memory, rpc=always(ResultClass.HTTP_ERROR, status=405), other=busy)
+    observation, _ = await played(KNOWN, rpc=always(ResultClass.HTTP_ERROR, status=405), agent=busy)
     assert results(observation) == {"transport": "ok"}
 
 

@@ -32,7 +32,7 @@ async def send_message(visit: Visit, text: str) -> LayerResult | None:
     None if the agent has no interface that takes one, or nobody could be asked.
     """
     place = visit.recall("interface_url")
-    if place is None:
+    if place is None or not visit.speaks_for_target(place):
         return None
     tenant = visit.recall("interface_tenant")
     found: list[tuple[MessageAnswer, LayerResult]] = []

@@ -78,9 +78,11 @@ class Prober:
             card, document = (away, None) if asked.card else (None, away)
             return _observation(visit, discovery=card, readiness=document)
         # A message is no reason to leave the card out: before one is sent, we make sure whom it reaches.
-        asks_else = (asked.transport and memory.interface_url is not None) or (
-            asked.health and memory.health_url is not None
+        places = (
+            memory.interface_url if asked.transport else None,
+            memory.health_url if asked.health else None,
         )
+        asks_else = [place for place in places if place is not None]
         visit.asks_card = asked.card and wants_card(memory, self._cadence, visit.at_s, asks_else=asks_else)
         discovery = transport = readiness = message = None
         if visit.asks_card:

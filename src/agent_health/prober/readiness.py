@@ -50,7 +50,7 @@ def _places(visit: Visit) -> Iterator[HealthPlace]:
         yield from (place for place in visit.health_places if not place.is_root)
         return
     known = visit.recall("health_url")
-    if known is not None:
+    if known is not None and visit.speaks_for_target(known):
         yield HealthPlace(URL(known, encoded=True))
         if not visit.asks_card:
             return

@@ -24,6 +24,8 @@ async def ask_interface(visit: Visit) -> LayerResult | None:
         has_card = visit.recall("card_read_at_s") is not None
         return not_measured("the card names no interface that takes plain HTTP") if has_card else None
     url = URL(place, encoded=True)
+    if not visit.speaks_for_target(place):
+        return not_measured(f"it is at {url.origin()}, and there was no card that says so now")
     # Some answer with a stream that never ends.
     fetched = await visit.ask(url, max_bytes=0, is_head_enough=True)
     if fetched is None:

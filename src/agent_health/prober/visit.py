@@ -20,6 +20,7 @@ from agent_health.prober.fetch import Fetched, Method, Request
 from agent_health.prober.ledger import TargetEntry
 from agent_health.prober.pace import AddressBusy
 from agent_health.prober.robots import Robots, may_fetch
+from agent_health.target import is_on_origin_of
 
 REQUESTS_IN_TIME: Final = 3
 """A whole visit takes at most so many times what one request may take."""
@@ -126,6 +127,14 @@ class Visit:
     def may_ask(self, url: URL) -> bool:
         """Whether a request to `url` would be sent."""
         return not (self._is_at_an_end or self.is_late) and self._silences(url) < MAX_SILENCES
+
+    def speaks_for_target(self, place: str) -> bool:
+        """Whether an answer from there tells anything of this target.
+
+        Another origin may be anybody's, and be alive when the target is not: it counts beside a card that was
+        read in this visit.
+        """
+        return self.card_place is not None or is_on_origin_of(place, str(self.given.url))
 
     def is_silent(self, url: URL) -> bool:
         """Whether somebody took a request there, and did not answer it in time."""
