@@ -94,6 +94,57 @@ def test_a_stale_document_hides_no_failure() -> None:
     assert no_card.result is ResultClass.NOT_AN_AGENT
 
 
+@pytest.mark.parametrize("document", sorted(set(RESULTS) - WITH_DOCUMENT))
+@pytest.mark.parametrize("card", [*sorted(INCONCLUSIVE), "gated"])
+def test_a_document_that_is_not_had_tells_nothing_of_a_card_that_could_not_be_asked(
+    card: str, document: str
+) -> None:
+    observation = seen(discovery=card, readiness=document)
+    assert not observation.is_measured_failure
+    # A gate is somebody, wherever it stands.
+    assert observation.result == ("gated" if document == "gated" else card)
+
+
+@pytest.mark.parametrize("card", sorted(INCONCLUSIVE))
+def test_who_could_not_be_asked_for_its_card_lives_by_what_else_shows_life(card: str) -> None:
+    assert seen(discovery=card, readiness="ok").result is ResultClass.OK
+    assert seen(discovery=card, transport="gated", readiness="not_an_agent").result is ResultClass.GATED
+
+
+@pytest.mark.parametrize("card", [*sorted(INCONCLUSIVE), "gated"])
+def test_the_declared_interface_that_fails_counts_though_the_card_could_not_be_asked(card: str) -> None:
+    observation = seen(discovery=card, transport="refused", readiness="not_an_agent")
+    assert observation.is_measured_failure
+    assert observation.result is ResultClass.REFUSED
+
+
+@pytest.mark.parametrize("document", ["rate_limited", "not_measured", "internal", "blocked_address"])
+def test_a_card_that_is_not_there_tells_nothing_while_the_document_could_not_be_asked(document: str) -> None:
+    observation = seen(discovery="not_an_agent", readiness=document)
+    assert not observation.is_measured_failure
+    assert observation.result == document
+    assert seen(discovery="refused", readiness=document).result is ResultClass.REFUSED
+    assert seen(discovery="not_an_agent", transport="timeout", readiness=document).is_measured_failure
+
+
+def test_a_document_behind_a_redirect_makes_no_agent_of_a_host_without_a_card() -> None:
+    assert seen(discovery="not_an_agent", readiness="redirect_refused").is_measured_failure
+
+
+def test_where_the_document_alone_is_asked_its_failure_counts() -> None:
+    assert seen(readiness="not_an_agent").is_measured_failure
+    assert seen(transport="not_measured", readiness="refused").is_measured_failure
+
+
+@given(st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}))
+def test_class_and_failure_say_the_same(layers: dict[str, ResultClass | None]) -> None:
+    observation = seen(**layers_of(layers))
+    assert observation.is_measured_failure == LayerResult(result=observation.result).has_failed
+    # Nobody is down by what was not asked.
+    if observation.is_measured_failure:
+        assert observation.result in layers.values()
+
+
 def test_a_stale_document_alone_is_neither_life_nor_failure() -> None:
     for card in (None, "blocked_address"):
         observation = seen(discovery=card, readiness="stale_document")

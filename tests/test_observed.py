@@ -60,6 +60,15 @@ def test_failures_in_a_row_are_counted_until_the_next_sign_of_life() -> None:
     assert (revived.failures_in_row, revived.last_sign_of_life_at_s) == (0, NOW_S + 900)
 
 
+@pytest.mark.parametrize(
+    "card", ["redirect_refused", "blocked_address", "rate_limited", "not_measured", "gated"]
+)
+def test_a_card_that_could_not_be_asked_keeps_a_missing_document_from_counting(card: str) -> None:
+    held_back = [seen(at, discovery=card, readiness="not_an_agent") for at in (0, 300, 600, 900)]
+    assert add_up(*held_back).failures_in_row == 0
+    assert add_up(seen(-300, **FAILURE), *held_back).failures_in_row == 1
+
+
 def test_a_run_of_life_begins_with_its_first_sign_and_ends_with_a_failure() -> None:
     alive = [seen(0, **LIFE), seen(30, **LIFE), seen(60, **LIFE)]
     assert add_up(*alive).life_run_began_at_s == NOW_S

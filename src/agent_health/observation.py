@@ -5,7 +5,7 @@ answer (transport), does the agent say or show that it works (readiness, message
 is what a prober sends to the registry; what many of them add up to stands in `observed`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final, Self
@@ -81,6 +81,8 @@ INCONCLUSIVE: Final = frozenset({
     ResultClass.NOT_MEASURED,
 })  # fmt: skip
 """The prober held back, so that nothing is known: neither that the agent works nor that it fails."""
+# A whole host may redirect to another origin, where cards are looked for, and documents never are.
+_ANOTHER_TIME: Final = INCONCLUSIVE - {ResultClass.REDIRECT_REFUSED}
 
 
 def _without_unprintable(text: object) -> object:
@@ -243,21 +245,22 @@ class Observation(_Wire):
 
     @property
     def is_measured_failure(self) -> bool:
-        """Whether something was asked and failed, and nothing showed life."""
-        return not self.is_sign_of_life and any(layer.has_failed for layer in self._asked())
+        """Whether something that counts was asked and failed, and nothing showed life."""
+        last = None if self.is_sign_of_life else decisive(self._asked())
+        return last is not None and last.has_failed
 
     @property
     def result(self) -> ResultClass:
         """What the probe came to, as one class, for counting.
 
-        `ok` or `gated` with a sign of life; else what the first layer that was measured ended with, else the
-        first that was asked; `not_measured` if none was.
+        `ok` or `gated` with a sign of life; else what the `decisive` layer ended with; `not_measured` if none
+        was asked.
         """
         if self._has_shown_itself:
             return _OK
         asked = self._asked()
         if self.is_sign_of_life:
-            is_ok = any(layer.result is ResultClass.OK for layer in asked)
+            is_ok = any(layer.result is ResultClass.OK for _, layer in asked)
             return ResultClass.OK if is_ok else ResultClass.GATED
         last = decisive(asked)
         return ResultClass.NOT_MEASURED if last is None else last.result
@@ -292,14 +295,39 @@ class Observation(_Wire):
         """Whether card or document are what was expected, as with most who are alive."""
         return _is(self.discovery, _OK) or _is(self.readiness, _OK)
 
-    def _asked(self) -> Sequence[LayerResult]:
+    def _asked(self) -> Sequence[tuple[str, LayerResult]]:
         layers = (self.discovery, self.transport, self.readiness, self.message)
-        return [layer for layer in layers if layer is not None]
+        return [(name, layer) for name, layer in zip(_LAYERS, layers, strict=True) if layer is not None]
 
 
-def decisive(asked: Sequence[LayerResult]) -> LayerResult | None:
-    """Return the layer that says how a probe without a sign of life ended; None if none was asked."""
-    return next((layer for layer in asked if layer.is_measured), asked[0] if asked else None)
+def decisive(asked: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
+    """Return the layer, of those given by name, that says how a probe without a sign of life ended.
+
+    The first failure that counts, else the first that was measured, else the first; None if none was asked.
+    """
+    layers = dict(asked)
+    counting = [layer for name, layer in asked if not _tells_nothing(name, layer, layers)]
+    for layer in counting:
+        if layer.has_failed:
+            return layer
+    return next((layer for layer in counting if layer.is_measured), counting[0] if counting else None)
+
+
+def _tells_nothing(name: str, layer: LayerResult, layers: Mapping[str, LayerResult]) -> bool:
+    """Whether a failure is none of the agent's: card and document stand for one another where one is not had.
+
+    Nobody has to have a health document: that there is none tells nothing of an agent whose card could not be
+    asked, or is behind a gate. Nor does it that there is no card, while the document could not be asked.
+    """
+    if not layer.has_failed:
+        return False
+    if name == "readiness":
+        card = layers.get("discovery")
+        return card is not None and not card.has_failed
+    if name == "discovery" and layer.result is ResultClass.NOT_AN_AGENT:
+        document = layers.get("readiness")
+        return document is not None and document.result in _ANOTHER_TIME
+    return False
 
 
 def _is(layer: LayerResult | None, result: ResultClass) -> bool:

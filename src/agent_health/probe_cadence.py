@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from agent_health.clock_ahead import lies_ahead
 from agent_health.errors import InvalidSetting
-from agent_health.observation import ANSWERED, LayerResult, Observation, ResultClass
+from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, Observation, ResultClass
 from agent_health.probe_memory import MAX_IN_ROW, ProbeMemory
 from agent_health.silence import PROBE_THRESHOLDS
 from agent_health.target import is_on_origin_of, phase_of, turn_of
@@ -163,7 +163,7 @@ def after_probe(
     return memory.model_copy(
         update={
             "probed_at_s": began_at_s,
-            "result": result if is_measured else memory.result,
+            "result": memory.result if result in INCONCLUSIVE else result,
             "failures_in_row": failures,
             "confirm_at_s": confirm_at_s,
             "not_before_s": not_before_s,

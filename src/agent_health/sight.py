@@ -39,7 +39,7 @@ def sight(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
     """
     if told := signs_of_life(layers):
         return told
-    last = decisive([said for _, said in layers])
+    last = decisive(layers)
     return "" if last is None else last.reason
 
 

@@ -40,8 +40,15 @@ def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
     assert sight_of_seen(seen) == Sight("answers", "a card, an interface that asks for credentials or money")
     lost = seen.model_copy(update={"discovery": layer(ResultClass.HTTP_ERROR, 9)})
     assert sight_of_seen(lost).word == "gated"
-    gone = seen.model_copy(update={"transport": layer(ResultClass.REFUSED, 10)})
+    gone = seen.model_copy(update={"transport": layer(ResultClass.REFUSED, 10), "failures_in_row": 1})
     assert sight_of_seen(gone).word == "down"
+
+
+def test_a_failure_that_did_not_count_leaves_it_unknown_whether_an_agent_is_there() -> None:
+    asked_at = datetime(2026, 11, 22, 10, tzinfo=UTC)
+    absent = LayerSeen(result=ResultClass.NOT_AN_AGENT, reason="HTTP 404", observed_at=asked_at)
+    seen = Seen(failures_in_row=0, recent_interactions="", readiness=absent)
+    assert sight_of_seen(seen) == Sight("unknown", "HTTP 404; its card could not be asked")
 
 
 def test_every_word_is_explained() -> None:

@@ -63,9 +63,13 @@ def test_of_a_slow_prober_timeouts_alone_are_not_believed() -> None:
     for result in ("refused", "dns_failure", "http_error"):
         report = report_of(discovery=result)
         assert doubted(ALIVE, report, CADENCE, BEGAN_S, SLOW) is report
-    both = report_of(discovery="not_an_agent", readiness="timeout")
+    both = report_of(discovery="http_error", readiness="timeout")
     told = doubted(ALIVE, both, CADENCE, BEGAN_S, SLOW)
-    assert (told.observation.result, told.memory) == (ResultClass.NOT_AN_AGENT, both.memory)
+    assert (told.observation.result, told.memory) == (ResultClass.HTTP_ERROR, both.memory)
+    # It may have a document and no card.
+    no_card = report_of(discovery="not_an_agent", readiness="timeout")
+    told = doubted(ALIVE, no_card, CADENCE, BEGAN_S, SLOW)
+    assert (told.observation.result, told.memory.failures_in_row) == (ResultClass.NOT_MEASURED, 0)
 
 
 def test_what_did_not_fail_is_reported_as_it_is() -> None:

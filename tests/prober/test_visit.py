@@ -121,6 +121,29 @@ async def test_it_is_the_last_place_of_a_redirect_that_cannot_be_reached() -> No
     assert witness.paths == [CARD_PATH, HEALTH_PATH]
 
 
+@pytest.mark.parametrize(
+    ("place", "result"),
+    [
+        ("http://10.255.255.1/card.json", "blocked_address"),
+        ("file:///card.json", "redirect_refused"),
+        (CARD_PATH, "redirect_refused"),
+        ("http://127.0.0.2:1/card.json", "redirect_refused"),
+        ("/closed/card.json", "redirect_refused"),
+    ],
+    ids=["a private address", "no http", "a circle", "who opted out", "closed by robots.txt"],
+)
+async def test_whose_card_leads_to_where_we_do_not_go_is_not_called_dead(place: str, result: str) -> None:
+    rules = answer(200, b"User-agent: *\nDisallow: /closed/\n", Content_Type="text/plain")
+    left_alone: dict[str, Any] = {"opt_out": {"hosts": ["127.0.0.2"], "robots_txt": True}}
+    replies = {"/robots.txt": rules, CARD_PATH: redirect(place)}
+    async with serving(replies) as server, probing(**left_alone) as probes:
+        observation = await probes.see(server.url)
+    assert results(observation) == {"discovery": result, "readiness": "not_an_agent"}
+    assert observation.result == result
+    assert not observation.is_measured_failure
+    assert (probes.memory.failures_in_row, probes.memory.result) == (0, None)
+
+
 async def test_what_we_lack_for_one_request_we_lack_for_all() -> None:
     observation, witness = await played(KNOWN, agent=always(ResultClass.INTERNAL))
     assert results(observation) == {"transport": "internal"}

@@ -108,8 +108,13 @@ def sight_of_seen(seen: Seen | None) -> Sight:
             layers.insert(0, (Layer.DISCOVERY, LayerResult(result=card.result)))
         is_ok = any(layer.result is ResultClass.OK for _, layer in layers)
         return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, sight(layers))
-    last = decisive([layer for _, layer in layers])
-    return NEVER_MEASURED if last is None else sight_of(last.result, last.reason)
+    last = decisive(layers)
+    if last is None:
+        return NEVER_MEASURED
+    if last.has_failed and not seen.failures_in_row:
+        # What could not be asked leaves no trace but this: the failure did not count.
+        return Sight("unknown", f"{last.reason or last.result}; its card could not be asked")
+    return sight_of(last.result, last.reason)
 
 
 def layers_seen(seen: Seen) -> list[tuple[str, LayerSeen]]:
