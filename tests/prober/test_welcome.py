@@ -149,7 +149,7 @@ async def test_a_redirect_to_where_the_rules_keep_us_out_is_not_followed() -> No
     observation, server, probes = await redirected("/private/card")
     assert "/private/card" not in server.paths
     discovery = layer(observation.discovery)
-    told = "redirected to where robots.txt keeps us out"
+    told = "redirected to where its robots.txt keeps us out"
     assert (discovery.result, discovery.reason) == (ResultClass.REDIRECT_REFUSED, told)
     assert probes.memory.is_unwelcome
 
@@ -206,7 +206,8 @@ async def test_an_interface_behind_a_closed_path_is_not_asked_and_then_the_whole
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
         async with probing(**(FOLLOWING | {"ask": {}})) as probes:
             observation = await probes.see(server.url)
-            assert results(observation) == {"discovery": "ok", "readiness": "ok"}
+            assert results(observation) == {"discovery": "ok", "transport": "not_measured", "readiness": "ok"}
+            assert layer(observation.transport).reason == "its robots.txt keeps us out"
             assert "/rpc" not in server.paths
             assert probes.memory.is_unwelcome
             assert results(await probes.see(server.url)) == {"discovery": "not_measured"}

@@ -18,7 +18,7 @@
                     what is done every so often beside all that, how far is it, what time is it?
     probe           card, interface, document of one target: one observation
     visit           how long, and how often, is one target asked within a probe?
-    welcome, opt_out, robots
+    welcome, other_origins, opt_out, robots
                     who is left alone?
     discovery, transport, readiness, message
                     what do card, interface, health document and a message say?

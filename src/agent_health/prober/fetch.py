@@ -8,7 +8,7 @@ Everything has a bound in bytes and in seconds; what a peer does wrong is a `Res
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -90,8 +90,8 @@ class Request:
     may_leave_origin: bool = False
     """Whether a redirect may lead to another origin; from http to https of one host it always may."""
     accept: str = "application/json"
-    is_closed: Callable[[URL], bool] | None = None
-    """Whether robots.txt keeps us out of where a redirect leads; None: nobody knows."""
+    kept_out: Callable[[URL], Awaitable[str | None]] | None = None
+    """Asked of where a redirect leads, before it is followed: why we are kept out, None if we are not."""
 
 
 @light_value(kw_only=True)
@@ -205,8 +205,9 @@ class Fetcher:
                     has_token=not HARMLESS_HEADERS.issuperset(map(str.lower, request.headers)),
                     may_leave_origin=request.may_leave_origin,
                 )
-            if target is not None and reason is None and request.is_closed and request.is_closed(target):
-                reason = "redirected to where robots.txt keeps us out"
+            if target is not None and reason is None and request.kept_out is not None:
+                why = await request.kept_out(target)
+                reason = why and f"redirected to where {why}"
             if target is None or reason is not None:
                 return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason or "")
             hop.url = target

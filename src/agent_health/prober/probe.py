@@ -16,6 +16,7 @@ from agent_health.prober.discovery import discover
 from agent_health.prober.ledger import ProbeReport, TargetEntry
 from agent_health.prober.message import send_message
 from agent_health.prober.opt_out import OptOuts
+from agent_health.prober.other_origins import OtherOrigins
 from agent_health.prober.pace import AddressBusy
 from agent_health.prober.readiness import read_health
 from agent_health.prober.transport import ask_interface, without_card
@@ -43,6 +44,7 @@ class Prober:
         self._cadence = definition.cadence.policy()
         self._evidence = evidence
         self._opt_outs = opt_outs or None
+        self._others = OtherOrigins() if definition.opt_out.robots_txt else None
 
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
         """Return what was seen of a target, and what is to be remembered of it.
@@ -50,7 +52,7 @@ class Prober:
         `at_s` is the time now, in seconds since the epoch. Raises AddressBusy, before anything was sent,
         if its address is asked too much already; nothing else.
         """
-        visit = Visit(self._fetcher, self._definition, self._evidence, entry, at_s)
+        visit = Visit(self._fetcher, self._definition, self._evidence, entry, at_s, others=self._others)
         try:
             observation = await self._observe(visit)
         except AddressBusy:

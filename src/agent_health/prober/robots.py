@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from agent_health.observation import ResultClass
 from agent_health.prober.definition import PRODUCT
+from agent_health.prober.fetch import Fetched
 
 ROBOTS_PATH: Final = "/robots.txt"
+ROBOTS_ACCEPT: Final = "text/plain, */*;q=0.1"
 MAX_ROBOTS_BYTES: Final = 512_000
 """What stands behind so many bytes is not looked at (RFC 9309 2.5)."""
 MAX_RULES: Final = 10_000
@@ -76,6 +79,13 @@ def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> Ro
             body = _whole_lines(body[:MAX_ROBOTS_BYTES])
         return Robots(_rules_for_us(body))
     return Robots() if 300 <= status < 500 else None
+
+
+def rules_in(fetched: Fetched) -> Robots | None:
+    """Return what the answer to a request for ROBOTS_PATH says; None if it says nothing."""
+    # A success that is an error all the same cannot be unpacked.
+    is_unread = fetched.result is ResultClass.HTTP_ERROR and (fetched.status or 0) // 100 == 2
+    return read_robots(None if is_unread else fetched.status, fetched.body, is_part=fetched.is_part)
 
 
 def may_fetch(robots: Robots, path: str) -> bool:

@@ -13,19 +13,24 @@ from typing import Any, Final, Protocol
 
 from yarl import URL
 
-from agent_health.client.places import GivenPlace, HealthPlace, read_place
+from agent_health.client.places import GivenPlace, HealthPlace, place_under, read_place
 from agent_health.observation import MAX_REASON_CHARS, DocumentSeen, LayerResult, ResultClass
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.fetch import Fetched, Method, Request
 from agent_health.prober.ledger import TargetEntry
+from agent_health.prober.other_origins import OtherOrigins
 from agent_health.prober.pace import AddressBusy
-from agent_health.prober.robots import Robots, may_fetch
+from agent_health.prober.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, Robots, may_fetch
 from agent_health.target import is_on_origin_of
 
 REQUESTS_IN_TIME: Final = 3
 """A whole visit takes at most so many times what one request may take."""
 MAX_SILENCES: Final = 2
 """Who takes so many requests and answers none is not asked again in this visit."""
+MAX_OTHER_ORIGINS: Final = 4
+"""A visit is led to so many besides the target's own: by a card's redirects, and by its interface."""
+OTHERS_RULES_SHARE: Final = 1 / 3
+"""Of the time of one request, what robots.txt of another origin may take."""
 MAX_STATUS: Final = 599
 """Servers make up higher ones; they are told in the reason alone."""
 
@@ -62,7 +67,10 @@ class Visit:
         evidence: KeepsEvidence | None,
         entry: TargetEntry,
         at_s: float,
+        *,
+        others: OtherOrigins | None = None,
     ) -> None:
+        """`others`: what other origins let us ask; None where no robots.txt is followed."""
         self.entry = entry
         self.definition = definition
         self.at_s = at_s
@@ -90,6 +98,9 @@ class Visit:
         self.requests = 0
         self._fetcher = fetcher
         self._evidence = evidence
+        self._others = others
+        self._led_to: set[URL] = set()
+        """Origins besides the target's own."""
         self._total_s = definition.timeouts.total_seconds
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
@@ -155,28 +166,31 @@ class Visit:
         is_part_enough: bool = False,
         is_aside: bool = False,
     ) -> Fetched | None:
-        """Send one request; None if it must not be sent, or cannot be any more.
+        """Send one request, unless robots.txt keeps us out; None if it cannot be sent any more.
 
         `is_aside`: a silence there says nothing of the host's other places.
         """
-        if not self.may_ask(url) or self._is_closed(url):
+        if not self.may_ask(url):
             return None
-        request = Request(
-            url=url,
-            method=method,
-            body=body,
-            headers=headers,
-            etag=etag,
-            max_bytes=max_bytes,
-            deadline_s=min(self._loop.time() + self._total_s, self._deadline_s),
-            may_leave_origin=may_leave_origin,
-            is_head_enough=is_head_enough,
-            is_part_enough=is_part_enough,
-            accept=accept,
-            is_closed=None if self.robots is None else self._is_closed,
-        )
         try:
-            fetched = await self._fetcher.fetch(request)
+            if (why := await self._kept_out(url)) is not None:
+                return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=why, is_reached=False)
+            fetched = await self._fetcher.fetch(
+                Request(
+                    url=url,
+                    method=method,
+                    body=body,
+                    headers=headers,
+                    etag=etag,
+                    max_bytes=max_bytes,
+                    deadline_s=self._deadline(self._total_s),
+                    may_leave_origin=may_leave_origin,
+                    is_head_enough=is_head_enough,
+                    is_part_enough=is_part_enough,
+                    accept=accept,
+                    kept_out=self._kept_out,
+                )
+            )
         except AddressBusy:
             if not self.requests:
                 raise
@@ -209,14 +223,49 @@ class Visit:
         """Keep bytes that a finding is about, if anybody keeps them; return their SHA-256."""
         return self._evidence.keep(body) if self._evidence is not None and body else None
 
-    def _is_closed(self, url: URL) -> bool:
-        """Whether a robots.txt that was read just now closes a place of which we did not know then."""
-        if self.robots is None or url.origin() != self.given.url.origin():
-            return False
-        if may_fetch(self.robots, url.raw_path_qs):
-            return False
+    async def _kept_out(self, url: URL) -> str | None:
+        """Return why robots.txt keeps us out of a place; None if it does not, or says nothing."""
+        if url.raw_path_qs == ROBOTS_PATH:
+            return None
+        origin = url.origin()
+        if origin != self.given.url.origin():
+            return None if self._others is None else await self._others_word(self._others, origin, url)
+        # Of the places that were known before it was read, `welcome` has judged.
+        if self.robots is None or may_fetch(self.robots, url.raw_path_qs):
+            return None
         self.learned["is_unwelcome"] = True
-        return True
+        return "its robots.txt keeps us out"
+
+    async def _others_word(self, others: OtherOrigins, origin: URL, url: URL) -> str | None:
+        """Return why we stay away from a place of another origin."""
+        if origin not in self._led_to and len(self._led_to) == MAX_OTHER_ORIGINS:
+            return f"more than {MAX_OTHER_ORIGINS} other origins are asked for their robots.txt"
+        self._led_to.add(origin)
+        host = url.host_port_subcomponent
+        rules = await others.rules(origin, self.at_s, self._read_rules)
+        if isinstance(rules, str):
+            return f"the robots.txt of {host} said: {rules}"
+        return None if may_fetch(rules, url.raw_path_qs) else f"the robots.txt of {host} keeps us out"
+
+    async def _read_rules(self, origin: URL) -> Fetched:
+        """Ask another origin for its robots.txt; who cannot be reached for it is asked all the same."""
+        fetched = await self._fetcher.fetch(
+            Request(
+                url=place_under(origin, "", ROBOTS_PATH),
+                max_bytes=MAX_ROBOTS_BYTES,
+                deadline_s=self._deadline(self._total_s * OTHERS_RULES_SHARE),
+                may_leave_origin=True,
+                is_part_enough=True,
+                accept=ROBOTS_ACCEPT,
+            )
+        )
+        self.requests += 1
+        if fetched.result is ResultClass.RATE_LIMITED:
+            self._take_note(fetched, is_aside=True)
+        return fetched
+
+    def _deadline(self, seconds: float) -> float:
+        return min(self._loop.time() + seconds, self._deadline_s)
 
     def _silences(self, url: URL) -> int:
         return self._left_alone.get(url.origin(), 0) if self._left_alone else 0

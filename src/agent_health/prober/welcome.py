@@ -8,9 +8,9 @@ and gives no answer has said nothing by that, and is asked: it has one request's
 from yarl import URL
 
 from agent_health.client.places import place_under
-from agent_health.observation import LayerResult, ResultClass
+from agent_health.observation import LayerResult
 from agent_health.probe_cadence import wants_robots
-from agent_health.prober.robots import MAX_ROBOTS_BYTES, ROBOTS_PATH, keeps_out, read_robots
+from agent_health.prober.robots import MAX_ROBOTS_BYTES, ROBOTS_ACCEPT, ROBOTS_PATH, keeps_out, rules_in
 from agent_health.prober.visit import Visit, not_measured
 
 
@@ -32,7 +32,7 @@ async def _read(visit: Visit) -> LayerResult | None:
     fetched = await visit.ask(
         place,
         max_bytes=MAX_ROBOTS_BYTES,
-        accept="text/plain, */*;q=0.1",
+        accept=ROBOTS_ACCEPT,
         may_leave_origin=True,
         is_part_enough=True,
         is_aside=True,
@@ -41,9 +41,7 @@ async def _read(visit: Visit) -> LayerResult | None:
         return not_measured("no time was left beside its robots.txt")
     if not visit.may_ask(place):
         return visit.layer(fetched)
-    # A success that is an error all the same cannot be unpacked: it says nothing.
-    is_unread = fetched.result is ResultClass.HTTP_ERROR and (fetched.status or 0) // 100 == 2
-    robots = read_robots(None if is_unread else fetched.status, fetched.body, is_part=fetched.is_part)
+    robots = rules_in(fetched)
     visit.learned["robots_read_at_s"] = visit.at_s
     if robots is not None:
         visit.robots = robots
