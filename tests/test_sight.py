@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agent_health.observation import LayerResult, Observation
 from agent_health.observation import ResultClass as R
 from agent_health.result_sums import Layer, layers_of
-from agent_health.sight import LAYER_WORDS, sight, signs_of_life
+from agent_health.sight import LAYER_WORDS, beside_card, has_lost_interface, sight, signs_of_life
 
 ASKED = [Layer.DISCOVERY, Layer.TRANSPORT, Layer.READINESS, Layer.MESSAGE]
 
@@ -60,6 +60,34 @@ def test_signs_are_told_of_the_living_alone_and_of_all_of_them(results: dict[Lay
         message=seen.get("message"),
     )
     assert bool(signs_of_life([*layers_of(observation)])) == observation.is_sign_of_life
+
+
+@given(st.dictionaries(st.sampled_from(ASKED), st.sampled_from(R)), st.none() | st.sampled_from(R))
+def test_beside_what_shows_life_stands_the_card_that_is_known_and_nothing_else(
+    results: dict[Layer, R], card: R | None
+) -> None:
+    seen = layers(**{layer.value: results[layer] for layer in ASKED if layer in results})
+    standing = beside_card(seen, card)
+    is_told = card is R.OK and Layer.DISCOVERY not in results and bool(signs_of_life(seen))
+    assert [*standing] == [*(layers(discovery=R.OK) if is_told else ()), *seen]
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_lost"),
+    [
+        (layers(discovery=R.NOT_AN_AGENT, readiness=R.OK), True),
+        (layers(discovery=R.REFUSED, transport=R.NOT_MEASURED, readiness=R.OK), True),
+        (layers(discovery=R.NOT_AN_AGENT, transport=R.NOT_AN_AGENT, readiness=R.OK), False),
+        (layers(discovery=R.RATE_LIMITED, readiness=R.OK), False),
+        (layers(readiness=R.OK), False),
+        # Its host is away: what it ended with before is compared with what comes.
+        (layers(discovery=R.REFUSED), False),
+    ],
+)
+def test_an_interface_is_lost_with_the_card_that_named_it(
+    seen: list[tuple[Layer, LayerResult]], *, is_lost: bool
+) -> None:
+    assert has_lost_interface(seen) is is_lost
 
 
 def test_every_layer_has_a_word_of_its_own() -> None:

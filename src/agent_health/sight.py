@@ -54,6 +54,28 @@ def signs_of_life(layers: Sequence[tuple[Layer, LayerResult]]) -> str:
     return told
 
 
+def beside_card(
+    layers: Sequence[tuple[Layer, LayerResult]], card: ResultClass | None
+) -> Sequence[tuple[Layer, LayerResult]]:
+    """Return what still stands after a probe: what it saw, and the card that is known; None: no card.
+
+    A card is read once a day, and counts until it is read again. All else is asked for each time: where it
+    was not, nothing is known of it any more. Who shows no life has what was seen last alone.
+    """
+    has_card = card is ResultClass.OK and all(layer is not Layer.DISCOVERY for layer, _ in layers)
+    if not has_card or not signs_of_life(layers):
+        return layers
+    return [(Layer.DISCOVERY, LayerResult(result=ResultClass.OK)), *layers]
+
+
+def has_lost_interface(layers: Sequence[tuple[Layer, LayerResult]]) -> bool:
+    """Whether an agent lives without the card that named its interface, so that this was not asked."""
+    seen = dict(layers)
+    card, interface = seen.get(Layer.DISCOVERY), seen.get(Layer.TRANSPORT)
+    is_nameless = card is not None and card.has_failed and (interface is None or not interface.is_measured)
+    return is_nameless and bool(signs_of_life(layers))
+
+
 def signs_in(results: Iterable[tuple[Layer, ResultClass]]) -> str:
     """Return by what an agent shows that it lives, as its layers ended, in their order; empty: by nothing."""
     told = ", ".join(sign for each in results if (sign := _SIGNS.get(each)) is not None)

@@ -184,6 +184,26 @@ async def test_a_card_that_was_not_asked_for_again_is_not_forgotten(
 
 
 @pytest.mark.usefixtures("directory")
+async def test_an_interface_that_is_not_asked_any_more_is_no_sign_of_life(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    async def why() -> str:
+        found = (await api.ask("GET", f"{PATH}?host=agent-0.example", key=Role.READER)).json()["targets"]
+        return next(str(target["why"]) for target in found if target["url"] == URLS[0])
+
+    document = {"status": "healthy", "timestamp": moment(clock.at_s).isoformat()}
+    left: dict[str, Any] = {"readiness": {"result": "ok"}, "document": document}
+    assert await why() == "a card, an interface that answers"
+    await report(api, clock, URLS[0], **left)
+    assert await why() == "a card, a health document"
+    # The application is gone, and a file that it wrote is still served.
+    await report(api, clock, URLS[0], discovery={"result": "not_an_agent"}, **left)
+    assert await why() == "a health document"
+    census = (await api.ask("GET", "/api/v1/census", key=Role.READER)).json()
+    assert {"discovery": "not_an_agent", "readiness": "ok", "count": 1} in census["shown"]
+
+
+@pytest.mark.usefixtures("directory")
 async def test_who_could_not_be_asked_was_last_seen_when_somebody_looked(
     api: RegistryApi, clock: WoundClock
 ) -> None:

@@ -16,7 +16,7 @@ from agent_health.awaited_look import NO_PROBER, nobody_looks
 from agent_health.harmless_text import harmless
 from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from agent_health.result_sums import Layer
-from agent_health.sight import LAYER_WORDS, sight, signs_of_life
+from agent_health.sight import LAYER_WORDS, beside_card, sight, signs_of_life
 from agent_health.time_span import duration_text
 from agent_health.verdict import Monitoring
 
@@ -102,12 +102,9 @@ def sight_of_seen(seen: Seen | None) -> Sight:
         if layer is not None and layer.observed_at == last_at
     ]
     if signs_of_life(layers):
-        card = seen.discovery
-        if card is not None and card.observed_at != last_at and card.result is ResultClass.OK:
-            # It is read once a day, and counts until it is read again.
-            layers.insert(0, (Layer.DISCOVERY, LayerResult(result=card.result)))
-        is_ok = any(layer.result is ResultClass.OK for _, layer in layers)
-        return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, sight(layers))
+        standing = beside_card(layers, None if seen.discovery is None else seen.discovery.result)
+        is_ok = any(layer.result is ResultClass.OK for _, layer in standing)
+        return sight_of(ResultClass.OK if is_ok else ResultClass.GATED, sight(standing))
     last = decisive(layers)
     if last is None:
         return NEVER_MEASURED

@@ -20,7 +20,8 @@ from agent_health.registry.cursors import Cursor, cursor_at, numbers_and_text_in
 from agent_health.registry.feed_targets import recalled
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
 from agent_health.registry.target_results import ASKED, last_of
-from agent_health.sight import sight, signs_of_life
+from agent_health.result_sums import Layer
+from agent_health.sight import beside_card, sight
 from agent_health.storage import directories, result_history, target_search
 from agent_health.storage.database import Transaction
 from agent_health.storage.result_history import ResultChange
@@ -189,21 +190,18 @@ def looked_at_s(seen: Mapping[str, Any] | None) -> float | None:
 
 
 def why_of(seen: Mapping[str, Any], known: str | None) -> str | None:
-    """Tell what was seen; of who lives also what the last probe did not ask for, such as a card of today."""
+    """Tell what was seen; of who lives also a card of today that the last probe did not ask for."""
     # As it was stored it was checked; checking it again would take most of a page's time.
-    layers = {
-        layer: LayerResult.model_construct(result=ResultClass(said["result"]), reason=said.get("reason", ""))
+    layers = [
+        (
+            layer,
+            LayerResult.model_construct(result=ResultClass(said["result"]), reason=said.get("reason", "")),
+        )
         for layer in ASKED
         if (said := seen.get(layer.value)) is not None
-    }
-    if known is not None and signs_of_life([*layers.items()]):
-        before = {
-            layer: LayerResult.model_construct(result=result, reason="") for layer, result in last_of(known)
-        }
-        layers = {
-            layer: said for layer in ASKED if (said := layers.get(layer) or before.get(layer)) is not None
-        }
-    return sight([*layers.items()]) or None
+    ]
+    card = None if known is None else dict(last_of(known)).get(Layer.DISCOVERY)
+    return sight(beside_card(layers, card)) or None
 
 
 def _seen(stored: str) -> TargetSeen:

@@ -15,6 +15,7 @@ from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.observed import is_late
 from agent_health.probe_memory import ProbeMemory
 from agent_health.result_sums import NO_LATENCY, Layer, bucket_of, layers_of, supersedes, tells_anything
+from agent_health.sight import has_lost_interface
 from agent_health.storage import probed, result_history
 from agent_health.storage.database import Transaction
 from agent_health.storage.probed import Left, Subject
@@ -110,6 +111,8 @@ class Results:
                     ResultChange(left.target, at_s, layer.value, known[place], now, said.evidence)
                 )
             known[place] = now
+        if has_lost_interface(layers):
+            known[ASKED.index(Layer.TRANSPORT)] = known[ASKED.index(Layer.MESSAGE)] = ""
         after = _SEPARATOR.join(known)
         if after != subject.layers:
             subject.layers = left.layers = after
