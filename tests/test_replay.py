@@ -166,7 +166,7 @@ def test_a_new_life_counts_the_incarnation_on_and_the_version_anew() -> None:
 @pytest.mark.parametrize(
     ("signal", "is_kept"), [(Signal.RE_REGISTERED, False), (Signal.PROBE_REDISCOVERED, True)]
 )
-def test_who_registers_anew_leaves_behind_what_was_decreed(signal: Signal, is_kept: bool) -> None:  # noqa: FBT001 - a table
+def test_who_registers_anew_leaves_behind_what_its_event_does_not_name(signal: Signal, is_kept: bool) -> None:  # noqa: FBT001 - a table
     replay = replayed(
         REGISTERED,
         MaintenanceChanged(agent_id="a", until=AT),
@@ -178,6 +178,46 @@ def test_who_registers_anew_leaves_behind_what_was_decreed(signal: Signal, is_ke
     agent = replay.agents["a"]
     expected = (AT_S, Status.UNHEALTHY, AT_S) if is_kept else (None, None, None)
     assert (agent.maintenance_until_s, agent.override_status, agent.override_until_s) == expected
+
+
+def test_what_a_registration_names_of_what_was_decreed_stays() -> None:
+    replay = replayed(
+        REGISTERED,
+        MaintenanceChanged(agent_id="a", until=AT),
+        OverrideChanged(agent_id="a", status=Status.UNHEALTHY, until=AT),
+        TIMED_OUT,
+        DIED,
+        lifecycle(
+            Signal.RE_REGISTERED,
+            Status.DEAD,
+            2,
+            1,
+            maintenance_until=AT,
+            override_status=Status.UNHEALTHY,
+            override_until=AT,
+        ),
+    )
+    agent = replay.agents["a"]
+    assert (agent.maintenance_until_s, agent.override_status, agent.override_until_s) == (
+        AT_S,
+        Status.UNHEALTHY,
+        AT_S,
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ({"maintenance_until": AT}, "agent a keeps a maintenance that it was not in"),
+        (
+            {"override_status": Status.ACTIVE, "override_until": AT},
+            "agent a keeps an override that it did not have",
+        ),
+    ],
+)
+def test_a_registration_names_nothing_that_was_not_decreed(named: dict[str, Any], why: str) -> None:
+    replay = replayed(REGISTERED, TIMED_OUT, DIED)
+    assert refusal(replay, lifecycle(Signal.RE_REGISTERED, Status.DEAD, 2, 1, **named)) == why
 
 
 def test_decrees_can_be_taken_back() -> None:
@@ -594,6 +634,10 @@ AGENT_IDS = st.sampled_from(["a", "b"])
 RESOURCES = st.sampled_from(["r", "s"])
 
 
+def _moment_of(at_s: float | None) -> datetime | None:
+    return None if at_s is None else moment(at_s)
+
+
 class HistoryMachine(RuleBasedStateMachine):
     """A registry that keeps its states by itself, and logs what it does."""
 
@@ -621,10 +665,17 @@ class HistoryMachine(RuleBasedStateMachine):
         is_new = agent is None or begins_new_life(signal)
         incarnation = (0 if agent is None else agent.incarnation) + is_new
         version = 1 if agent is None or is_new else agent.version + 1
-        self.log(
-            EventType.AGENT_LIFECYCLE, lifecycle(signal, status, incarnation, version, agent_id), agent_id
-        )
         kept = replace(A, agent_id=agent_id) if agent is None or signal is Signal.RE_REGISTERED else agent
+        named: dict[str, Any] = {}
+        if agent is not None and signal is Signal.RE_REGISTERED and data.draw(st.booleans()):
+            kept = agent
+            named = {
+                "maintenance_until": _moment_of(agent.maintenance_until_s),
+                "override_status": agent.override_status,
+                "override_until": _moment_of(agent.override_until_s),
+            }
+        step = lifecycle(signal, status, incarnation, version, agent_id, **named)
+        self.log(EventType.AGENT_LIFECYCLE, step, agent_id)
         self.agents[agent_id] = replace(
             kept,
             status=after,

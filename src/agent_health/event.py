@@ -160,6 +160,11 @@ class AgentLifecycle(Payload):
     role_id: RoleId | None = None
     explanation: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)]
     """The reason in words."""
+    maintenance_until: Moment | None = None
+    """Of who registers again: the maintenance that stays with it. Absent: none does."""
+    override_status: Status | None = None
+    """The same of an override, which `override_until` belongs to."""
+    override_until: Moment | None = None
 
 
 class AgentUpdated(Payload):

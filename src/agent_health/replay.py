@@ -414,8 +414,26 @@ def _after_lifecycle(agent: AgentState | None, payload: AgentLifecycle) -> Agent
         agent, status=payload.new_status, reason=payload.reason, incarnation=incarnation, version=version
     )
     if signal is Signal.RE_REGISTERED:
-        # Who registers anew leaves behind what was decreed about its former life.
-        return replace(after, maintenance_until_s=None, override_status=None, override_until_s=None)
+        return _with_what_stays(after, payload)
+    return after
+
+
+def _with_what_stays(agent: AgentState, payload: AgentLifecycle) -> AgentState:
+    """Return an agent with those decrees that its registration names; it may name none that was not there.
+
+    None is named where a registration ended them all, as it once did.
+    """
+    after = replace(
+        agent,
+        maintenance_until_s=_seconds(payload.maintenance_until),
+        override_status=payload.override_status,
+        override_until_s=_seconds(payload.override_until),
+    )
+    if after.maintenance_until_s not in {None, agent.maintenance_until_s}:
+        raise _Contradiction(f"agent {agent.agent_id} keeps a maintenance that it was not in")
+    declared = after.override_status, after.override_until_s
+    if declared not in {(None, None), (agent.override_status, agent.override_until_s)}:
+        raise _Contradiction(f"agent {agent.agent_id} keeps an override that it did not have")
     return after
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard
 
 from agent_health.counted import counted, plural
 from agent_health.document import HealthStatus
@@ -191,7 +191,7 @@ def _next_step(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[S
 
 def _move(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span]) -> _Step | None:
     """Return what the evidence does to an active or unhealthy agent that nobody declared anything."""
-    may_go_down = not _is_in_maintenance(facts, now_s)
+    may_go_down = not is_in_force(facts.maintenance_until_s, now_s)
     if may_go_down and not is_held and _is_silent(facts, now_s, excused):
         return _silence(facts, now_s, excused)
     if facts.status is Status.UNHEALTHY:
@@ -211,17 +211,19 @@ def _next_move_s(facts: Facts, now_s: float, excused: Sequence[Span]) -> float |
     declared = _in_force(facts, now_s)
     if declared is not None:
         return declared.until_s
-    if _is_in_maintenance(facts, now_s):
+    if is_in_force(facts.maintenance_until_s, now_s):
         return facts.maintenance_until_s
     return _silence_deadline_s(facts, excused)
 
 
 def _in_force(facts: Facts, now_s: float) -> Override | None:
-    return facts.override if facts.override is not None and now_s < facts.override.until_s else None
+    override = facts.override
+    return override if override is not None and is_in_force(override.until_s, now_s) else None
 
 
-def _is_in_maintenance(facts: Facts, now_s: float) -> bool:
-    return facts.maintenance_until_s is not None and now_s < facts.maintenance_until_s
+def is_in_force(until_s: float | None, now_s: float) -> TypeGuard[float]:
+    """Whether what an operator decreed until a time holds; at that very moment it is over."""
+    return until_s is not None and now_s < until_s
 
 
 # What is silence?
@@ -398,7 +400,7 @@ def _standing(facts: Facts, now_s: float, excused: Sequence[Span]) -> str:
     declared = _in_force(facts, now_s)
     if declared is not None:
         return _declared_text(declared, now_s)
-    if facts.maintenance_until_s is not None and now_s < facts.maintenance_until_s:
+    if is_in_force(facts.maintenance_until_s, now_s):
         return f"{since}, in maintenance for {_left_text(facts.maintenance_until_s, now_s)}"
     sign = "sign of life" if facts.monitoring is Monitoring.PROBE else "heartbeat"
     last_s = _last_sign_s(facts)

@@ -72,3 +72,22 @@ def test_a_pool_of_nobody_is_refused(registry: RegistryServer, capsys: Captured)
 
 def test_what_was_not_given_is_not_called_none(capsys: Captured) -> None:
     assert "None" not in shown_by(capsys, "maintenance", "a", ends=3)
+
+
+def test_the_end_of_a_pools_maintenance_names_who_was_in_one(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    for agent_id in ("a", "b"):
+        shown_by(capsys, "register", agent_id, "--role", "billing")
+    shown_by(capsys, "maintenance", "a", "--for", "1h", "--reason", "new disk")
+    ended = shown_by(capsys, "maintenance", "--role", "billing", "--end").splitlines()
+    assert ended == ["maintenance ended for 1 agent of billing", "agent       a"]
+    again = shown_by(capsys, "maintenance", "--role", "billing", "--end").splitlines()
+    assert again == ["maintenance is over: nobody of billing was in it"]
+
+
+def test_a_maintenance_outlasts_a_restart(registry: RegistryServer, capsys: Captured) -> None:
+    shown_by(capsys, "register", "a")
+    shown_by(capsys, "maintenance", "a", "--for", "1h", "--reason", "deploy")
+    assert "maintenance 20" in shown_by(capsys, "register", "a", "--supersede")
+    assert "maintenance 20" in shown_by(capsys, "show", "a")

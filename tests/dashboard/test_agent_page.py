@@ -223,6 +223,25 @@ def test_a_declared_verdict_whose_time_has_come_is_told_no_more(acted: Sample) -
     assert f'action="{AGENT}/override"' in page.html
 
 
+def test_a_verdict_on_who_is_gone_is_told_as_what_its_next_life_meets(acted: Sample) -> None:
+    visitor = acted.visitor(Role.ADMIN)
+    form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
+    assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 303
+
+    def leave(transaction: Transaction) -> None:
+        gone = "UPDATE agents SET status = 'deregistered' WHERE override_until_s > 1"
+        assert transaction.connection.exec_driver_sql(gone).rowcount == 1
+
+    acted.server.write(leave)
+    text = visitor.get(AGENT).text
+    assert "(declared by" not in text
+    assert re.search(
+        r"Declared unhealthy by admin, .+ until .+: it invents refunds\. It is so again if", text
+    )
+    assert visitor.do(AGENT, f"{AGENT}/override/end").status == 303
+    assert "Declared unhealthy" not in visitor.get(AGENT).text
+
+
 @pytest.mark.parametrize(
     "wrong", [{"status": "dead"}, {"status": ""}, {"minutes": "x"}, {"minutes": "0"}, {"reason": ""}]
 )

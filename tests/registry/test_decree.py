@@ -4,6 +4,7 @@ import pytest
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from agent_health.access import Role
+from agent_health.registry.verify_events import verify_log
 
 MAINTENANCE = f"{AGENTS}/agent-1/maintenance"
 OVERRIDE = f"{AGENTS}/agent-1/override"
@@ -126,6 +127,8 @@ async def test_a_draining_agent_cannot_be_declared_active_and_one_that_is_gone_n
     await api.ask("DELETE", f"{AGENTS}/agent-1")
     assert (await api.ask("PUT", OVERRIDE, body)).status == 410
     assert (await api.ask("PUT", MAINTENANCE, {"seconds": 60, "reason": "x"})).status == 410
+    assert (await api.ask("DELETE", OVERRIDE)).status == 200
+    assert (await api.ask("DELETE", MAINTENANCE)).status == 200
     assert (await api.ask("DELETE", f"{AGENTS}/nobody/maintenance")).status == 404
 
 
@@ -187,3 +190,163 @@ async def test_a_refused_override_is_told_in_words(api: RegistryApi) -> None:
     answer = await api.ask("PUT", f"{AGENTS}/a/override", body)
     assert answer.status == 409
     assert answer.json()["message"] == "an agent that is draining cannot take the signal declared_active"
+
+
+WRONG = {"status": "unhealthy", "seconds": 3600, "reason": "wrong answers"}
+DISKS = {"seconds": 3600, "reason": "new disks"}
+UNTIL = "2025-11-20T13:00:00.000Z"
+
+
+async def _end_life(api: RegistryApi, how: str) -> None:
+    """Let a life of agent-1 end in one of the ways that there are."""
+    match how:
+        case "superseded":
+            pass
+        case "deregistered":
+            await api.ask("DELETE", f"{AGENTS}/agent-1")
+        case "drained":
+            status = {"status": "draining"}
+            path = f"{AGENTS}/agent-1/status"
+            answer = await api.ask("PATCH", path, status, headers={"if-match": "*"})
+            assert answer.status == 200, answer.body
+            await api.sweep()
+            assert await _status(api) == "deregistered"
+
+
+@pytest.mark.parametrize("how", ["superseded", "deregistered", "drained"])
+async def test_no_registration_lifts_what_an_operator_decreed(api: RegistryApi, how: str) -> None:
+    key = (await api.register("agent-1"))["agent_key"]
+    assert (await api.ask("PUT", OVERRIDE, WRONG)).status == 200
+    assert (await api.ask("PUT", MAINTENANCE, DISKS)).status == 200
+    await _end_life(api, how)
+    answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=key)
+    record = answer.json()
+    assert (answer.status, record["status"], record["incarnation"]) == (201, "unhealthy", 2)
+    assert record["override"] == {"status": "unhealthy", "until": UNTIL}
+    assert record["maintenance_until"] == UNTIL
+    assert answer.header("etag") == (await api.record("agent-1"))["etag"]
+    assert (await api.beat("agent-1", key)).json()["agent_status"] == "unhealthy"
+    steps = await api.lifecycle("agent-1")
+    assert steps[-2:] == [
+        ("deregistered", "active", "re_registered"),
+        ("active", "unhealthy", "operator_override"),
+    ]
+    *_, again, pinned = await api.events(type="agent.lifecycle")
+    stays = ("maintenance_until", "override_status", "override_until")
+    assert [again["payload"].get(name) for name in stays] == [UNTIL, "unhealthy", UNTIL]
+    assert [pinned["payload"].get(name) for name in stays] == [None, None, None]
+    assert (again["actor"], pinned["actor"]) == ("agent-1", "monitor")
+    api.clock.advance(3600)
+    await api.beat("agent-1", key)
+    await api.sweep()
+    record = await api.record("agent-1")
+    assert (record["status"], record.get("override"), record.get("maintenance_until")) == (
+        "active",
+        None,
+        None,
+    )
+
+
+async def test_the_log_and_the_store_agree_on_what_stays(api: RegistryApi) -> None:
+    for seconds in (10, 3600):
+        await api.register("agent-1", supersede=True)
+        api.clock.advance(0.1234567)
+        await api.ask("PUT", OVERRIDE, WRONG | {"seconds": seconds})
+        await api.ask("PUT", MAINTENANCE, DISKS | {"seconds": seconds})
+        api.clock.advance(11)
+    await api.register("agent-1", supersede=True)
+    await api.sweep()
+    report = await api.database.read(verify_log)
+    assert (report.fault, report.differences) == (None, ())
+
+
+async def test_what_is_over_is_left_behind_by_a_registration(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    await api.ask("PUT", OVERRIDE, WRONG)
+    await api.ask("PUT", MAINTENANCE, DISKS)
+    api.clock.advance(3600)
+    record = await api.register("agent-1", supersede=True)
+    assert (record["status"], record.get("override")) == ("active", None)
+    assert "override_until" not in (await api.events(type="agent.lifecycle"))[-1]["payload"]
+
+
+async def test_a_verdict_that_pins_active_and_a_maintenance_stay_with_who_registers_after_its_death(
+    api: RegistryApi,
+) -> None:
+    key = (await api.register("agent-1"))["agent_key"]
+    await api.ask("POST", "/api/v1/leases", {"resource": "r", "ttl_seconds": 600}, key=key)
+    await api.ask("PUT", OVERRIDE, WRONG | {"status": "active"})
+    await api.ask("PUT", MAINTENANCE, DISKS)
+    body = {"status": "draining", "drain_timeout_seconds": 5}
+    await api.ask("PATCH", f"{AGENTS}/agent-1/status", body, headers={"if-match": "*"})
+    api.clock.advance(6)
+    await api.sweep()
+    assert await _status(api) == "dead"
+    await api.register("agent-1")
+    api.clock.advance(1000)
+    await api.sweep()
+    assert await _status(api) == "active"
+
+
+async def test_a_decree_about_who_is_gone_can_be_taken_back(api: RegistryApi) -> None:
+    await api.register("agent-1", role_id="billing")
+    await api.ask("PUT", OVERRIDE, WRONG)
+    await api.ask("PUT", POOL, DISKS)
+    await api.ask("DELETE", f"{AGENTS}/agent-1")
+    assert (await api.ask("DELETE", OVERRIDE)).json()["status"] == "deregistered"
+    assert (await api.ask("DELETE", POOL)).json() == {"role_id": "billing", "agents": ["agent-1"]}
+    record = await api.register("agent-1", role_id="billing")
+    assert (record["status"], record.get("maintenance_until")) == ("active", None)
+
+
+async def test_the_maintenance_of_a_pool_stays_with_its_members_and_takes_in_nobody_who_joins(
+    api: RegistryApi,
+) -> None:
+    for name in ("agent-1", "gone"):
+        await api.register(name, role_id="billing")
+    await api.ask("DELETE", f"{AGENTS}/gone")
+    await api.ask("PUT", POOL, DISKS)
+    for name in ("agent-1", "gone", "new"):
+        await api.register(name, role_id="billing", supersede=name == "agent-1")
+    names = ("agent-1", "gone", "new")
+    found = [(await api.record(name)).get("maintenance_until") for name in names]
+    assert found == [UNTIL, None, None]
+
+
+async def test_the_end_of_a_pools_maintenance_names_who_was_in_one(api: RegistryApi) -> None:
+    for name in ("agent-1", "agent-2", "agent-3"):
+        await api.register(name, role_id="billing")
+    await api.ask("PUT", MAINTENANCE, DISKS)
+    await api.ask("PUT", f"{AGENTS}/agent-2/maintenance", {"seconds": 1, "reason": "short"})
+    api.clock.advance(2)
+    assert (await api.ask("DELETE", POOL)).json()["agents"] == ["agent-1"]
+    assert (await api.ask("DELETE", POOL)).json()["agents"] == []
+    assert len(await api.events(type="agent.maintenance_changed")) == 3
+
+
+async def test_what_is_over_is_shown_no_more_and_ends_without_an_event(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    await api.ask("PUT", OVERRIDE, WRONG)
+    await api.ask("PUT", MAINTENANCE, DISKS)
+    before = await api.record("agent-1")
+    api.clock.advance(3600)
+    record = await api.record("agent-1")
+    assert (record.get("override"), record.get("maintenance_until")) == (None, None)
+    assert record["etag"] == before["etag"]
+    assert (await api.ask("DELETE", OVERRIDE)).json()["status"] == "active"
+    assert (await api.ask("DELETE", MAINTENANCE)).status == 200
+    assert len(await api.events(type="agent.override_changed")) == 1
+    assert len(await api.events(type="agent.maintenance_changed")) == 1
+
+
+async def test_an_erased_agent_comes_back_with_nothing_decreed(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    await api.ask("PUT", OVERRIDE, WRONG)
+    await api.ask("PUT", MAINTENANCE, DISKS)
+    assert (await api.ask("DELETE", f"{AGENTS}/agent-1/record")).status == 200
+    record = await api.register("agent-1")
+    assert (record["status"], record.get("override"), record.get("maintenance_until")) == (
+        "active",
+        None,
+        None,
+    )

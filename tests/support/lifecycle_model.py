@@ -124,13 +124,17 @@ class Model:
             if not supersede:
                 return 409
             self._move(agent, "deregistered", "superseded")
-        self.agents[agent_id] = Agent(
+        new = Agent(
             agent_id,
             agent.key,
             self.now_s,
             reason="re_registered",
             incarnation=agent.incarnation + 1,
+            maintenance_until_s=agent.maintenance_until_s,
+            override=agent.override,
         )
+        self.agents[agent_id] = new
+        self._judge(new, may_fall=False)
         return 201
 
     def beat(self, agent: Agent, said: str, incarnation: int | None) -> int:
@@ -189,8 +193,8 @@ class Model:
     # Operators
 
     def maintain(self, agent: Agent, seconds: float | None) -> int:
-        """None ends it."""
-        if agent.status not in ALIVE:
+        """None ends it, also of one that is gone."""
+        if agent.status not in ALIVE and seconds is not None:
             return 410
         until_s = None if seconds is None else self.now_s + seconds
         if until_s != agent.maintenance_until_s:
@@ -208,8 +212,6 @@ class Model:
         return 200
 
     def take_override_back(self, agent: Agent) -> int:
-        if agent.status not in ALIVE:
-            return 410
         if agent.override is not None:
             agent.override = None
             self._judge(agent, may_fall=False)

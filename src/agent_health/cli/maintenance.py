@@ -39,6 +39,8 @@ def maintenance(
 ) -> None:
     """Let nothing take an agent or a pool down for a while, or end that.
 
+    It stays through restarts, until its time or --end. Who joins a pool later is not in the pool's.
+
     \b
     Examples:
       agent-health agents maintenance billing-1 --for 1h --reason "new disk"
@@ -68,7 +70,9 @@ def maintenance(
         write_json(sys.stdout, found.model_dump(mode="json", exclude_none=True))
         return
     until = "ended" if found.until is None else f"until {time_text(found.until)}"
-    if role is not None:
+    if role is not None and not found.agents:
+        until = f"is over: nobody of {role} was in it"
+    elif role is not None:
         until += f" for {counted(len(found.agents), 'agent')} of {role}"
     write_page(sys.stdout, [Line("maintenance", until), *listed("agent", found.agents)], colours=False)
 

@@ -87,7 +87,7 @@ class _Maintenance(Body):
 
 
 class PoolMaintenance(BaseModel):
-    """Whose maintenance began or ended together."""
+    """Whose maintenance began or ended together; who was in none is not named at the end."""
 
     role_id: str
     agents: list[str]
@@ -309,7 +309,7 @@ class RegistryAgents:
         return await self._connection.ask_for(AgentRecord, question)
 
     async def end_maintenance(self, agent_id: str) -> AgentRecord:
-        """Judge an agent by the usual rules again."""
+        """Judge an agent by the usual rules again; also one that is gone, for its next life."""
         path = path_of("agents", agent_id, "maintenance")
         question = Question(method="DELETE", path=path, may_repeat=True)
         return await self._connection.ask_for(AgentRecord, question)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from agent_health.access import Action
-from agent_health.agent_record import moment
 from agent_health.dashboard import history, plots
 from agent_health.dashboard.desk import Look, check_sure, seconds_in
 from agent_health.dashboard.event_lines import lines_of
@@ -54,9 +53,7 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
     strips = [history.status_strip(agent, lifecycle, now_s), history.health_strip(agent, health, now_s)]
     if target is not None:
         strips.append(history.sight_strip(target, now_s))
-    declared = agent.override
-    # Its record keeps what was declared; at its time it is over.
-    override = declared if declared is not None and moment(now_s) < declared.until else None
+    override = agent.override
     numbers: AgentHistory = look.ask("GET", f"{_AGENT}/history", agent_id=agent_id)
     return {
         "agent": agent,
@@ -92,6 +89,7 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
             "maintain": agent.status in ALIVE and look.visitor.may(Action.SET_MAINTENANCE, agent_id),
             "declare": agent.status in {Status.ACTIVE, Status.UNHEALTHY}
             and look.visitor.may(Action.OVERRIDE, agent_id),
+            "undeclare": override is not None and look.visitor.may(Action.OVERRIDE, agent_id),
         },
         "looks": LOOKS_ASKED_FOR,
         "position": event_log.last_sequence(transaction),

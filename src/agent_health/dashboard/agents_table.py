@@ -109,16 +109,12 @@ def _read(look: Look, request: Request, fleet: FleetCounts) -> Mapping[str, Any]
         is_common=alike > COMMON,
     )
     page = found[:PAGE_SIZE]
-    records = [record(agent) for agent in page]
+    records = [record(agent, look.transaction.now_s) for agent in page]
     return {
         "query": query,
         "total": alike if query.is_counted else None,
         "rows": [
-            {
-                "agent": agent,
-                "sight": sight_of_seen(agent.seen),
-                "is_maintained": is_maintained(agent, look.transaction.now_s),
-            }
+            {"agent": agent, "sight": sight_of_seen(agent.seen), "is_maintained": is_maintained(agent)}
             for agent in records
         ],
         "next_page": _next_page(query, page[-1]) if len(found) > len(page) else None,

@@ -58,7 +58,7 @@ def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequen
 def maintenance_of(transaction: Transaction, agent: AgentRecord) -> Maintenance | None:
     """Return the maintenance that an agent is in, with how many of its pool; None: it is in none any more."""
     until = agent.maintenance_until
-    if until is None or not is_maintained(agent, transaction.now_s):
+    if until is None or not is_maintained(agent):
         return None
     decree = decree_on(transaction, agent.agent_id, EventType.AGENT_MAINTENANCE_CHANGED)
     together = 1
@@ -70,10 +70,9 @@ def maintenance_of(transaction: Transaction, agent: AgentRecord) -> Maintenance 
     return Maintenance(agent.role_id, together, agent.agent_id, until, decree)
 
 
-def is_maintained(agent: AgentRecord, now_s: float) -> bool:
-    """Whether a maintenance goes on that keeps an agent from going down."""
-    until = agent.maintenance_until
-    return agent.status in ALIVE and until is not None and moment(now_s) < until
+def is_maintained(agent: AgentRecord) -> bool:
+    """Whether a maintenance keeps an agent from going down: its record tells of none that is over."""
+    return agent.status in ALIVE and agent.maintenance_until is not None
 
 
 def decree_on(transaction: Transaction, agent_id: str, kind: EventType) -> Decree:

@@ -72,7 +72,7 @@ def _read(look: Look) -> Mapping[str, Any]:
             limit=TROUBLES_SHOWN - len(troubles),
         )
         for stored in found:
-            agent = record(stored, judge_one(stored, 0, transaction.now_s, facts))
+            agent = record(stored, transaction.now_s, judge_one(stored, 0, transaction.now_s, facts))
             troubles.append({"agent": agent, "sight": sight_of_seen(agent.seen), "why": standing_of(agent)})
     monitor: MonitorRecord = look.ask("GET", "/api/v1/monitor")
     return {

@@ -115,11 +115,15 @@ def _read(transaction: Transaction, agent_id: str) -> dict[str, Any]:
     stored = agents.find(transaction, agent_id) if _AGENT_ID.fullmatch(agent_id) else None
     if stored is None or not is_public(stored.metadata):
         raise AgentNotFound(agent_id)
-    agent = record(stored, judge_one(stored, 0, transaction.now_s, circumstances(transaction)))
+    agent = record(
+        stored,
+        transaction.now_s,
+        judge_one(stored, 0, transaction.now_s, circumstances(transaction)),
+    )
     return {
         "agent": agent,
         "word": public_word(agent.status, agent.health),
         "sight": sight_of_seen(agent.seen),
-        "is_maintained": is_maintained(agent, transaction.now_s),
+        "is_maintained": is_maintained(agent),
         "now_s": transaction.now_s,
     }

@@ -20,7 +20,7 @@ from agent_health.lifecycle import Reason, Status
 from agent_health.observed import LastDocument, LastResult, Observed
 from agent_health.storage.agent_search import ListedAgent
 from agent_health.storage.agents import StoredAgent, tasks_of
-from agent_health.verdict import Monitoring, Verdict
+from agent_health.verdict import Monitoring, Verdict, is_in_force
 
 
 def etag(agent: StoredAgent) -> str:
@@ -58,10 +58,11 @@ def summary_members(agent: StoredAgent | ListedAgent) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def record(agent: StoredAgent, verdict: Verdict | None = None) -> AgentRecord:
+def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> AgentRecord:
     """Return all that is known of an agent: what it says beside what was seen.
 
-    `verdict` is today's; without it nothing is said about how the agent stands now.
+    What an operator decreed is told until its time. `verdict` is today's; without it nothing is said about
+    how the agent stands now.
     """
     return AgentRecord(
         **summary_members(agent),
@@ -82,8 +83,8 @@ def record(agent: StoredAgent, verdict: Verdict | None = None) -> AgentRecord:
         standing=None if verdict is None else verdict.explanation,
         is_unreachable=verdict is not None and verdict.is_unreachable,
         drain_deadline=_time(agent.drain_deadline_s),
-        maintenance_until=_time(agent.maintenance_until_s),
-        override=_override(agent),
+        maintenance_until=_maintenance_until(agent, now_s),
+        override=_override(agent, now_s),
         said=Said(
             last_heartbeat_at=_time(_heartbeat_at_s(agent)),
             current_load=agent.current_load,
@@ -145,7 +146,12 @@ def _heartbeat_at_s(agent: StoredAgent | ListedAgent) -> float | None:
     return None if agent.monitoring == Monitoring.PROBE else agent.last_heartbeat_at_s
 
 
-def _override(agent: StoredAgent) -> OverrideShown | None:
-    if agent.override_status is None or agent.override_until_s is None:
+def _maintenance_until(agent: StoredAgent, now_s: float) -> datetime | None:
+    until_s = agent.maintenance_until_s
+    return moment(until_s) if is_in_force(until_s, now_s) else None
+
+
+def _override(agent: StoredAgent, now_s: float) -> OverrideShown | None:
+    if agent.override_status is None or not is_in_force(agent.override_until_s, now_s):
         return None
     return OverrideShown(status=Status(agent.override_status), until=moment(agent.override_until_s))

@@ -6,6 +6,7 @@ step: all in the transaction of whoever found out. Nothing else changes a status
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from agent_health.actor import OwnActor
 from agent_health.agent_record import moment
@@ -139,8 +140,20 @@ def lifecycle_event(
         version=agent.version,
         role_id=agent.role_id,
         explanation=agent.explanation,
+        **(_what_stays(agent) if reason is Reason.RE_REGISTERED else {}),
     )
     return EventDraft(type=EventType.AGENT_LIFECYCLE, actor=actor, payload=payload, agent_id=agent.agent_id)
+
+
+def _what_stays(agent: StoredAgent) -> dict[str, Any]:
+    """Return what was decreed about an agent that begins its next life with it, for the log to tell."""
+    stays: dict[str, Any] = {}
+    if agent.maintenance_until_s is not None:
+        stays["maintenance_until"] = moment(agent.maintenance_until_s)
+    if agent.override_status is not None and agent.override_until_s is not None:
+        stays["override_status"] = Status(agent.override_status)
+        stays["override_until"] = moment(agent.override_until_s)
+    return stays
 
 
 def _health_changed(agent: StoredAgent, health: HealthStatus, actor: str) -> EventDraft:

@@ -1,7 +1,7 @@
 """What does an operator decide about an agent? Maintenance, and a verdict in place of ours.
 
-Each is over by itself at its time. The agent is judged anew in the same transaction; what silence has
-brought about meanwhile is left to the next sweep.
+Each is over by itself at its time, and no registration ends it before. The agent is judged anew in the
+same transaction; what silence has brought about meanwhile is left to the next sweep.
 """
 
 import re
@@ -28,6 +28,7 @@ from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.storage import agents, event_log
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
+from agent_health.verdict import is_in_force
 
 MAX_DECREE_SECONDS = 2_592_000
 """30 days: nothing that is forgotten stays in force for longer."""
@@ -75,7 +76,10 @@ class PoolMaintenance(BaseModel):
 
     role_id: str
     agents: list[str]
-    """Whose maintenance it is: all members that are alive now. Who joins later is not in it."""
+    """Whose maintenance it is: all members that are alive now. Who joins or returns later is not in it.
+
+    If it is ended: all who were in one, and none else.
+    """
     until: Time | None = None
     """Absent: it is ended."""
 
@@ -85,13 +89,18 @@ def begin_maintenance(transaction: Transaction, call: Call) -> Reply:
     agent = _living(transaction, call)
     body = call.body_as(Maintenance)
     until_s = body.until_s(transaction.now_s)
-    return _shown(_maintain(transaction, [agent], until_s, body.reason, call.actor)[0])
+    return _shown(transaction, _maintain(transaction, [agent], until_s, body.reason, call.actor)[0])
 
 
 def end_maintenance(transaction: Transaction, call: Call) -> Reply:
-    """Judge an agent by the usual rules again; nothing happens if it is not in maintenance."""
-    agent = _living(transaction, call)
-    return _shown(_maintain(transaction, [agent], None, None, call.actor)[0])
+    """Judge an agent by the usual rules again; nothing happens if it is not in maintenance.
+
+    Also of one that is gone: it would be in maintenance again with its next life.
+    """
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
+    if not is_in_force(agent.maintenance_until_s, transaction.now_s):
+        return _shown(transaction, agent)
+    return _shown(transaction, _maintain(transaction, [agent], None, None, call.actor)[0])
 
 
 def begin_pool_maintenance(transaction: Transaction, call: Call) -> Reply:
@@ -105,9 +114,9 @@ def begin_pool_maintenance(transaction: Transaction, call: Call) -> Reply:
 
 def end_pool_maintenance(transaction: Transaction, call: Call) -> Reply:
     """Judge the members of a pool by the usual rules again."""
-    members = _members(transaction, call)
-    _maintain(transaction, members, None, None, call.actor)
-    return _pool_shown(call, members, None)
+    maintained = _maintained(transaction, call)
+    _maintain(transaction, maintained, None, None, call.actor)
+    return _pool_shown(call, maintained, None)
 
 
 def override(transaction: Transaction, call: Call) -> Reply:
@@ -125,10 +134,13 @@ def override(transaction: Transaction, call: Call) -> Reply:
 
 
 def take_override_back(transaction: Transaction, call: Call) -> Reply:
-    """Judge an agent by what is known of it again; nothing happens if there is no override."""
-    agent = _living(transaction, call)
+    """Judge an agent by what is known of it again, be it gone; nothing happens without an override."""
+    agent = existing_agent(transaction, call.agent_id, to_change=True)
     if agent.override_status is None:
-        return _shown(agent)
+        return _shown(transaction, agent)
+    if not is_in_force(agent.override_until_s, transaction.now_s):
+        # It is over without a word of ours; perhaps no sweep has found that yet.
+        return _shown(transaction, _judged_anew(transaction, [agent], [], call.actor)[0])
     return _overridden(transaction, agent, OverrideChanged(agent_id=agent.agent_id), None, call.actor)
 
 
@@ -139,10 +151,26 @@ def _living(transaction: Transaction, call: Call) -> StoredAgent:
     return agent
 
 
-def _members(transaction: Transaction, call: Call) -> list[StoredAgent]:
+def _pool(call: Call) -> str:
     role_id = call.path["role_id"]
     if not re.fullmatch(AGENT_ID_CHARACTERS, role_id):
         raise InvalidRequest([Finding("invalid_role_id", "", "expected the role_id of a pool in the path")])
+    return role_id
+
+
+def _maintained(transaction: Transaction, call: Call) -> list[StoredAgent]:
+    """Return who of a pool is in maintenance, the gone too: their next life would be in it again."""
+    role_id = _pool(call)
+    maintained = agents.maintained_of_pool(transaction, role_id, MAX_MEMBERS + 1)
+    if not maintained and not agents.of_pool(transaction, role_id, sorted(ALIVE), 1):
+        raise PoolNotFound(role_id)
+    if len(maintained) > MAX_MEMBERS:
+        raise PoolTooLarge(role_id, MAX_MEMBERS)
+    return maintained
+
+
+def _members(transaction: Transaction, call: Call) -> list[StoredAgent]:
+    role_id = _pool(call)
     members = agents.of_pool(transaction, role_id, sorted(ALIVE), MAX_MEMBERS + 1)
     if not members:
         # A pool is its members: without any, the name is most likely misspelt.
@@ -189,7 +217,7 @@ def _overridden(
         type=EventType.AGENT_OVERRIDE_CHANGED, actor=actor, payload=payload, agent_id=agent.agent_id
     )
     changed = replace(agent, override_status=status, override_until_s=until_s)
-    return _shown(_judged_anew(transaction, [changed], [draft], actor)[0])
+    return _shown(transaction, _judged_anew(transaction, [changed], [draft], actor)[0])
 
 
 def _judged_anew(
@@ -202,8 +230,8 @@ def _judged_anew(
     return change_status(transaction, changes, actor)
 
 
-def _shown(agent: StoredAgent) -> Reply:
-    return Reply(content=record(agent), headers={"ETag": etag(agent)})
+def _shown(transaction: Transaction, agent: StoredAgent) -> Reply:
+    return Reply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
 
 
 def _pool_shown(call: Call, members: Sequence[StoredAgent], until_s: float | None) -> Reply:
@@ -233,7 +261,7 @@ OPERATIONS = (
         action=Action.SET_MAINTENANCE,
         deed=end_maintenance,
         answer=AgentRecord,
-        errors=(404, 410),
+        errors=(404,),
     ),
     Operation(
         method="PUT",
@@ -271,6 +299,6 @@ OPERATIONS = (
         action=Action.OVERRIDE,
         deed=take_override_back,
         answer=AgentRecord,
-        errors=(404, 410),
+        errors=(404,),
     ),
 )

@@ -51,7 +51,7 @@ def set_status(transaction: Transaction, call: Call) -> Reply:
         agent = _deregister(transaction, agent, call.actor)
     else:
         agent = _drain(transaction, agent, body.drain_timeout_seconds, call.actor)
-    return Reply(content=record(agent), headers={"ETag": etag(agent)})
+    return Reply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
 
 
 def delete_agent(transaction: Transaction, call: Call) -> Reply:

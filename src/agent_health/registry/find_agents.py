@@ -129,7 +129,9 @@ def show_agent(transaction: Transaction, call: Call) -> Reply:
         if command.expires_at_s > transaction.now_s
     ]
     names = names_told(transaction, call.caller, keys_in_words(agent.explanation)) or None
-    shown = record(agent, verdict).model_copy(update={"pending_commands": waiting, "names": names})
+    shown = record(agent, transaction.now_s, verdict).model_copy(
+        update={"pending_commands": waiting, "names": names}
+    )
     if shown.seen is not None and (unmeasured := _unmeasured(transaction, agent.agent_id)) is not None:
         seen = shown.seen.model_copy(update={"unmeasured": unmeasured})
         shown = shown.model_copy(update={"seen": seen})

@@ -26,13 +26,14 @@ from agent_health.lifecycle import ALIVE, Reason, Signal, Status
 from agent_health.observed import Observed
 from agent_health.registry import manage_keys, probed_agents
 from agent_health.registry.agent_records import etag, record
-from agent_health.registry.change_status import change_status, lifecycle_event
-from agent_health.registry.judge_agents import Change, Circumstances, judge_one
+from agent_health.registry.change_status import MONITOR, change_status, lifecycle_event
+from agent_health.registry.judge_agents import Change, Circumstances, change_of, judge_one
 from agent_health.registry.keep_history import keep_half_hours
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.storage import agents, event_log, keys
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
+from agent_health.verdict import is_in_force
 
 
 def register_agent(transaction: Transaction, call: Call) -> Reply:
@@ -52,7 +53,7 @@ def register_agent(transaction: Transaction, call: Call) -> Reply:
         agent = begin_new_life(transaction, existing, body, call.actor, supersede=body.supersede)
     probed_agents.end_step(transaction, agent_id, url, version)
     key = _key_for(transaction, agent_id, call)
-    shown = record(agent).model_copy(update={"agent_key": key})
+    shown = record(agent, transaction.now_s).model_copy(update={"agent_key": key})
     return Reply(
         content=shown,
         status=201,
@@ -112,7 +113,10 @@ def add_agents(
 def begin_new_life(
     transaction: Transaction, existing: StoredAgent, body: Declared, actor: str, *, supersede: bool = False
 ) -> StoredAgent:
-    """Store what an agent says now as its next life; AlreadyRegistered if it lives and does not supersede."""
+    """Store what an agent says now as its next life; AlreadyRegistered if it lives and does not supersede.
+
+    What an operator decreed about it stays in force.
+    """
     if existing.status in ALIVE:
         if not supersede:
             raise AlreadyRegistered(existing.agent_id, existing.status)
@@ -120,13 +124,27 @@ def begin_new_life(
     now_s = transaction.now_s
     if existing.observed is not None and (slot := Observed.from_json(existing.observed).slot) is not None:
         keep_half_hours(transaction, {existing.id: [slot]})
-    agents.start_anew(transaction, existing.id, _declared(body), now_s)
+    agents.start_anew(transaction, existing.id, {**_declared(body), **_in_force(existing, now_s)}, now_s)
     agent = agents.find(transaction, existing.agent_id)
     assert agent is not None  # noqa: S101 - it is locked
     agent = _step(transaction, agent, Signal.RE_REGISTERED, "registered again", actor)
-    agent = _with_deadline(transaction, agent)
-    agents.set_judge_at(transaction, {agent.id: agent.judge_at_s})
-    return agent
+    change = change_of(agent, judge_one(agent, 0, now_s, Circumstances()))
+    if change.is_visible:
+        # What an operator declared holds from the first moment on.
+        return change_status(transaction, [change], MONITOR)[0]
+    agents.set_judge_at(transaction, {agent.id: change.judge_at_s})
+    return replace(agent, judge_at_s=change.judge_at_s)
+
+
+def _in_force(agent: StoredAgent, now_s: float) -> dict[str, Any]:
+    """Return what an operator decreed, as columns: until its time it stays, whatever the agent does."""
+    is_maintained = is_in_force(agent.maintenance_until_s, now_s)
+    is_declared = is_in_force(agent.override_until_s, now_s)
+    return {
+        "maintenance_until_s": agent.maintenance_until_s if is_maintained else None,
+        "override_status": agent.override_status if is_declared else None,
+        "override_until_s": agent.override_until_s if is_declared else None,
+    }
 
 
 def _step(
@@ -136,11 +154,6 @@ def _step(
         agent=agent, signals=(signal,), explanation=explanation, health=HealthStatus.UNKNOWN, judge_at_s=None
     )
     return change_status(transaction, [change], actor)[0]
-
-
-def _with_deadline(transaction: Transaction, agent: StoredAgent) -> StoredAgent:
-    verdict = judge_one(agent, 0, transaction.now_s, Circumstances())
-    return replace(agent, judge_at_s=verdict.judge_at_s)
 
 
 def _declared(body: Declared) -> dict[str, Any]:

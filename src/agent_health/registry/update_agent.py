@@ -49,7 +49,7 @@ def update_agent(transaction: Transaction, call: Call) -> Reply:
         )
         event_log.append(transaction, [draft])
         agent = existing_agent(transaction, call.agent_id)
-    return Reply(content=record(agent), headers={"ETag": etag(agent)})
+    return Reply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
 
 
 def _columns(body: AgentUpdate) -> dict[str, Any]:

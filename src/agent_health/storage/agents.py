@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from pydantic_core import to_json
-from sqlalchemy import Row, bindparam, delete, insert, select, text, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, insert, select, text, update
 
 from agent_health.light_value import light_value
 from agent_health.storage.database import Transaction
@@ -131,8 +131,19 @@ def names_of(transaction: Transaction, agent_ids: Sequence[str]) -> list[tuple[s
 
 def of_pool(transaction: Transaction, role_id: str, statuses: Sequence[str], limit: int) -> list[StoredAgent]:
     """Return the members of a pool that have one of these statuses, to be changed, at most `limit`."""
+    return _members(transaction, role_id, agents.c.status.in_(statuses), limit)
+
+
+def maintained_of_pool(transaction: Transaction, role_id: str, limit: int) -> list[StoredAgent]:
+    """Return the members of a pool that are in maintenance now, whatever their status, to be changed."""
+    return _members(transaction, role_id, agents.c.maintenance_until_s > transaction.now_s, limit)
+
+
+def _members(
+    transaction: Transaction, role_id: str, which: ColumnElement[bool], limit: int
+) -> list[StoredAgent]:
     wanted = (
-        _ALL.where(agents.c.role_id == role_id, agents.c.status.in_(statuses))
+        _ALL.where(agents.c.role_id == role_id, which)
         .order_by(agents.c.id)
         .limit(limit)
         .with_for_update(of=(agents, beats))
@@ -211,11 +222,10 @@ def change(transaction: Transaction, number: int, columns: Mapping[str, Any]) ->
 
 
 def start_anew(
-    transaction: Transaction, number: int, declared: Mapping[str, Any], last_heartbeat_at_s: float
+    transaction: Transaction, number: int, columns: Mapping[str, Any], last_heartbeat_at_s: float
 ) -> None:
-    """Forget what was said, seen and decreed in an agent's former life; take what it says now."""
-    decreed = {"maintenance_until_s": None, "override_status": None, "override_until_s": None}
-    change(transaction, number, {**declared, **decreed, "recoveries_s": ()})
+    """Forget what was said and seen in an agent's former life; take these columns in its place."""
+    change(transaction, number, {**columns, "recoveries_s": ()})
     transaction.connection.execute(
         update(beats)
         .where(beats.c.agent == number)
