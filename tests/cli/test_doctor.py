@@ -376,6 +376,8 @@ def test_a_certificate_tells_when_it_ends(
     assert found.code == (1 if verdict == "fault" else 0)
     swapped = examine(capsys, "--port", port, "--tls-certificate", "key.pem", "--tls-key", "cert.pem")
     assert swapped.of("certificate", "fault")
+    absent = examine(capsys, "--port", port, "--tls-certificate", "cert.pem", "--tls-key", "absent.pem")
+    assert "absent.pem: expected a key in PEM" in absent.of("TLS key", "fault")[0]
     half = examine(capsys, "--port", port, "--tls-key", "key.pem")
     assert half.of("certificate", "fault")
 

@@ -359,7 +359,9 @@ def test_a_stream_ends_with_the_server(start: Start, signal_number: int, workers
     assert "Traceback" not in server.log.read_text()
 
 
-def test_over_tls_it_is_reached_by_https(start: Start, tmp_path: Path) -> None:
+@pytest.fixture
+def tls(tmp_path: Path) -> Sequence[str]:
+    """The options for a certificate and its key."""
     subprocess.run(
         [
             "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
@@ -369,7 +371,44 @@ def test_over_tls_it_is_reached_by_https(start: Start, tmp_path: Path) -> None:
         check=True,
         capture_output=True,
     )  # fmt: skip
-    server = start("--tls-certificate", "cert.pem", "--tls-key", "key.pem")
+    return "--tls-certificate", "cert.pem", "--tls-key", "key.pem"
+
+
+def test_with_a_certificate_that_went_bad_the_processes_stay_and_the_log_names_the_file(
+    start: Start, tls: Sequence[str], tmp_path: Path
+) -> None:
+    server = start("--workers", "2", *tls)
+
+    def said(part: str) -> Callable[[], bool]:
+        return lambda: part in server.log.read_text()
+
+    until("both have begun", lambda: server.log.read_text().count("Application startup complete") == 2)
+    former = server.workers
+    good = (tmp_path / "cert.pem").read_text()
+    (tmp_path / "cert.pem").write_text("x")
+    server.process.send_signal(signal.SIGHUP)
+    until("it says what became of it", said("ended before it was ready (exit code 1): process"))
+    assert server.ask("GET", "/healthz")[0] == 200
+    os.kill(min(former), signal.SIGKILL)
+    until("it pauses before it tries again", said("died (exit code 1) and is replaced in 1 s"))
+    assert server.ask("GET", "/healthz")[0] == 200
+    (tmp_path / "cert.pem").write_text(good)
+    until("one takes its place", lambda: server.log.read_text().count("startup complete") == 3)
+    assert server.end() == 0
+    for line in server.log.read_text().splitlines():
+        assert re.match(r"\d{4}-\d\d-\d\dT\S+ (INFO|ERROR) (agent_health|uvicorn)\S*: ", line), line
+    assert "tls_certificate: expected a certificate in PEM, with its chain; got 'cert.pem'" in line_of(
+        server, "cannot serve with this certificate"
+    )
+
+
+def line_of(server: Serving, part: str) -> str:
+    """Return the first line of its log that has this part."""
+    return next(line for line in server.log.read_text().splitlines() if part in line)
+
+
+def test_over_tls_it_is_reached_by_https(start: Start, tls: Sequence[str]) -> None:
+    server = start(*tls)
     assert server.url.startswith("https://")
     assert server.ask("GET", "/healthz") == (200, b"ok\n")
     assert server.end() == 0

@@ -13,7 +13,6 @@ import os
 import resource
 import signal
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -35,7 +34,8 @@ from agent_health.registry.manage_keys import create_first_admin_key
 from agent_health.registry.own_certificate import certificate_ends_s
 from agent_health.registry.proxied_callers import ProxiedCallers
 from agent_health.registry.settings import RegistrySettings
-from agent_health.registry.supervise_processes import Supervisor
+from agent_health.registry.supervise_processes import EXIT_FAILED, Supervisor
+from agent_health.registry.tls_pair import check_pair
 from agent_health.registry.work_counts import SharedCounts, WorkCounts, shared_counts
 from agent_health.storage import keys, schema
 from agent_health.storage.database import Transaction, open_database, read_url
@@ -223,13 +223,26 @@ class _Server(uvicorn.Server):
         self._say_ready()
 
 
+class _Config(uvicorn.Config):
+    """Says in one line, in each process, if the certificate and its key have become unusable."""
+
+    def load(self) -> None:
+        if self.ssl_certfile is not None and self.ssl_keyfile is not None:
+            try:
+                check_pair(Path(self.ssl_certfile), Path(self.ssl_keyfile))
+            except InvalidSetting as error:
+                _log.error("cannot serve with this certificate: %s", error)
+                raise SystemExit(EXIT_FAILED) from None
+        super().load()
+
+
 def _uvicorn_config(
     settings: RegistrySettings, listening: Listening, face: "MakeFace | None" = None
 ) -> uvicorn.Config:
     shared = shared_counts(listening.workers) if listening.workers > 1 else None
     certificate = listening.tls_certificate
     ends_s = None if certificate is None else certificate_ends_s(certificate)
-    return uvicorn.Config(
+    return _Config(
         partial(app_of, settings, face, shared, ends_s),
         factory=True,
         workers=listening.workers,
@@ -278,14 +291,7 @@ def _check_tls(listening: Listening) -> None:
             ("tls_key", "tls_certificate") if certificate is None else ("tls_certificate", "tls_key")
         )
         raise InvalidSetting(name, None, f"{missing} beside it: a certificate and its key belong together")
-    try:
-        # Whoever has a password on the key would be asked for it in every process.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
-        raise InvalidSetting(
-            "tls_certificate", str(certificate), f"a certificate and its key ({why})"
-        ) from None
+    check_pair(certificate, key)
 
 
 def _check_archive_directory(directory: Path | None) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import ssl
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Final
 
 from agent_health.cli.examination import asking
 from agent_health.cli.examination.finding import Finding, of_the_directory, of_the_mode
-from agent_health.errors import AgentHealthError, CannotListen
+from agent_health.errors import AgentHealthError, CannotListen, InvalidSetting
 from agent_health.registry.listening_socket import bound
 from agent_health.registry.own_certificate import certificate_ends_s
 from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.tls_pair import check_pair
 
 CERTIFICATE_WARNING_SECONDS: Final = 14 * 86_400.0
 
@@ -47,10 +47,11 @@ def of_the_server(host: str, port: int, certificate: Path | None, key: Path | No
         return
     yield from of_the_mode(key, "TLS key")
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except (OSError, ValueError) as error:
+        check_pair(certificate, key)
+    except InvalidSetting as error:
+        about = "TLS key" if error.name == "tls_key" else "certificate"
         advice = "PEM files of a certificate with its chain, and of its key without a password"
-        yield Finding("certificate", "fault", f"it cannot be used: {error}", advice)
+        yield Finding(about, "fault", f"{error.given}: expected {error.expected}", advice)
         return
     ends_s = certificate_ends_s(certificate)
     if ends_s is None:
