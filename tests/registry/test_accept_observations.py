@@ -6,7 +6,7 @@ from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.fleet import count_by_status
-from tests.support.registry_api import RegistryApi
+from tests.support.registry_api import AGENTS, RegistryApi
 
 from agent_health.access import Role
 from agent_health.agent_record import Declared, moment
@@ -167,6 +167,25 @@ async def test_who_took_a_targets_id_before_makes_room_at_its_first_sign_of_life
     clock.advance(1)
     assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
     assert await api.lifecycle(target_id(CARD)) == steps
+
+
+async def test_a_target_that_is_found_anew_is_still_as_an_operator_declared_it(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await outcomes(api, seen(clock, target_url=CARD))
+    path = f"{AGENTS}/{target_id(CARD)}"
+    wrong = {"status": "unhealthy", "seconds": 3600, "reason": "wrong answers"}
+    assert (await api.ask("PUT", f"{path}/override", wrong)).status == 200
+    assert (await api.ask("DELETE", path)).status == 204
+    await put(api, "directory", "first", [CARD])
+    clock.advance(60)
+    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
+    record = await api.record(target_id(CARD))
+    assert (record["status"], record["reason"], record["incarnation"]) == (
+        "unhealthy",
+        "operator_override",
+        2,
+    )
 
 
 async def test_what_names_no_url_moves_nobody_from_a_targets_id(api: RegistryApi, clock: WoundClock) -> None:
