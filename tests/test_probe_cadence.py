@@ -28,7 +28,9 @@ from agent_health.probe_cadence import (
     wants_robots,
 )
 from agent_health.probe_memory import MAX_IN_ROW, ProbeMemory
+from agent_health.silence import PROBE_THRESHOLDS
 from agent_health.target import phase_of, target_id
+from agent_health.verdict import DEAD_AFTER_FAILURES, UNHEALTHY_AFTER_FAILURES
 
 START_S = 1_800_000_000.0
 DAY_S = 86_400.0
@@ -472,6 +474,30 @@ def test_retry_after_is_honoured_for_up_to_a_day(
     due_s = next_probe_at_s(subject_id, memory, CADENCE, START_S + 2)
     assert due_s >= memory.not_before_s
     assert due_s <= START_S + 2 + bounded_s + 3 * INTERVAL_S
+
+
+@given(IDS, st.floats(3600, 1e12))
+def test_no_agent_that_fails_is_left_alone_until_it_would_be_dead(
+    subject_id: str, retry_after_s: float
+) -> None:
+    memory = remembered(ANSWERS, memory=ProbeMemory(card_read_at_s=START_S - 300))
+    last_sign_s = at_s = START_S
+    for failures in range(1, DEAD_AFTER_FAILURES + 1):
+        at_s = next_probe_at_s(subject_id, memory, CADENCE, at_s)
+        memory = after_probe(memory, seen(at_s, UNAVAILABLE), CADENCE, at_s, retry_after_s)
+        assert memory.failures_in_row == failures
+        if failures == UNHEALTHY_AFTER_FAILURES:
+            assert at_s - last_sign_s <= PROBE_THRESHOLDS.unhealthy_after_s + 2 * INTERVAL_S
+    assert at_s - last_sign_s <= PROBE_THRESHOLDS.dead_after_s + 3 * INTERVAL_S
+    # Then its wish counts again.
+    assert memory.not_before_s == at_s + min(retry_after_s, MAX_RETRY_AFTER_S)
+
+
+def test_who_is_well_and_asks_for_a_pause_gets_it() -> None:
+    memory = remembered(ANSWERS, memory=ProbeMemory(card_read_at_s=START_S - 300))
+    for observation in (seen(START_S, TOO_OFTEN), seen(START_S, ANSWERS, UNAVAILABLE)):
+        after = after_probe(memory, observation, CADENCE, START_S, 99_999_999)
+        assert (after.not_before_s, after.failures_in_row) == (START_S + MAX_RETRY_AFTER_S, 0)
 
 
 def test_an_answer_that_gives_what_was_asked_gives_no_reason_to_wait() -> None:

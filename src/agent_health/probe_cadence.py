@@ -20,6 +20,7 @@ from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, Observ
 from agent_health.probe_memory import MAX_IN_ROW, ProbeMemory
 from agent_health.silence import PROBE_THRESHOLDS
 from agent_health.target import is_on_origin_of, phase_of, turn_of
+from agent_health.verdict import DEAD_AFTER_FAILURES
 
 PATIENT_FAILURES: Final = int(PROBE_THRESHOLDS.dead_after_s / PROBE_THRESHOLDS.interval_s)
 """An agent that once answered is looked at in every interval for so many failures.
@@ -28,6 +29,11 @@ That is until it is called dead: a silence of `dead_after_s` is a silence only i
 """
 MAX_RETRY_AFTER_S: Final = 86_400.0
 """A peer that asks us to stay away for longer is asked again after a day."""
+MAX_WAIT_OF_FAILING_S: Final = PROBE_THRESHOLDS.unhealthy_after_s
+"""Who once answered, now fails, and asks us to stay away for longer is asked again after so long.
+
+Until it has failed often enough to be dead: nobody stays well by asking not to be looked at.
+"""
 MAX_DOUBLINGS: Final = 30
 ROBOTS_EVERY_S: Final = 82_800.0
 """A robots.txt is not used for more than 24 h (RFC 9309 2.4); a look may come an interval late."""
@@ -136,7 +142,8 @@ def after_probe(
 
     A change is one between answering and failing, and the look that it gives reason for gives reason
     for none itself: who flaps is not looked at more often. `retry_after_s` is the longest that any
-    answer asked for; it counts only with an answer that did not give what was asked.
+    answer asked for; it counts only with an answer that did not give what was asked, up to a day, and of an
+    agent that has failed up to MAX_WAIT_OF_FAILING_S.
     """
     layers = [observation.discovery, observation.transport, observation.readiness, observation.message]
     asked = [layer for layer in layers if layer is not None]
@@ -152,7 +159,9 @@ def after_probe(
     elif is_measured:
         slowdowns, not_before_s = 0, None
     if retry_after_s is not None and any((layer.status_code or 0) >= 300 for layer in asked):
-        not_before_s = ended_at_s + min(max(retry_after_s, 0.0), MAX_RETRY_AFTER_S)
+        is_looked_after = has_failed and _has_answered(memory) and failures < DEAD_AFTER_FAILURES
+        longest_s = MAX_WAIT_OF_FAILING_S if is_looked_after else MAX_RETRY_AFTER_S
+        not_before_s = ended_at_s + min(max(retry_after_s, 0.0), longest_s)
 
     was_failing = memory.failures_in_row > 0
     has_changed = memory.result is not None and (is_alive if was_failing else has_failed)
@@ -236,9 +245,13 @@ def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s:
 
 def _doublings(memory: ProbeMemory, cadence: Cadence) -> int:
     """Return how often the interval is doubled for a target that fails."""
-    has_answered = memory.card_read_at_s is not None or memory.health_url is not None
-    failures = memory.failures_in_row - (PATIENT_FAILURES if has_answered else 0)
+    failures = memory.failures_in_row - (PATIENT_FAILURES if _has_answered(memory) else 0)
     return min(max(failures, 0), cadence.max_doublings)
+
+
+def _has_answered(memory: ProbeMemory) -> bool:
+    """Whether a target ever showed that it is an agent."""
+    return memory.card_read_at_s is not None or memory.health_url is not None
 
 
 def _last_s(memory: ProbeMemory, now_s: float) -> float:
