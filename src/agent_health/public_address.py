@@ -34,6 +34,11 @@ class PublicAddress:
     """Host and port as a browser names them in `Host` and `Origin`."""
     is_https: bool
 
+    @property
+    def origin(self) -> str:
+        """What a browser says in `Origin` of a page that it got there."""
+        return f"{_HTTPS if self.is_https else 'http'}://{self.place}"
+
     @classmethod
     def read(cls, url: str) -> Self:
         """Read a URL of a whole host, for pages lead to `/`; InvalidSetting for anything else."""

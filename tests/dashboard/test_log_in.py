@@ -307,6 +307,22 @@ def test_a_form_from_elsewhere_does_nothing(sample: Sample, forged: dict[str, st
     assert visitor.get("/").status == 200
 
 
+def test_over_tls_a_form_from_a_page_in_the_clear_on_the_same_host_does_nothing(
+    filled: Filled, tmp_path: Path
+) -> None:
+    for public, origin, is_taken in (
+        ("https://registry.example", "https://registry.example", True),
+        ("https://registry.example", "http://registry.example", False),
+        ("http://registry.example:8440", "http://registry.example", False),
+        ("http://registry.example:8440", "http://registry.example:8440", True),
+    ):
+        with filled.served(tmp_path, public_url=public) as served:
+            visitor = served.visitor()
+            form = {"key": "none", "token": visitor.get("/login").form_token()}
+            status = visitor.post("/login", form, origin=origin).status
+            assert (status != 403) is is_taken, (public, origin)
+
+
 def test_a_browser_that_does_not_say_from_where_a_form_comes_is_believed_by_the_token(sample: Sample) -> None:
     visitor = sample.visitor()
     visitor.log_in(KEYS[Role.READER])

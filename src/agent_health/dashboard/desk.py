@@ -244,7 +244,7 @@ class Desk:
 
     def check_origin(self, request: Request) -> None:
         """Raise ForgedForm where a browser says that a form comes from elsewhere."""
-        visitors.check_origin(request, "" if self._public is None else self._public.place)
+        visitors.check_origin(request, "" if self._public is None else self._public.origin)
 
     def tells_that_it_is_over(self, request: Request) -> bool:
         """Whether somebody who is not logged in has a session behind them, and looks at the answer.

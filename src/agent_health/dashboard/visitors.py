@@ -163,15 +163,18 @@ def set_cookie(response: Response, name: str, token: str, seconds: int, *, is_ht
     )
 
 
-def check_origin(request: Request, public_host: str) -> None:
+def check_origin(request: Request, public_origin: str) -> None:
     """Raise ForgedForm where a browser says that a form comes from elsewhere than a page of ours.
 
-    `public_host` is how others reach this server where a proxy stands before it; empty if nobody said so.
+    `public_origin` is how others reach this server where a proxy stands before it; empty if nobody said so.
+    A proxy that is not trusted does not say that browsers come over TLS: a page over TLS of the same host is
+    ours, too.
     """
     fetched = request.headers.get("sec-fetch-site", "same-origin")
     origin = request.headers.get("origin")
-    ours = {request.headers.get("host", "").lower(), public_host} - {""}
-    is_ours = origin is None or origin.partition("://")[2].lower() in ours
+    host = request.headers.get("host", "").lower()
+    ours = {f"{request.url.scheme}://{host}", f"https://{host}", public_origin} if host else {public_origin}
+    is_ours = origin is None or (origin != "" and origin.lower() in ours)
     if not (is_ours and fetched in {"same-origin", "none"}):
         raise ForgedForm
 
