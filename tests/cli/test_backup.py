@@ -162,6 +162,16 @@ def test_only_an_older_backup_is_replaced(
     assert main(["backup", str(file), "--database", filled]) == 0
 
 
+def test_standard_output_is_no_place_for_a_backup(
+    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["backup", "-", "--database", filled]) == 3
+    assert "which standard output cannot be; got '-'" in capsys.readouterr().err
+    assert list((tmp_path / "here").iterdir()) == []
+
+
 def test_a_directory_that_is_not_there_ends_with_one(
     filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

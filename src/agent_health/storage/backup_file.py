@@ -25,6 +25,8 @@ MAX_LINE_BYTES = 64 * 2**20
 BATCH = 1_000
 """Of rows that are in memory at once."""
 COMPRESSION = 6
+STANDARD_OUTPUT = "-"
+"""What others mean by this name."""
 SQLITE_COMPANIONS = ("-wal", "-shm", "-journal")
 """What SQLite puts beside its file, and reads as its own."""
 
@@ -129,6 +131,9 @@ def check_place(file: Path, database: Path | None = None) -> None:
     companions' places nothing may be put, whether they are there or not.
     """
     expected = "a new file, or an older backup that is to be replaced"
+    if str(file) == STANDARD_OUTPUT:
+        why = f"{expected}; a backup is read back, which standard output cannot be"
+        raise InvalidSetting("FILE", str(file), why)
     if database is not None:
         names = {f"{database.name}{suffix}" for suffix in ("", *SQLITE_COMPANIONS)}
         if file.name in names and _is_same(file.parent, database.parent):
