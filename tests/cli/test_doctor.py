@@ -382,6 +382,17 @@ def test_a_certificate_tells_when_it_ends(
     assert half.of("certificate", "fault")
 
 
+def test_a_driver_that_is_not_installed_is_a_fault_among_the_others(
+    port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    found = examine(capsys, "--port", port, "--database", "postgresql://ah:secret@db.example/ah")
+    [told] = found.of("database", "fault")
+    assert "postgresql://ah:***@db.example/ah needs asyncpg" in told
+    assert found.of("port", "ok")
+    assert found.code == 1
+
+
 def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "good.yml").write_text(
         "name: a\ncontact: mailto:a@b.example\ntargets: [https://a.example/]\n"

@@ -66,6 +66,12 @@ def _of_the_database(url: str, place: str) -> Iterator[Finding]:
             run_deed(url, _try_a_change)
         else:
             _check_changes(file)
+    except ModuleNotFoundError as error:
+        # Its driver.
+        yield Finding(
+            "database", "fault", f"{shown} needs {error.name}", "pip install 'agent-health[postgres]'"
+        )
+        return
     except AgentHealthError as error:
         is_foreign = isinstance(error, ForeignDatabase)
         told = NO_DATABASE if str(error) == DAMAGED else str(error)

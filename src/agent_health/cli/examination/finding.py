@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from agent_health.storage.database import ROOM_BYTES
 from agent_health.time_span import precise_text
 
 CLOCK_WARNING_SECONDS: Final = 2.0
@@ -15,7 +16,6 @@ CLOCK_WARNING_SECONDS: Final = 2.0
 CLOCK_FAULT_SECONDS: Final = 60.0
 """Beyond, times of heartbeats and documents are of no use."""
 ROOM_WARNING_BYTES: Final = 1_000_000_000
-ROOM_FAULT_BYTES: Final = 16_777_216
 Verdict = Literal["ok", "warning", "fault", "skipped"]
 
 
@@ -51,13 +51,21 @@ def of_the_directory(directory: Path, about: str) -> Iterator[Finding]:
             about, "fault", f"{directory} cannot be written to by this user", "chown it, or run as its owner"
         )
     free = shutil.disk_usage(directory).free
-    told = f"{free / 1e9:.1f} GB are free in {directory.absolute()}"
-    if free < ROOM_FAULT_BYTES:
+    told = f"{_room(free)} free in {directory.absolute()}"
+    if free < ROOM_BYTES:
         yield Finding("disk", "fault", told, "make room: changes cannot be stored")
     elif free < ROOM_WARNING_BYTES:
         yield Finding("disk", "warning", told, "make room, or let old events go: --event-retention-days")
     else:
         yield Finding("disk", "ok", told)
+
+
+def _room(free: int) -> str:
+    """Say how much that is in the largest unit of which it is one."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if free >= size:
+            return f"{free / size:.1f} {unit} are"
+    return f"{free} bytes are"
 
 
 def of_the_mode(file: Path, what: str) -> Iterator[Finding]:

@@ -1,0 +1,28 @@
+"""Is it told how much room a disk has, and that there is none only where there is none?"""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from agent_health.cli.examination.finding import of_the_directory
+
+
+@pytest.mark.parametrize(
+    ("free", "verdict", "told"),
+    [
+        (52_400_000_000, "ok", "52.4 GB are free in "),
+        (999_000_000, "warning", "999.0 MB are free in "),
+        (7_340_000, "warning", "7.3 MB are free in "),
+        (20_480, "fault", "20.5 kB are free in "),
+        (0, "fault", "0 bytes are free in "),
+    ],
+)
+def test_what_is_free_is_told_in_a_unit_that_says_something(
+    free: int, verdict: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _directory: SimpleNamespace(free=free))
+    [finding] = of_the_directory(tmp_path, "database")
+    assert (finding.about, finding.verdict) == ("disk", verdict)
+    assert finding.told.startswith(told)
