@@ -237,7 +237,7 @@ def test_an_agent_is_drained_commanded_and_taken_off(registry: RegistryServer, c
 
 @pytest.mark.parametrize(
     "arguments",
-    [("show", "nobody"), ("drain", "nobody"), ("list", "--health", "bogus"), ("command", "nobody", "drain")],
+    [("show", "nobody"), ("drain", "nobody"), ("command", "nobody", "drain")],
 )
 def test_a_refusal_ends_with_one(
     registry: RegistryServer, capsys: Captured, arguments: tuple[str, ...]
@@ -430,3 +430,22 @@ def _hold(registry: RegistryServer) -> None:
 def test_an_impossible_id_is_refused_in_words(registry: RegistryServer, capsys: Captured) -> None:
     told = shown_by(capsys, "register", "a b", ends=3)
     assert told == "agent-health: agent_id: expected 1 to 128 letters, digits and . _ ~ : -; got 'a b'\n"
+
+
+def test_json_has_all_agents_unless_a_limit_is_given(
+    registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.cli.agents.PAGE", 2)
+    monkeypatch.setattr("agent_health.cli.agents.USUAL_IN_TABLE", 3)
+    for name in "abcde":
+        shown_by(capsys, "register", name)
+    assert len(json_of(capsys, "list")["agents"]) == 5
+    assert len(json_of(capsys, "list", "--limit", "4")["agents"]) == 4
+    assert "3 of 5 (see --limit)" in shown_by(capsys, "list")
+
+
+@pytest.mark.parametrize("option", ["--health", "--status"])
+def test_a_word_that_an_option_does_not_know_is_refused_with_those_that_it_does(
+    registry: RegistryServer, capsys: Captured, option: str
+) -> None:
+    assert f"{option}: expected one of " in shown_by(capsys, "list", option, "nosuch", ends=3)

@@ -377,3 +377,16 @@ def test_what_has_ended_is_told(what: str) -> None:
     }
     event = LoggedEvent.model_validate({"sequence": 1, "actor": "x", "payload": {"agent_id": "a"}, **members})
     assert told(event) == f"a: {what} ended by x"
+
+
+def test_json_has_all_events_unless_a_limit_is_given(
+    registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["agents", "register", "a"]) == 0
+    assert main(["agents", "register", "b"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("agent_health.cli.events.PAGE", 1)
+    monkeypatch.setattr("agent_health.cli.events.USUAL_IN_TABLE", 1)
+    found = json.loads(shown_by(capsys, "events", "list", "--json"))
+    assert len(found["events"]) == found["last_sequence"] > 1
+    assert "more: --after 1" in shown_by(capsys, "events", "list")

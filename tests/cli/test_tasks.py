@@ -155,3 +155,14 @@ def test_what_no_registry_need_be_asked_is_told_at_once(
     told = shown_by(capsys, *arguments, ends=3)
     assert said in told
     assert len(told) < 400
+
+
+def test_json_has_all_tasks_unless_a_limit_is_given(
+    registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_health.cli.tasks.PAGE", 2)
+    monkeypatch.setattr("agent_health.cli.tasks.USUAL_IN_TABLE", 3)
+    for title in "abcde":
+        shown_by(capsys, "create", title)
+    assert len(json_of(capsys, "list")["tasks"]) == 5
+    assert "3 of 5 (see --limit)" in shown_by(capsys, "list")

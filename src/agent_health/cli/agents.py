@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 PAGE = 1_000
 """The most that the registry tells at once."""
 MAX_LISTED = 100_000
+USUAL_IN_TABLE = 100
+HEALTHS = ("healthy", "degraded", "unhealthy", "unknown")
 STATUSES = ("active", "unhealthy", "draining", "dead", "deregistered")
 _ALL = frozenset({"all", "any"})
 
@@ -58,14 +60,26 @@ def list_agents(
     ] = None,
     health: Annotated[
         list[str] | None,
-        typer.Option("--health", help="healthy, degraded, unhealthy or unknown; may be repeated."),
+        typer.Option(
+            "--health",
+            autocompletion=offering(*HEALTHS),
+            help="healthy, degraded, unhealthy or unknown; may be repeated.",
+        ),
     ] = None,
     role: Annotated[str | None, typer.Option("--role", help="Of one pool; adds what it can take.")] = None,
     free: Annotated[
         int | None, typer.Option("--free", metavar="TASKS", help="Agents that can take so many more.")
     ] = None,
     least_loaded: Annotated[bool, typer.Option("--least-loaded", help="The least loaded first.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=MAX_LISTED, help="How many to show.")] = 100,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            max=MAX_LISTED,
+            help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
@@ -94,13 +108,14 @@ def list_agents(
     wanted: dict[str, Any] = {
         "status": _statuses(status or ()),
         "capabilities": tuple(capability or ()),
-        "health": tuple(health or ()),
+        "health": _healths(health or ()),
         "role_id": role,
         "min_available_capacity": free,
         "sort": "least_loaded" if least_loaded else None,
     }
+    most = limit if as_json else limit or USUAL_IN_TABLE
     found, not_active, held = ask(
-        lambda client: _looked_up(client, limit, wanted),
+        lambda client: _looked_up(client, most, wanted),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
@@ -138,8 +153,15 @@ def _statuses(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
+def _healths(given: Sequence[str]) -> tuple[str, ...]:
+    for health in given:
+        if health not in HEALTHS:
+            raise InvalidSetting("--health", health, f"one of {', '.join(HEALTHS)}")
+    return tuple(given)
+
+
 async def _looked_up(
-    client: "RegistryClient", limit: int, wanted: dict[str, Any]
+    client: "RegistryClient", limit: int | None, wanted: dict[str, Any]
 ) -> "tuple[AgentList, int | None, bool | None]":
     """Return who matches, how many are hidden since they are not active, and whether decisions are held."""
     found = await _listing(client, limit, wanted)
@@ -149,12 +171,13 @@ async def _looked_up(
     return found, others.total, await are_held(client)
 
 
-async def _listing(client: "RegistryClient", limit: int, wanted: dict[str, Any]) -> "AgentList":
-    """Read so many pages as it takes; the totals are those of the first."""
-    first = await client.agents.list(limit=min(limit, PAGE), **wanted)
+async def _listing(client: "RegistryClient", limit: int | None, wanted: dict[str, Any]) -> "AgentList":
+    """Read so many pages as it takes, all of them without a limit; the totals are those of the first."""
+    left = sys.maxsize if limit is None else limit
+    first = await client.agents.list(limit=min(left, PAGE), **wanted)
     found, cursor = list(first.agents), first.cursor
-    while cursor is not None and len(found) < limit:
-        page = await client.agents.list(limit=min(limit - len(found), PAGE), cursor=cursor, **wanted)
+    while cursor is not None and len(found) < left:
+        page = await client.agents.list(limit=min(left - len(found), PAGE), cursor=cursor, **wanted)
         found += page.agents
         cursor = page.cursor if page.agents else None
     return first.model_copy(update={"agents": found})

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 PAGE = 1_000
 """The most that the registry tells at once."""
 MAX_LISTED = 100_000
+USUAL_IN_TABLE = 100
 
 Types = Annotated[list[str] | None, typer.Option("--type", help="Such as agent.lifecycle; may be repeated.")]
 OfAgent = Annotated[str | None, typer.Option("--agent", metavar="AGENT_ID", help="Whose events.")]
@@ -55,7 +56,15 @@ def list_events(
     ] = 0,
     types: Types = None,
     agent: OfAgent = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=MAX_LISTED, help="How many to show.")] = 100,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            max=MAX_LISTED,
+            help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
@@ -82,7 +91,7 @@ def list_events(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     wanted = _wanted(types, agent)
     found = ask(
-        lambda client: _listing(client, after, limit, wanted),
+        lambda client: _listing(client, after, limit if as_json else limit or USUAL_IN_TABLE, wanted),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
@@ -100,13 +109,16 @@ def list_events(
         sys.stdout.write(f"more: --after {found.next_after}, up to {found.last_sequence}\n")
 
 
-async def _listing(client: "RegistryClient", after: int, limit: int, wanted: dict[str, Any]) -> "EventPage":
-    """Read so many pages as it takes."""
-    found = await client.events.list(after=after, limit=min(limit, PAGE), **wanted)
+async def _listing(
+    client: "RegistryClient", after: int, limit: int | None, wanted: dict[str, Any]
+) -> "EventPage":
+    """Read so many pages as it takes, all of them without a limit."""
+    left = sys.maxsize if limit is None else limit
+    found = await client.events.list(after=after, limit=min(left, PAGE), **wanted)
     events, names = list(found.events), dict(found.names)
-    while len(events) < limit and after < found.next_after < found.last_sequence:
+    while len(events) < left and after < found.next_after < found.last_sequence:
         after = found.next_after
-        found = await client.events.list(after=after, limit=min(limit - len(events), PAGE), **wanted)
+        found = await client.events.list(after=after, limit=min(left - len(events), PAGE), **wanted)
         events += found.events
         names |= found.names
     return found.model_copy(update={"events": events, "names": names})

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 PAGE = 1_000
 """The most that the registry tells at once."""
 MAX_LISTED = 100_000
+USUAL_IN_TABLE = 100
 STATUSES = ("queued", "assigned", "running", "handoff", "review", "done", "cancelled")
 MAX_FILE_BYTES = 262_144
 """Of one that holds an input or an output, which may be indented."""
@@ -73,7 +74,15 @@ def list_tasks(
         str | None,
         typer.Option("--parent", metavar="TASK_ID", parser=read_task_id, help="Delegated from this one."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=MAX_LISTED, help="How many to show.")] = 100,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            max=MAX_LISTED,
+            help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
@@ -97,7 +106,7 @@ def list_tasks(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     wanted = {"status": tuple(status or ()), "role_id": role, "holder": holder, "parent_id": parent}
     found = ask(
-        lambda client: _listing(client, limit, wanted),
+        lambda client: _listing(client, limit if as_json else limit or USUAL_IN_TABLE, wanted),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
@@ -117,12 +126,13 @@ def list_tasks(
         sys.stdout.write(f"{len(found.tasks)} of {found.total} (see --limit)\n")
 
 
-async def _listing(client: "RegistryClient", limit: int, wanted: dict[str, Any]) -> "TaskList":
-    """Read so many pages as it takes; the total is that of the first."""
-    first = await client.tasks.list(limit=min(limit, PAGE), **wanted)
+async def _listing(client: "RegistryClient", limit: int | None, wanted: dict[str, Any]) -> "TaskList":
+    """Read so many pages as it takes, all of them without a limit; the total is that of the first."""
+    left = sys.maxsize if limit is None else limit
+    first = await client.tasks.list(limit=min(left, PAGE), **wanted)
     found, cursor = [*first.tasks], first.cursor
-    while cursor is not None and len(found) < limit:
-        more = await client.tasks.list(limit=min(limit - len(found), PAGE), cursor=cursor, **wanted)
+    while cursor is not None and len(found) < left:
+        more = await client.tasks.list(limit=min(left - len(found), PAGE), cursor=cursor, **wanted)
         found += more.tasks
         cursor = more.cursor if more.tasks else None
     return first.model_copy(update={"tasks": found})
