@@ -167,6 +167,25 @@ async def test_health_on_another_origin_is_a_finding_and_is_not_followed() -> No
     assert "health_on_other_origin" in names(checked)
 
 
+@pytest.mark.parametrize(
+    ("agent_id", "is_elsewhere"),
+    [
+        ("https://other.example/agents/weather", True),
+        ("http://127.9.0.1:21080", True),
+        ("https://127.0.0.1:1/another-port", False),
+        ("weather", False),
+        ("urn:agent:weather", False),
+        ("https://[", False),
+    ],
+)
+async def test_a_document_that_names_another_host_is_noted_and_decides_as_it_says(
+    agent_id: str, *, is_elsewhere: bool
+) -> None:
+    checked = await check({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document(agent_id=agent_id))})
+    assert ("agent_id_elsewhere" in names(checked)) is is_elsewhere
+    assert checked.decision.status is HealthStatus.HEALTHY
+
+
 async def test_a_health_url_of_ones_own_naming_is_found() -> None:
     checked = await check({"/my/state": as_json(document("degraded"))}, "/my/state")
     assert checked.decision.status is HealthStatus.DEGRADED

@@ -30,7 +30,7 @@ from agent_health.client.places import (
     read_given_place,
 )
 from agent_health.client.reach import Reach
-from agent_health.client.redirects import is_same_origin
+from agent_health.client.redirects import is_same_origin, parsed
 from agent_health.decision import Decision, age_seconds, decide, is_stale
 from agent_health.document import HealthDocument
 from agent_health.document_reader import MAX_DOCUMENT_BYTES
@@ -306,6 +306,9 @@ def _findings(
         found.append(Finding("announcements_differ", "", message, "RFC 8631"))
     if card.card is not None and not is_same_origin(card.answer.url, visit.given.url):
         found.append(Finding("card_on_other_origin", "", f"the card was read at {_origin(card.answer.url)}"))
+    if (named := _named_elsewhere(visit, card, health)) is not None:
+        message = f"it is {named}'s by its name, and was read at {_origin(health.answer.url)}"
+        found.append(Finding("agent_id_elsewhere", "/agent_id", message, "draft 4.2"))
     served_at = health.answer.served_at
     if served_at is not None:
         difference_s = abs((served_at - datetime.now(UTC)).total_seconds())
@@ -313,6 +316,24 @@ def _findings(
             message = f"by the answer's Date, its clock and ours differ by {duration_text(difference_s)}"
             found.append(Finding("clocks_differ", "", message))
     return tuple(found)
+
+
+def _named_elsewhere(visit: _Visit, card: _CardAnswer, health: _HealthAnswer) -> str | None:
+    """Return the host whose URL the document has for its agent's name, if nothing was read there.
+
+    Scheme and port do not count, nor a name that is no URL.
+    """
+    if health.document is None:
+        return None
+    try:
+        named = parsed(health.document.agent_id)
+    except ValueError:
+        return None
+    read_at = {visit.given.url.raw_host, health.answer.url.raw_host}
+    if card.card is not None:
+        read_at.add(card.answer.url.raw_host)
+    is_url = named.scheme in {"http", "https"} and named.raw_host is not None
+    return named.raw_host if is_url and named.raw_host not in read_at else None
 
 
 def _access_findings(visit: _Visit, health: _HealthAnswer) -> Iterator[Finding]:
