@@ -15,6 +15,7 @@ _OK, _GATED = ResultClass.OK, ResultClass.GATED
 
 # What an interface may say to a GET. A status that is absent here is judged by its hundreds.
 ANSWERS: Final[Mapping[int, tuple[ResultClass, str]]] = MappingProxyType({
+    304: (ResultClass.HTTP_ERROR, "unchanged, though nothing was known"),
     400: (_OK, "it misses the message in a GET"),
     401: (_GATED, "it asks for credentials"),
     402: (_GATED, "it asks for money"),

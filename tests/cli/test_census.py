@@ -363,6 +363,7 @@ async def test_two_lists_of_one_host_are_two_and_each_may_have_its_database(
         (["list.txt", "--format", "xml"], "--format"),
         (["list.txt", "--timeout", "0"], "--timeout"),
         (["probe.yml", "--timeout", "5"], "--timeout"),
+        (["list.yaml", "--allow-network", "127.0.0.0/8"], "a list is read as text, CSV, JSON or JSON Lines"),
         (["sqlite:///a.db", "--timeout", "5"], "--timeout"),
         (["list.txt", "--contact", "me"], "contact"),
         (["list.txt", "--allow-network", "all"], "network"),

@@ -195,7 +195,11 @@ def _definition(
         given = {"--contact": contact, "--allow-network": networks, "--timeout": timeout_seconds}
         for option, value in given.items():
             if value not in (None, []):
-                raise InvalidSetting(option, "given", "nothing: the definition says it")
+                expected = (
+                    f"none: {source} is taken for a probe definition, as every .yml and .yaml, "
+                    "which says this itself; a list is read as text, CSV, JSON or JSON Lines"
+                )
+                raise InvalidSetting(option, "given", expected)
         return read_definition_file(Path(source))
     if "://" not in source and (why := unreadable(Path(source)) if source else "nothing was named"):
         shown = without_password(source)

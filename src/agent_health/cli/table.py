@@ -7,12 +7,13 @@ from typing import TextIO
 from agent_health.cli.terminal import MAX_READ_CHARS, printable
 
 MAX_CELL_CHARS = 48
-"""Of all columns but the last; `--json` shows them whole."""
+"""Of all columns but the last, on a terminal; a pipe and `--json` get them whole."""
 
 
 def write_table(stream: TextIO, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write rows under their heads, each column as wide as it must be; all text is made printable here."""
-    shown = [[_cell(text) for text in row[:-1]] + [_in_line(row[-1])] for row in (heads, *rows)]
+    cell = _cell if stream.isatty() else _in_line
+    shown = [[cell(text) for text in row[:-1]] + [_in_line(row[-1])] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for row in shown:
         line = "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True))

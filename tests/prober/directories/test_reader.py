@@ -21,7 +21,13 @@ from agent_health.prober.directories import NotRead, Snapshot, Source, Unchanged
 from agent_health.prober.directories import reader as module
 from agent_health.prober.directories.fetching import fetching_with
 from agent_health.prober.directories.page import Kind
-from agent_health.prober.directories.reader import FIRST_WAIT_S, MAX_READING_S, MAX_TRIES, MAX_WAIT_S
+from agent_health.prober.directories.reader import (
+    FIRST_WAIT_S,
+    MAX_READING_S,
+    MAX_SILENT_TRIES,
+    MAX_TRIES,
+    MAX_WAIT_S,
+)
 from agent_health.prober.directories.source import Get, Got, Wanted
 from agent_health.prober.fetch import Fetched, Fetcher
 from agent_health.prober.opt_out import read_opt_outs
@@ -366,6 +372,19 @@ async def test_whoever_asks_to_wait_is_waited_for(fetcher: Fetcher) -> None:
         reader = Reader(fetcher, server)
         assert len((await reader.snapshot()).entries) == 2
     assert reader.waits == [7, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
+
+
+async def test_who_never_begins_to_answer_is_asked_once_more(fetcher: Fetcher) -> None:
+    async with serving({}) as server:
+        reader, asked = Reader(fetcher, server), []
+
+        async def get(wanted: Wanted) -> Fetched:
+            asked.append(wanted.url)
+            return Fetched(url=URL(wanted.url), result=ResultClass.TIMEOUT, reason="no answer")
+
+        reader.get = get
+        assert (await reader.refusal()).result is ResultClass.TIMEOUT
+        assert len(asked) == MAX_SILENT_TRIES
 
 
 async def test_nobody_is_asked_for_ever(fetcher: Fetcher) -> None:

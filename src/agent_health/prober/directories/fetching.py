@@ -12,7 +12,7 @@ from agent_health.prober.definition import Timeouts
 from agent_health.prober.directories.source import MAX_DOCUMENT_BYTES, Get, Wanted
 from agent_health.prober.fetch import Fetched, Fetcher, Request
 
-TIMEOUTS: Final = Timeouts(first_byte_seconds=60, total_seconds=120)
+TIMEOUTS: Final = Timeouts(first_byte_seconds=30, total_seconds=120)
 """For the fetcher of directories: a list of a million agents takes longer to come than a card."""
 ACCEPTED: Final = (
     "application/json, application/ai-catalog+json, application/linkset+json, "

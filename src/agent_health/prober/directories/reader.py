@@ -35,6 +35,8 @@ MAX_READING_S: Final = 3600.0
 """For all documents and waits of a directory."""
 MAX_TRIES: Final = 4
 """Of each request."""
+MAX_SILENT_TRIES: Final = 2
+"""Of a request to which no answer begins in time."""
 FIRST_WAIT_S: Final = 2.0
 """Before the second try; doubled with each further one."""
 MAX_WAIT_S: Final = 120.0
@@ -254,7 +256,9 @@ class _Reading:
                 raise _NoReading(Unchanged(version=self._known or ""))
             wait_s = max(float(got.retry_after_seconds or 0), FIRST_WAIT_S * 2 ** (tries - 1))
             is_over = wait_s > MAX_WAIT_S or self._now_s() + wait_s >= self._ends_at_s
-            if tries == MAX_TRIES or not _is_passing(got) or is_over:
+            is_silent = got.result is ResultClass.TIMEOUT and got.status is None
+            most = MAX_SILENT_TRIES if is_silent else MAX_TRIES
+            if tries >= most or not _is_passing(got) or is_over:
                 return got
             await self._sleep(wait_s)
         raise AssertionError("the last try returns")  # pragma: no cover
