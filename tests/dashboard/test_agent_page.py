@@ -129,7 +129,8 @@ def test_a_form_without_its_token_changes_nothing(sample: Sample, deed: str) -> 
     visitor = sample.visitor(Role.ADMIN)
     assert visitor.post(f"{AGENT}/{deed}", {"etag": '"1"'}).status == 403
     nobody = sample.visitor().post(f"{AGENT}/{deed}", {"token": "0" * 64})
-    assert (nobody.status, nobody.headers["location"]) == (303, "/login?next=%2Fagents%2Ftranslator")
+    where = "/login?next=%2Fagents%2Ftranslator&form=undone"
+    assert (nobody.status, nobody.headers["location"]) == (303, where)
 
 
 def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:

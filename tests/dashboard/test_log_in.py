@@ -228,7 +228,10 @@ def test_a_form_of_a_session_that_is_over_leads_through_the_login_to_its_page(
     if not has_cookie:
         del visitor.cookies[SESSION_COOKIE]
     answer = visitor.post("/agents/translator/recheck", {"token": token})
-    assert (answer.status, answer.headers["location"]) == (303, "/login?next=%2Fagents%2Ftranslator")
+    where = "/login?next=%2Fagents%2Ftranslator&form=undone"
+    assert (answer.status, answer.headers["location"]) == (303, where)
+    # Also if somebody has logged out in another tab, which leaves no cookie behind.
+    assert "A form that you have sent since did nothing." in visitor.get(where).text
 
 
 def test_a_login_form_of_another_tab_says_who_is_logged_in_and_leads_on(sample: Sample) -> None:

@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from agent_health.dashboard import visitors
 from agent_health.dashboard.desk import Desk, note_refusal
 from agent_health.dashboard.pages import HEADERS, page
-from agent_health.dashboard.return_path import LOGIN_PATH, MEMBER, own_path
+from agent_health.dashboard.return_path import LOGIN_PATH, MEMBER, is_after_undone_form, own_path
 from agent_health.dashboard.visitors import FORM_COOKIE, SESSION_COOKIE, SESSION_COOKIE_SECONDS, Visitor
 from agent_health.errors import ForgedForm, NotAllowed, UnknownKey
 from agent_health.storage.database import Transaction
@@ -37,7 +37,8 @@ class LogIn:
             if await self._who_is_logged_in(request) is not None:
                 return RedirectResponse(where, 303, HEADERS)
             is_over = self._desk.tells_that_it_is_over(request)
-            answer = self._form(request, 200, SESSION_OVER if is_over else None, where)
+            why = SESSION_OVER if is_over or is_after_undone_form(request) else None
+            answer = self._form(request, 200, why, where)
             if is_over:
                 self._desk.set_cookie(answer, request, SESSION_COOKIE, "", 0)
             return answer

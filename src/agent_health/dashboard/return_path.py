@@ -16,6 +16,9 @@ from agent_health.dashboard.notices import page_of
 LOGIN_PATH: Final = "/login"
 MEMBER: Final = "next"
 """Of the query and of the form."""
+FORM_MEMBER: Final = "form"
+UNDONE: Final = "undone"
+"""Of the query of the login page, where a form has led to it."""
 HOME: Final = "/"
 MAX_CHARACTERS: Final = 2_048
 
@@ -33,8 +36,15 @@ def own_path(said: str) -> str:
 
 def login_path(request: Request) -> str:
     """Return where to log in, so as to come back to the page that was asked for, or from which a form is."""
-    path = _page_asked_for(request) if request.method != "POST" else own_path(page_of(request).where)
-    return LOGIN_PATH if path == HOME else f"{LOGIN_PATH}?{urlencode({MEMBER: path})}"
+    is_form = request.method == "POST"
+    path = own_path(page_of(request).where) if is_form else _page_asked_for(request)
+    members = ({} if path == HOME else {MEMBER: path}) | ({FORM_MEMBER: UNDONE} if is_form else {})
+    return f"{LOGIN_PATH}?{urlencode(members)}" if members else LOGIN_PATH
+
+
+def is_after_undone_form(request: Request) -> bool:
+    """Whether a form led to the login, and did nothing but that."""
+    return request.query_params.get(FORM_MEMBER) == UNDONE
 
 
 def _page_asked_for(request: Request) -> str:
