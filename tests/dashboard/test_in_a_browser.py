@@ -239,6 +239,18 @@ def test_what_happens_is_seen_as_it_happens(context: BrowserContext, served: Sam
     expect(fleet.locator("#news")).to_contain_text("new event")
 
 
+NOTE_TORN = """() => {
+  const part = document.querySelector("[data-part=waiting]");
+  window.torn = [];
+  new MutationObserver(() => {
+    const said = Number(part.querySelector("[data-count]").textContent);
+    const shown = part.querySelectorAll("li").length;
+    if (said !== shown) window.torn.push([said, shown]);
+  }).observe(part, { subtree: true, childList: true, characterData: true });
+}"""
+"""Notes whenever the number of tasks that wait is not that of those below it."""
+
+
 def test_lists_tell_how_many_have_changed_and_what_waits_for_people_follows(
     context: BrowserContext, served: Sample
 ) -> None:
@@ -251,6 +263,7 @@ def test_lists_tell_how_many_have_changed_and_what_waits_for_people_follows(
     waiting = tasks.locator("[data-part=waiting]")
     expect(waiting).to_contain_text("Waiting for people (3)")
     expect(waiting.locator("li")).to_have_count(3)
+    tasks.evaluate(NOTE_TORN)
     tasks.get_by_label("Pool").focus()
     total = table.locator('[data-count="total"]')
     before = int(total.inner_text().split()[0])
@@ -267,6 +280,7 @@ def test_lists_tell_how_many_have_changed_and_what_waits_for_people_follows(
     expect(tasks.locator("[data-changes]")).to_have_text("1 task changed: show")
     expect(waiting).to_contain_text("Waiting for people (2)")
     expect(waiting.locator("li")).to_have_count(2)
+    assert tasks.evaluate("torn") == [], "how many wait, and who, were told of two moments"
     table.get_by_role("link", name="show", exact=True).click()
     expect(table.locator('[data-agent="newcomer"]')).to_have_count(1)
 

@@ -135,9 +135,9 @@
       const noun = there.dataset.noun ? ` ${there.dataset.noun}${count === 1 ? "" : "s"}` : "";
       const text = count.toLocaleString("en") + noun;
       if (there.textContent === text) continue;
-      there.textContent = text;
-      // Who waits for people stands below the count.
+      // Who waits for people stands below the count: both are of one moment.
       if (name === "waiting") reloadSoon();
+      else there.textContent = text;
     }
   };
   const open = () => {
