@@ -10,7 +10,16 @@ from agent_health.cli.agent_page import load_text, page, time_text
 from agent_health.cli.completion import offering
 from agent_health.cli.held_decisions import are_held, say_held
 from agent_health.cli.known_as import check_id, done_for, is_url
-from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from agent_health.cli.registry_access import (
+    DEFAULT_URL,
+    USUAL_IN_TABLE,
+    AsJson,
+    KeyFile,
+    Limit,
+    PlainHttp,
+    RegistryUrl,
+    ask,
+)
 from agent_health.cli.secret_file import WriteKey, new_key_file
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.terminal import Line, has_colours, printable, write_page
@@ -23,8 +32,6 @@ if TYPE_CHECKING:
 
 PAGE = 1_000
 """The most that the registry tells at once."""
-MAX_LISTED = 100_000
-USUAL_IN_TABLE = 100
 HEALTHS = ("healthy", "degraded", "unhealthy", "unknown")
 STATUSES = ("active", "unhealthy", "draining", "dead", "deregistered")
 _ALL = frozenset({"all", "any"})
@@ -71,15 +78,7 @@ def list_agents(
         int | None, typer.Option("--free", metavar="TASKS", help="Agents that can take so many more.")
     ] = None,
     least_loaded: Annotated[bool, typer.Option("--least-loaded", help="The least loaded first.")] = False,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            min=1,
-            max=MAX_LISTED,
-            help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",
-        ),
-    ] = None,
+    limit: Limit = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,

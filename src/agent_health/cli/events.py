@@ -18,8 +18,10 @@ from agent_health.cli.registry_access import (
     DEFAULT_URL,
     EXIT_REFUSED,
     EXIT_UNREACHABLE,
+    USUAL_IN_TABLE,
     AsJson,
     KeyFile,
+    Limit,
     PlainHttp,
     RegistryUrl,
     ask,
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
 
 PAGE = 1_000
 """The most that the registry tells at once."""
-MAX_LISTED = 100_000
-USUAL_IN_TABLE = 100
 
 Types = Annotated[list[str] | None, typer.Option("--type", help="Such as agent.lifecycle; may be repeated.")]
 OfAgent = Annotated[str | None, typer.Option("--agent", metavar="AGENT_ID", help="Whose events.")]
@@ -56,15 +56,7 @@ def list_events(
     ] = 0,
     types: Types = None,
     agent: OfAgent = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            min=1,
-            max=MAX_LISTED,
-            help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",
-        ),
-    ] = None,
+    limit: Limit = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,

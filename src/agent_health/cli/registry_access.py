@@ -31,6 +31,17 @@ KeyFile = Annotated[
     typer.Option("--key-file", metavar="FILE", help=f"Holds the key; else ${KEY_VARIABLE} is used."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+MAX_LISTED = 100_000
+USUAL_IN_TABLE = 100
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit",
+        min=1,
+        max=MAX_LISTED,
+        help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",
+    ),
+]
 PlainHttp = Annotated[
     bool, typer.Option("--allow-plain-http", help="Send the key in the clear to another host than this one.")
 ]

@@ -13,7 +13,16 @@ import typer
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.completion import offering
 from agent_health.cli.duration import duration_between
-from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from agent_health.cli.registry_access import (
+    DEFAULT_URL,
+    USUAL_IN_TABLE,
+    AsJson,
+    KeyFile,
+    Limit,
+    PlainHttp,
+    RegistryUrl,
+    ask,
+)
 from agent_health.cli.table import write_json, write_table
 from agent_health.cli.task_id import read_task_id
 from agent_health.cli.task_page import page
@@ -28,8 +37,6 @@ if TYPE_CHECKING:
 
 PAGE = 1_000
 """The most that the registry tells at once."""
-MAX_LISTED = 100_000
-USUAL_IN_TABLE = 100
 STATUSES = ("queued", "assigned", "running", "handoff", "review", "done", "cancelled")
 MAX_FILE_BYTES = 262_144
 """Of one that holds an input or an output, which may be indented."""
@@ -74,15 +81,7 @@ def list_tasks(
         str | None,
         typer.Option("--parent", metavar="TASK_ID", parser=read_task_id, help="Delegated from this one."),
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            "--limit",
-            min=1,
-            max=MAX_LISTED,
-            help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",
-        ),
-    ] = None,
+    limit: Limit = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
