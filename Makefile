@@ -58,8 +58,8 @@ docs: .venv/.docs ## the documentation as a site, in build/docs (nothing is fetc
 	@$(BIN)/sphinx-build -q -n -W --keep-going -j auto -c docs/site -d build/trees docs build/docs
 	@echo "made: build/docs/index.html"
 
-faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, which kill, stop and starve processes
-	$(BIN)/pytest -m long
+faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and each property with ten times as many random examples (SEED=N repeats a run)
+	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
 
 bench: .venv/.test ## what it costs, beside others (an hour; benchmarks/run.py NAME for one)
 	@command -v wrk > /dev/null || echo "wrk is absent: nothing is measured over HTTP (apt-get install wrk)"

@@ -6,19 +6,16 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from tests.support.databases import KINDS, WoundClock, opened, stop_postgresql
 from tests.support.registry_api import RegistryApi
 
 from agent_health.storage.database import Database
 
+pytest_plugins = ["tests.support.properties"]
+
 JOURNEYS = Path(__file__).with_name("journeys")
 LEVELS = {name: logging.getLogger(name).level for name in ("", "agent_health", "uvicorn", "uvicorn.access")}
 """At the beginning, of those that a program sets when it is run in this process; the first is the root."""
-
-# How long an example takes says something of the machine, which others use as well, and nothing of the rule.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
 
 # What a shell runs in the background ignores Ctrl-C, and under `nohup` the end of the terminal; programs that
 # tests start would inherit that.

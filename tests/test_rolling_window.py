@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.properties import examples
 
 from agent_health.latency_histogram import BIN_COUNT, LatencyHistogram, bin_of
 from agent_health.outcome import Outcome
@@ -316,7 +317,7 @@ class Workers(RuleBasedStateMachine):
 
 
 TestWorkers = Workers.TestCase
-TestWorkers.settings = settings(max_examples=60, stateful_step_count=30)
+TestWorkers.settings = settings(max_examples=examples(60), stateful_step_count=30)
 
 
 # --- killed writers ---------------------------------------------------------------------------------------

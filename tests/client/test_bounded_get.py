@@ -24,6 +24,7 @@ from tests.support.hostile_server import (
     serving,
 )
 from tests.support.mocked_responses import MockedResponse
+from tests.support.properties import examples
 
 from agent_health.client import HealthCheck, fetch_health
 from agent_health.decision import Action
@@ -248,14 +249,14 @@ async def _fetch_raw(data: bytes) -> HealthCheck:
     return await check({HEALTH_PATH: hostile.raw(data), CARD_PATH: hostile.raw(data)}, timeout_seconds=5)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.binary(max_size=400))
 def test_no_answer_makes_it_raise(data: bytes) -> None:
     checked = asyncio.run(_fetch_raw(data))
     assert checked.decision.status is HealthStatus.UNKNOWN
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.dictionaries(
         st.sampled_from(

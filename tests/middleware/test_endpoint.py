@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.asgi_client import Answer, ask
 from tests.support.hand_clock import HandClock
+from tests.support.properties import examples
 from tests.support.scripted import app_of, final, outcomes, start
 
 from agent_health import AgentHealthMiddleware, Outcome
@@ -265,7 +266,7 @@ VALUES = st.one_of(
 COARSE = {"detail": "coarse", "detail_token": "x" * 16}
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     pairs=st.lists(st.tuples(NAMES, VALUES), max_size=6),
     method=st.sampled_from(["GET", "HEAD", "POST"]),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.properties import examples
 from tests.support.scripted import (
     DISCONNECT,
     EVENTS,
@@ -107,7 +108,7 @@ async def run(app: App, seen: Seen, scope: Scope, server: Server, send: Send) ->
     return seen
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     script=SCRIPTS,
     incoming=st.lists(

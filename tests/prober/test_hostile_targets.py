@@ -18,6 +18,7 @@ from tests.support.certificates import LONG_AGO, Authority
 from tests.support.dns_server import Failure
 from tests.support.hostile_server import Reply, accepting, answer, as_json, kept, raw, redirect, serving
 from tests.support.open_files import no_more_than, open_files
+from tests.support.properties import examples
 from tests.support.safe_asking import HERE, MAX_BYTES, SHORT, asking
 
 from agent_health.observation import ResultClass
@@ -198,7 +199,8 @@ async def test_who_talks_first_is_taken_at_their_word_and_no_more() -> None:
 
 
 @settings(
-    max_examples=40, suppress_health_check=[*settings().suppress_health_check, Check.function_scoped_fixture]
+    max_examples=examples(40),
+    suppress_health_check=[*settings().suppress_health_check, Check.function_scoped_fixture],
 )
 @given(data=st.binary(max_size=300), begin=st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n"]))
 def test_no_answer_makes_it_raise(data: bytes, begin: bytes) -> None:

@@ -34,6 +34,7 @@ from tests.support.probing import (
     said,
     see,
 )
+from tests.support.properties import examples
 from yarl import URL
 
 from agent_health.observation import Observation, ResultClass
@@ -314,7 +315,7 @@ class Chance:
 
 
 @given(st.lists(ANSWERS, min_size=1, max_size=12), MEMORIES, st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 async def test_whatever_peers_answer_there_is_an_observation_and_a_memory_that_can_be_kept(
     answers: list[dict[str, Any]],
     memory: ProbeMemory,
