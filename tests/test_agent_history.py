@@ -89,7 +89,7 @@ def numbers(slots: Any) -> list[int]:
 @st.composite
 def spreads(draw: st.DrawFn) -> dict[Measure, Spread]:
     found = {}
-    for measure in draw(st.sets(st.sampled_from(Measure))):
+    for measure in draw(st.lists(st.sampled_from(Measure), unique=True)):
         most = 1.0 if measure in RATIOS else 1e7
         low, mean, high = sorted(draw(st.tuples(*[st.floats(0, most)] * 3)))
         found[measure] = Spread(low, mean, high)
