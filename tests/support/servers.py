@@ -22,6 +22,9 @@ HEALTH_PATH = "/.well-known/agent-health"
 PATIENCE_SECONDS = 120
 """How long is waited for anything that should take a moment: it ends a hang, and no machine is that slow."""
 
+LONGEST_ANSWER_SECONDS = 60
+"""The most that a registry's settings allow for its database, so that a slow machine changes no answer."""
+
 _FIRST_PORT = 18_000
 _PORT_RANGES = 4
 _PORTS_PER_PROCESS = 3_000
