@@ -98,3 +98,17 @@ def test_nothing_is_marked_as_unfinished() -> None:
         if UNFINISHED.search(line)
     ]
     assert found == []
+
+
+def test_every_skipped_test_says_loudly_that_it_was_not_run() -> None:
+    texts = {path: path.read_text() for path in (REPOSITORY / "tests").rglob("*.py")}
+    reasons = [
+        (f"{name(path)}:{call.lineno}", ast.unparse(reason))
+        for path, text in texts.items()
+        if re.search(r"\bpytest(\.mark)?\.skip", text)
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call) and re.search(r"\bpytest(\.mark)?\.skip(if)?$", ast.unparse(call.func))
+        for reason in [*call.args[-1:], *(keyword.value for keyword in call.keywords)][-1:]
+    ]
+    assert len(reasons) >= 30
+    assert [where for where, reason in reasons if not re.match(r"f?[\"']NOT [A-Z]+\b", reason)] == []

@@ -114,7 +114,8 @@ def test_a_unit_runs_a_command_of_ours(unit: Path) -> None:
 
 
 @pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="no systemd-analyze: apt-get install systemd"
+    shutil.which("systemd-analyze") is None,
+    reason="NOT RUN: systemd-analyze is absent (apt-get install systemd)",
 )
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_understands_a_unit_and_finds_it_hardened(unit: Path, tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_wrong_usage_is_told_in_one_line(
     assert err.count("\n") == 1
 
 
-ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user: NOT RUN")
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may become another user")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ DIRECTORY = REPOSITORY / "docs" / "monitoring"
 ALERTS = DIRECTORY / "alerts.yml"
 pytestmark = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="no prometheus and promtool: apt-get install prometheus",
+    reason="NOT RUN: prometheus and promtool are absent (apt-get install prometheus)",
 )
 
 

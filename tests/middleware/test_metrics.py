@@ -51,7 +51,7 @@ async def test_the_numbers_of_the_document_stand_at_a_path() -> None:
     assert agent.health.document().calibration.sample_count == 20  # type: ignore[union-attr]
 
 
-@pytest.mark.skipif(not HAS_PROMTOOL, reason="no promtool: apt-get install prometheus")
+@pytest.mark.skipif(not HAS_PROMTOOL, reason="NOT RUN: promtool is absent (apt-get install prometheus)")
 async def test_promtool_finds_nothing_to_complain_of() -> None:
     agent = wrapped(metrics_path="/metrics")
     for _ in range(3):

@@ -104,7 +104,7 @@ async def test_what_real_agents_sent_is_read_as_it_was(
 ) -> None:
     folder = DATA / "captures"
     if not folder.is_dir():
-        pytest.skip(f"NO REAL ANSWERS WERE READ: {folder} is absent")
+        pytest.skip(f"NOT COMPARED with real answers: {folder} is absent")
     replies = {
         path: raw((folder / f"{sdk}{case}.response.http").read_bytes()) for path, case in places.items()
     }
