@@ -8,7 +8,7 @@ from typing import Final
 from sqlalchemy import make_url
 
 from agent_health.access import Role
-from agent_health.cli.examination.finding import Finding, of_the_clock, of_the_directory, of_the_mode
+from agent_health.cli.examination.finding import Finding, ahead_s, of_the_clock, of_the_directory, of_the_mode
 from agent_health.cli.server_database import run_deed, sqlite_file
 from agent_health.errors import AgentHealthError, ForeignDatabase, SchemaOutdated, SchemaUnknown
 from agent_health.storage import keys, registry_row, schema
@@ -96,7 +96,8 @@ def _is_sqlite(file: Path) -> bool:
 
 
 def _look_into(transaction: Transaction, shown: str, place: str) -> Iterator[Finding]:
-    apart_s = transaction.now_s - time.time()
+    asked_s = time.time()
+    apart_s = ahead_s(transaction.now_s, asked_s, time.time())
     schema.check(transaction)
     yield Finding("database", "ok", f"{shown} answers, at revision {schema.newest_revision()}")
     yield of_the_clock("clock", "the database's", apart_s)
