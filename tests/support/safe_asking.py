@@ -25,6 +25,8 @@ PATIENT = Timeouts(
     dns_seconds=60, connect_seconds=60, tls_seconds=60, first_byte_seconds=60, total_seconds=60
 )
 """For all others, so that a slow machine changes nothing."""
+LATE_ANSWER = PATIENT.model_copy(update={"first_byte_seconds": 0.4})
+"""For peers that are reached, and take longer than anybody waits."""
 HERE: Answer = ("127.0.0.1",)
 
 
