@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from tests.support.servers import REPOSITORY
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from agent_health.cli import EXIT_USAGE, application, main
 from agent_health.cli.config_file import settings_of
@@ -123,13 +123,17 @@ def test_systemd_understands_a_unit_and_finds_it_hardened(unit: Path, tmp_path: 
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace("/opt/agent-health/bin/agent-health", "/bin/true"))
     verified = subprocess.run(
-        ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", str(copy)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert verified.returncode == 0, verified.stderr
     told = [line for line in verified.stderr.splitlines() if unit.name in line]
     assert told == []
     judged = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(copy)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
     assert judged.returncode == 0, judged.stdout[-500:]

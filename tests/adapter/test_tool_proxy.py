@@ -65,7 +65,7 @@ asked = urllib.request.Request(sys.argv[1], sys.stdin.buffer.read(), headers)
 def ask():
     while True:
         try:
-            urllib.request.urlopen(asked, timeout=60).read()
+            urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS).read()
         except OSError:
             pass
 
@@ -87,7 +87,7 @@ bytes_of_a_body = b"1\\r\\n \\r\\n" * 10_000
 def send():
     while True:
         try:
-            with socket.create_connection((at.hostname, at.port), timeout=60) as connection:
+            with socket.create_connection((at.hostname, at.port), timeout=PATIENCE_SECONDS) as connection:
                 connection.sendall(head.encode())
                 for _ in range(10):
                     connection.sendall(bytes_of_a_body)
@@ -182,7 +182,7 @@ async def test_a_call_that_is_cut_off_by_the_end_of_its_run_is_nothing_to_be_tol
 
 def test_until_somebody_connects_there_is_a_socket_and_then_not_the_sdk() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
     )
     assert ended.stdout == "[]\n200 ['mcp_types', 'uvicorn']\n"
 

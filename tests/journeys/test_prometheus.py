@@ -30,7 +30,12 @@ pytestmark = pytest.mark.skipif(
 
 def promtool(*arguments: str) -> str:
     ran = subprocess.run(
-        ["promtool", *arguments], cwd=DIRECTORY, capture_output=True, text=True, timeout=60, check=False
+        ["promtool", *arguments],
+        cwd=DIRECTORY,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout

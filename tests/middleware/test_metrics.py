@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from tests.support.asgi_client import ask
 from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
-from tests.support.servers import REPOSITORY
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from agent_health.errors import InvalidSetting
 from agent_health.middleware import AgentHealth, AgentHealthMiddleware
@@ -125,4 +125,4 @@ def test_a_registry_of_ones_own_gets_all_agents_of_the_process() -> None:
 
 def test_whoever_does_not_ask_for_it_loads_no_prometheus_client() -> None:
     code = "import sys, agent_health.middleware; sys.exit('prometheus_client' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_SECONDS).returncode == 0

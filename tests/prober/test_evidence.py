@@ -390,7 +390,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[int]:
     codes = []
     for process in processes:
         with process:
-            codes.append(process.wait(timeout=60))
+            codes.append(process.wait(timeout=PATIENCE_SECONDS))
     return codes
 
 

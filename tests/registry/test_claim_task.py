@@ -233,11 +233,12 @@ async def test_while_it_waits_a_claim_asks_the_database_nothing(
     one = await worker(api)
     async with followed(api):
         assert (await one.claim(wait_seconds=0.3)).status == 204
-        # At the beginning, as soon as the log is followed, and at the end.
-        assert looks == 3
+        # At the beginning, as soon as the log is followed, and at the end. A slow machine needs fewer.
+        assert 1 <= looks <= 3
+        looks = 0
         assert (await one.claim(wait_seconds=0.3)).status == 204
         # It is followed still.
-        assert looks == 5
+        assert 1 <= looks <= 2
 
 
 async def test_while_no_claim_waits_nobody_reads_the_log(api: RegistryApi) -> None:

@@ -287,6 +287,6 @@ def test_of_servers_that_start_at_once_one_sets_up_the_database(database_kind: s
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(PATIENCE_SECONDS)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert sorted(answers.get() for _ in processes) == [False, False, True]
