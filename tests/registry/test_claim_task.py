@@ -232,13 +232,11 @@ async def test_while_it_waits_a_claim_asks_the_database_nothing(
     monkeypatch.setattr(claim_endpoint, "look_for_task", counting)
     one = await worker(api)
     async with followed(api):
-        assert (await one.claim(wait_seconds=0.3)).status == 204
-        # At the beginning, as soon as the log is followed, and at the end. A slow machine needs fewer.
-        assert 1 <= looks <= 3
-        looks = 0
-        assert (await one.claim(wait_seconds=0.3)).status == 204
-        # It is followed still.
-        assert 1 <= looks <= 2
+        for _ in range(2):
+            assert (await one.claim(wait_seconds=0.3)).status == 204
+    # At the beginning and at the end of each, and once as soon as the log is followed. On a slow machine a
+    # claim may be over before that, and begin and end with one look.
+    assert 2 <= looks <= 5
 
 
 async def test_while_no_claim_waits_nobody_reads_the_log(api: RegistryApi) -> None:
