@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from tests.support.agent_check import card, document
-from tests.support.dns_server import dns_serving
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, redirect, serving
 from tests.support.mcp_tools import text_of, tools
+from tests.support.named_hosts import named_hosts
 
 from agent_health.cli import main
 from agent_health.mcp.check_agent import MAX_DOCUMENT_BYTES
@@ -71,12 +71,9 @@ async def test_addresses_that_no_stranger_reaches_are_not_asked(url: str) -> Non
     assert "--allow-network" in text_of(result)
 
 
-async def test_a_name_that_leads_inside_is_not_asked_either() -> None:
-    async with (
-        serving({}) as server,
-        dns_serving({"inside.example": ("127.0.0.1",)}) as dns,
-        tools(networks=(), name_servers=[dns.address]) as model,
-    ):
+async def test_a_name_that_leads_inside_is_not_asked_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    named_hosts(monkeypatch)({"inside.example": [["127.0.0.1"]]})
+    async with serving({}) as server, tools(networks=()) as model:
         result = await model.call_tool("check_agent", {"url": f"http://inside.example:{server.port}"})
     assert result.is_error
     assert server.connections == 0

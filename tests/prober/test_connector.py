@@ -17,6 +17,7 @@ from tests.support.hostile_server import accepting, answer, serving
 from tests.support.open_files import no_descriptor_left
 from tests.support.safe_asking import HERE, SHORT, asking
 from tests.support.servers import free_port
+from yarl import URL
 
 from agent_health.observation import ResultClass
 from agent_health.prober import connector as connector_file
@@ -33,7 +34,7 @@ async def connecting(names: Names | None = None, **more: Any) -> AsyncIterator[J
 
 
 def target(url: str, connector: JudgedConnector) -> TargetUrl:
-    judged = connector.judged(url)
+    judged = connector.guard.vet_url(URL(url))
     assert isinstance(judged, TargetUrl), judged
     return judged
 

@@ -17,9 +17,10 @@ from tests.support.servers import free_port
 from yarl import URL
 
 from agent_health.errors import InvalidSetting
+from agent_health.http.address_guard import _read_alike
 from agent_health.observation import MAX_ETAG_CHARS, ResultClass
 from agent_health.prober import resolve
-from agent_health.prober.fetch import Fetcher, _failed, _read_alike
+from agent_health.prober.fetch import Fetcher, _failed
 from agent_health.prober.line import Line
 from agent_health.prober.resolve import Resolver
 from agent_health.target_address import Refused, TargetUrl

@@ -78,7 +78,7 @@ EXIT_USAGE = 3
 _EXTRAS = {
     "aiohttp": "client", "typer": "client", "yarl": "client",
     "alembic": "registry", "sqlalchemy": "registry", "starlette": "registry", "sse_starlette": "registry",
-    "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry",
+    "httptools": "registry", "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry",
     "publicsuffixlist": "prober", "pycares": "prober", "rich": "prober", "schedule": "prober",
     "uvloop": "prober", "yaml": "prober,registry",
     "asyncpg": "postgres",

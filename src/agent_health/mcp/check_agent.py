@@ -9,9 +9,9 @@ from agent_health.client.check_report import check_report
 from agent_health.client.health import HealthCheck, fetch_health
 from agent_health.decision import Action
 from agent_health.document import HealthStatus
-from agent_health.mcp.judged_get import MAX_SECONDS
 from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import MAX_ANSWER_BYTES, Arguments, Reach, Told, Tool, ToolFailed
+from agent_health.mcp.vetted_get import MAX_SECONDS
 from agent_health.observation import ResultClass
 
 DEFAULT_SECONDS: Final = 10.0

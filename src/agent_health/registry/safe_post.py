@@ -1,14 +1,18 @@
-"""How is a body sent to an address that somebody else chose?
+"""Sending a body to a URL that a stranger chose.
 
-Only addresses that were judged are contacted (`judged_session`). Redirects are not followed, what comes
-back is not read beyond its status, and nothing takes longer than `SEND_SECONDS`.
+Only vetted addresses are contacted. Redirects are not followed, what comes back is not read beyond its
+status, and nothing takes longer than `SEND_SECONDS`.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent_health.registry.judged_session import FAILURES, NotContacted, judged_session
+from yarl import URL
+
+from agent_health.http.address_guard import PrivateAddressRefused
+from agent_health.http.failures import FAILURES
+from agent_health.http.guarded_sessions import GuardedSessions
 from agent_health.target_address import Network
 
 SEND_SECONDS = 10.0
@@ -26,23 +30,21 @@ class Sent:
 
 
 async def safe_post(url: str, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network]) -> Sent:
-    """Send one POST; whatever goes wrong is told, not raised."""
+    """Send one POST; a failure is returned, not raised."""
     try:
-        async with asyncio.timeout(SEND_SECONDS):
-            return await _post(url, body, headers, allowed)
+        async with asyncio.timeout(SEND_SECONDS), GuardedSessions(allowed) as sessions:
+            return await _post(sessions, URL(url), body, headers)
     except TimeoutError:
         return Sent(None, f"no answer within {SEND_SECONDS:g} s")
-    except NotContacted as refusal:
-        return Sent(None, str(refusal))
+    except PrivateAddressRefused as error:
+        return Sent(None, error.refused.reason)
     except FAILURES as error:
         return Sent(None, f"cannot be reached ({type(error).__name__})")
 
 
-async def _post(url: str, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network]) -> Sent:
-    async with (
-        judged_session(url, allowed) as (session, place),
-        session.post(place, data=body, headers=headers, allow_redirects=False) as response,
-    ):
+async def _post(sessions: GuardedSessions, url: URL, body: bytes, headers: Mapping[str, str]) -> Sent:
+    session = sessions.session_for(url)
+    async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
         # The body stays unread: the connection ends with the block.
         status = response.status
     return Sent(status, None if 200 <= status <= 299 else f"answered {status}")

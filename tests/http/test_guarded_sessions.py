@@ -1,67 +1,28 @@
-"""Whom may an agent lead us to?"""
+"""Guarded sessions: hosts that strangers chose are contacted at vetted addresses only."""
 
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 from tests.support.agent_check import card, check, document, names
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, Reply, as_json, redirect, serving
+from tests.support.named_hosts import Named, named_hosts
 
 from agent_health.client import fetch_health
-from agent_health.client.reach import JudgingResolver, LedInward
 from agent_health.decision import Action
 from agent_health.errors import InvalidSetting
+from agent_health.http.address_guard import AddressGuard, PrivateAddressRefused
+from agent_health.http.guarded_sessions import GuardedResolver
 from agent_health.observation import ResultClass
-from agent_health.target_address import read_networks
 
 ELSEWHERE = "127.0.0.2"
 """A machine of our own network, as far as the host 127.0.0.1 is concerned."""
 
-Lookups = Mapping[str, Sequence[Sequence[str]]]
-"""To each name: the addresses that its first lookup finds, its second, and so on; the last one stays."""
-Named = Callable[[Lookups], list[str]]
-
-
-class Names(AbstractResolver):
-    """Name servers of somebody else, who may say anything."""
-
-    def __init__(self, lookups: Lookups, asked: list[str]) -> None:
-        self.lookups = lookups
-        self.asked = asked
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        answers = self.lookups[host]
-        found = answers[min(self.asked.count(host), len(answers) - 1)]
-        self.asked.append(host)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=socket.AI_NUMERICHOST,
-            )
-            for address in found
-        ]
-
-    async def close(self) -> None:
-        """There is nothing to let go of."""
-
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch) -> Named:
-    def answer_lookups(lookups: Lookups) -> list[str]:
-        asked: list[str] = []
-        monkeypatch.setattr(aiohttp, "DefaultResolver", lambda: Names(lookups, asked))
-        return asked
-
-    return answer_lookups
+    return named_hosts(monkeypatch)
 
 
 def agent() -> dict[str, Reply]:
@@ -107,7 +68,7 @@ async def test_a_redirect_to_our_own_network_is_not_followed(host: str, reason: 
         checked = await check({CARD_PATH: redirect(location)})
     assert inner.heads == []
     assert checked.card_result is ResultClass.BLOCKED_ADDRESS
-    assert "the agent leads to" in checked.card_reason
+    assert "is not contacted" in checked.card_reason
     assert reason in checked.card_reason
     assert checked.decision.action is Action.PROCEED_AND_MONITOR
 
@@ -203,10 +164,10 @@ async def test_public_addresses_are_found_under_any_name(named: Named) -> None:
     named(
         {"moved.example": [["10.0.0.5", "93.184.216.34", "::1", "2606:2800:220:1::1"]], "in": [["10.0.0.5"]]}
     )
-    resolver = JudgingResolver("agent.example", read_networks([]))
+    resolver = GuardedResolver(AddressGuard(), "agent.example")
     found = await resolver.resolve("moved.example", 443)
     assert [result["host"] for result in found] == ["93.184.216.34", "2606:2800:220:1::1"]
-    with pytest.raises(LedInward, match="private"):
+    with pytest.raises(PrivateAddressRefused, match="private"):
         await resolver.resolve("in", 443)
     await resolver.close()
 

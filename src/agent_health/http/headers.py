@@ -1,4 +1,4 @@
-"""What do the headers of an answer say that a consumer of health documents must know?
+"""Header fields of an answer that a consumer of health documents must know.
 
 A header that cannot be read counts as absent.
 """

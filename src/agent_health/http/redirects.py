@@ -1,4 +1,4 @@
-"""Where does a redirect lead, and do we follow it?"""
+"""Redirects: where one leads, and whether it is followed."""
 
 from typing import Final
 
@@ -6,6 +6,10 @@ from yarl import URL
 
 from agent_health.card_interfaces import MAX_URL_CHARS
 
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+"""Status codes."""
+MAX_REDIRECTS: Final = 3
+"""Of one request."""
 MAX_SHOWN_CHARS: Final = 80
 """Of an address in a reason."""
 
@@ -34,6 +38,20 @@ def joined(base: URL, place: str) -> URL | None:
     except ValueError:
         return None
     return target if is_callable else None
+
+
+def next_hop(url: URL, location: str, *, followed: int, has_token: bool, may_leave_origin: bool) -> URL | str:
+    """Return where a redirect from `url` leads if it is followed, else the reason.
+
+    `followed` is the number of redirects before this one.
+    """
+    if followed == MAX_REDIRECTS:
+        return f"more than {MAX_REDIRECTS} redirects"
+    target = joined(url, location)
+    reason = refusal(url, target, has_token=has_token, may_leave_origin=may_leave_origin)
+    if target is None or reason is not None:
+        return reason or ""
+    return target
 
 
 def refusal(url: URL, target: URL | None, *, has_token: bool, may_leave_origin: bool) -> str | None:
