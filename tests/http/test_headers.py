@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_health.http.headers import max_age_seconds, retry_after_seconds, status_links, whole_number
+from agent_health.http.headers import (
+    max_age_seconds,
+    media_type,
+    retry_after_seconds,
+    status_links,
+    whole_number,
+)
 
 NOW = datetime(2026, 7, 1, 12, 0, tzinfo=UTC)
 
@@ -79,3 +85,12 @@ def test_no_header_makes_it_raise(text: str) -> None:
     status_links([text])
     seconds = retry_after_seconds(text, NOW)
     assert seconds is None or seconds >= 0
+
+
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [("Text/HTML; charset=utf-8", "text/html"), ("application/json;;;", "application/json"), ("", "")],
+)
+def test_a_media_type_has_no_parameters(field: str, expected: str) -> None:
+    assert media_type({"Content-Type": field}) == expected
+    assert media_type({}) == ""

@@ -28,6 +28,7 @@ from agent_health.http.bounded_body import read_bounded, read_piece
 from agent_health.http.bounded_get import user_agent
 from agent_health.http.counted_sessions import CountedConnector, counted_session, counter_of
 from agent_health.http.failures import FAILURES, judge_failure
+from agent_health.http.headers import media_type
 from agent_health.passive_heartbeat import SERVER_SILENT_S, SessionState
 
 ANSWER_SECONDS: Final = 10.0
@@ -163,7 +164,7 @@ class OpencodeServer:
         response = await self._get(path, query)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                if response.status != 404 or response.content_type != "application/json":
+                if response.status != 404 or media_type(response.headers) != "application/json":
                     _check(response, path, "application/json", has_password=self._auth is not None)
                 body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))
         except FAILURES as error:
@@ -235,7 +236,7 @@ async def _lines(response: aiohttp.ClientResponse, url: URL) -> AsyncGenerator[l
 
 def _check(response: aiohttp.ClientResponse, path: str, expected: str, *, has_password: bool) -> None:
     """Raise what is wrong with the head of an answer."""
-    status, got = response.status, response.content_type[:80]
+    status, got = response.status, media_type(response.headers)[:80]
     if status == 200 and got == expected:
         return
     if status == 401:

@@ -43,7 +43,7 @@ from agent_health.http.failures import (
     TooManyBytes,
     judge_failure,
 )
-from agent_health.http.headers import retry_after_seconds
+from agent_health.http.headers import media_type, retry_after_seconds
 
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
@@ -253,7 +253,7 @@ class RegistryConnection:
         if not 200 <= response.status < 300:
             return _refusal(response, body)
         return Reply(
-            status=response.status, content_type=response.content_type, body=body, sent_at_s=sent_at_s
+            status=response.status, content_type=media_type(response.headers), body=body, sent_at_s=sent_at_s
         )
 
     async def _send(self, question: Question) -> aiohttp.ClientResponse:
@@ -320,9 +320,9 @@ def _is_worth_repeating(error: RegistryError, question: Question) -> bool:
 async def _stream_refusal(response: aiohttp.ClientResponse) -> RegistryError | None:
     """Return why an answer is no stream, or None."""
     if response.status == 200:
-        if response.content_type == "text/event-stream":
+        if (content_type := media_type(response.headers)) == "text/event-stream":
             return None
-        what = f"expected text/event-stream; got {response.content_type[:80]!a}"
+        what = f"expected text/event-stream; got {content_type[:80]!a}"
         return InvalidAnswer(f"HTTP 200: {what}", status=200)
     return _refusal(response, await read_bounded(response, MAX_BODY_BYTES, counter_of(response)) or b"")
 

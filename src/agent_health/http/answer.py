@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 from yarl import URL
 
 from agent_health.http.failures import UNPACKED, undecodable
-from agent_health.http.headers import max_age_seconds, retry_after_seconds, status_links, whole_number
+from agent_health.http.headers import (
+    max_age_seconds,
+    media_type,
+    retry_after_seconds,
+    status_links,
+    whole_number,
+)
 from agent_health.http.redirects import MAX_SHOWN_CHARS
 from agent_health.light_value import light_value
 from agent_health.observation import ResultClass
@@ -93,7 +99,7 @@ def read_head(response: WithHeader) -> Head:
     headers = response.headers
     return {
         "status": response.status,
-        "content_type": headers.get("Content-Type", "").partition(";")[0].strip().lower()[:MAX_SHOWN_CHARS],
+        "content_type": media_type(headers)[:MAX_SHOWN_CHARS],
         "served_at": _served_at(headers.get("Date", ""), headers.get("Age", "")),
         "max_age_seconds": max_age_seconds(headers.getall("Cache-Control", [])),
         "retry_after_seconds": retry_after_seconds(headers.get("Retry-After", ""), datetime.now(UTC)),

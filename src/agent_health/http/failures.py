@@ -27,7 +27,7 @@ FAILURES: Final = (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSErr
 _NO_STATUS_LINE = "Bad status line"
 _NO_LIBRARY = re.compile(r"^Can not decode content-encoding: \w+ \((\w+)\)")
 _ASKED = "one of gzip and deflate was asked for"
-_QUOTED_BYTES = re.compile(r"""^\s*b(?P<quote>['"])(?P<bytes>.*)(?P=quote)\s*$""", re.MULTILINE)
+_QUOTED_BYTES = re.compile(r"""^[ ]*b(?P<quote>['"])(?P<bytes>.*)(?P=quote)[ ]*$""", re.MULTILINE)
 _HEADER_TOO_LARGE = ("Got more than", "Too many headers")
 
 

@@ -4,7 +4,7 @@ A header that cannot be read counts as absent.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
@@ -17,6 +17,14 @@ _NUMBER = re.compile(r"[0-9]+")
 _MAX_AGE = re.compile(r"max-age=\"?([0-9]+)\"?", re.IGNORECASE)
 _BETWEEN_LINKS = re.compile(r",\s*(?=<)")
 _LINK = re.compile(r"<([^<>]*)>(.*)", re.DOTALL)
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """Return the media type of an answer, in lower case, without parameters; empty if it has none.
+
+    aiohttp's own reader of `Content-Type` takes quadratic time for parameters.
+    """
+    return headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
 def whole_number(text: str) -> int | None:
