@@ -1,8 +1,10 @@
 import asyncio
+import contextlib
 import json
 import logging
 import resource
 import ssl
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,12 +15,14 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from tests.support.both_loops import on_both_loops
 from tests.support.certificates import Authority
+from tests.support.flooding_server import KERNEL_BYTES
 from tests.support.raw_http import RawAnswer, answer_in
 from tests.support.servers import PATIENCE_SECONDS
 from uvicorn.server import ServerState
 
+from agent_health.http.byte_counter import MAX_SPARE_BYTES
 from agent_health.registry import connection_bounds
-from agent_health.registry.connection_bounds import BoundedProtocol
+from agent_health.registry.connection_bounds import MAX_PIPELINED, BoundedProtocol
 from agent_health.registry.run_server import Listening, _uvicorn_config
 from agent_health.registry.settings import RegistrySettings
 
@@ -35,8 +39,11 @@ class Served:
     port: int
     tls: Authority | None = None
     asked: asyncio.Event = field(default_factory=asyncio.Event)
+    waits: asyncio.Event = field(default_factory=asyncio.Event)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Of the last request for `/body`, once its body was read."""
 
     async def connect(self, *parts: bytes) -> "Caller":
         """Open a connection and send something."""
@@ -77,11 +84,20 @@ class Caller:
 async def served(tls: Authority | None = None) -> AsyncIterator[Served]:
     """Serve `/` at once, `/waits` when the test says so, `/large` with more than anybody reads unasked."""
 
-    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         found.asked.set()
         if scope["path"] == "/waits":
+            found.waits.set()
             await found.go_on.wait()
         body = b"x" * LARGE if scope["path"] == "/large" else b"well"
+        if scope["path"] == "/body":
+            size, is_more = 0, True
+            while is_more:
+                message = await receive()
+                size += len(message.get("body", b""))
+                is_more = message.get("more_body", False)
+            body = b"%d bytes of body" % size
+            found.headers = scope["headers"]
         headers = [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -354,3 +370,70 @@ async def test_a_request_that_does_not_say_once_for_whom_it_is_is_refused(head: 
         assert json.loads(answer.body)["error"]["code"] == "invalid_host"
         old = await (await server.connect(b"GET / HTTP/1.0\r\n\r\n")).end()
         assert old.status == 200
+
+
+# ── what is sent besides heads and bodies ──
+
+CHUNKED = b"POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+FLOODS = {
+    "a chunk extension": (CHUNKED + b"5;a=", b"a" * 65_536),
+    "zeros before a chunk size": (CHUNKED, b"0" * 65_536),
+    "extensions of small chunks": (CHUNKED, (b"1;" + b"a" * 500 + b"\r\n \r\n") * 100),
+    "trailers": (CHUNKED + b"2\r\n{}\r\n0\r\n", b"X-More: of the same\r\n" * 3_000),
+    "a trailer": (CHUNKED + b"2\r\n{}\r\n0\r\nX-Long: ", b"a" * 65_536),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+@on_both_loops
+async def test_a_flood_between_the_parts_of_a_body_ends_the_connection(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_bounds, "HEAD_SECONDS", PATIENCE_SECONDS)
+    beginning, piece = FLOODS[name]
+    async with served() as server:
+        caller = await server.connect(beginning)
+        sent_bytes = 0
+        tracemalloc.start()
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while True:
+                    caller.writer.write(piece)
+                    await caller.writer.drain()
+                    sent_bytes += len(piece)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        await server.until_alone()
+    assert sent_bytes <= MAX_SPARE_BYTES + KERNEL_BYTES
+    assert peak_bytes <= 16 * 1024 * 1024
+
+
+@on_both_loops
+async def test_requests_that_are_sent_before_the_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_bounds, "HEAD_SECONDS", PATIENCE_SECONDS)
+    async with served() as server:
+        caller = await server.connect(REQUEST * (MAX_PIPELINED + 1))
+        for _ in range(MAX_PIPELINED + 1):
+            assert (await caller.reader.readuntil(b"well")).startswith(b"HTTP/1.1 200")
+        caller.writer.close()
+        await server.until_alone()
+        many = await server.connect(b"GET /waits HTTP/1.1\r\nHost: a\r\n\r\n")
+        await server.waits.wait()
+        (connection,) = server.state.connections
+        assert isinstance(connection, BoundedProtocol)
+        # As much as is read at once.
+        connection.data_received(REQUEST * (262_144 // len(REQUEST)))
+        assert len(connection.pipeline) == MAX_PIPELINED
+        assert await many.end() == answer_in(b"")
+
+
+@on_both_loops
+async def test_a_body_in_chunks_of_one_byte_reaches_the_app_whole() -> None:
+    async with served() as server:
+        chunks = b"".join(b"1\r\n%c\r\n" % (97 + number % 26) for number in range(60_000))
+        caller = await server.connect(CHUNKED, chunks, b"0\r\nX-Trailer: a\r\n\r\n" + REQUEST)
+        first = await caller.reader.readuntil(b"of body")
+        assert b"60000 bytes" in first
+        assert (await caller.reader.readuntil(b"well")).startswith(b"HTTP/1.1 200")
+        caller.writer.close()
+        assert server.headers == [(b"host", b"a"), (b"transfer-encoding", b"chunked")]
