@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
-from tests.support.spoiled import cut_and_joined, spoiled
+from tests.support.spoiled import cut_and_joined, spoiled, spoiled_once
 from tests.support.stranger_samples import (
     ANSWERS,
     CARDS,
@@ -201,6 +201,13 @@ def check(reader: Reader, body: bytes) -> None:
 
 def is_bytes(name: str) -> bool:
     return isinstance(READERS[name].samples[0], bytes)
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if not is_bytes(name)])
+def test_one_odd_value_anywhere_raises_no_error_but_the_readers_own(name: str) -> None:
+    reader = READERS[name]
+    for value in spoiled_once([sample for sample in reader.samples if not isinstance(sample, bytes)]):
+        check(reader, json.dumps(value).encode())
 
 
 @pytest.mark.parametrize("name", [name for name in READERS if not is_bytes(name)])

@@ -1,6 +1,7 @@
 """Strategies for what a stranger may send: documents with odd values, and texts cut and joined."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
@@ -34,6 +35,18 @@ def _replaced(value: Any, way: tuple[str | int, ...], odd: Any) -> Any:
     copy: Any = dict(value) if isinstance(value, dict) else list(value)
     copy[way[0]] = _replaced(copy[way[0]], way[1:], odd)
     return copy
+
+
+ONE_OF_EACH: list[Any] = [None, True, -1, 10**400, "", "\ud800", "http://[::1", [], [[]], {}, {"": ""}]
+"""A value of each kind, and some texts that break readers."""
+
+
+def spoiled_once(samples: list[Any]) -> Iterator[Any]:
+    """Yield each sample with one value replaced: every value, by one of each kind."""
+    for sample in samples:
+        for way in _places(sample):
+            for odd in ONE_OF_EACH:
+                yield _replaced(sample, way, odd)
 
 
 @st.composite
