@@ -64,3 +64,14 @@ def is_finite(value: Any) -> bool:
     plain = written.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside_strings = b'"'.join(plain.split(b'"')[::2])
     return all(int(digits) <= MAX_NUMBER for digits in _LONG_INTEGER.findall(outside_strings))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value that was read from JSON can be written as JSON again.
+
+    NaN cannot, nor half a surrogate pair, nor what is nested too deep for the writer.
+    """
+    try:
+        return is_finite(value)
+    except ValueError:
+        return False

@@ -26,7 +26,7 @@ async def main():
     ):
         await tools.call_tool("report_progress", {"summary": "read the brief", "nextStep": "fetch"})
         results = [await tools.call_tool("fetch", {}) for _ in range(3)]
-        codes = [(result.structured_content or {}).get("error", "") for result in results]
+        codes = [(result.meta or {}).get("agent-health/error", "") for result in results]
         await tools.call_tool("mark_complete", {"output": {"codes": codes}})
 
 asyncio.run(main())

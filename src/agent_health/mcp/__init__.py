@@ -14,7 +14,8 @@
     refusal_code.py       by which codes does a tool refuse?
     judged_get.py         which addresses may a model have asked?
     answer.py             how does a call become an answer, whatever goes wrong?
-    server.py             how is the SDK's server told which tools there are?
+    server.py             the SDK's server, and the tools that it offers; the tool proxy uses it, too
+    http_app.py           the ASGI app of that server over streamable HTTP
     over_stdio.py         how is it served to the program that started it?
     over_http.py          how is it served on a socket?
     place.py              where is it served, and under which names may it be asked?

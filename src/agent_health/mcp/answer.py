@@ -32,6 +32,8 @@ from agent_health.mcp.tool import Reach, Told, Tool, ToolFailed
 
 MAX_NAME_CHARS: Final = 100
 """Of the name of a tool that is not there, as it is told."""
+ERROR_KEY: Final = "agent-health/error"
+"""Of a refusal's `_meta`: its code, for programs."""
 
 _REMEDIES: Final[Sequence[tuple[type[RegistryError], str]]] = (
     (NotAuthorized, "whoever runs this server must give it a key that the registry knows (--key-file)"),
@@ -104,12 +106,21 @@ def _written(tool: Tool, told: Told) -> CallToolResult:
 
 
 def failure(error: ToolFailed) -> CallToolResult:
-    """Return what is told of a tool that failed: in words that begin with its code, and by that."""
+    """Return a refusal: a text that begins with its code, and the code in `_meta`.
+
+    There is no structured content. A client that holds it against the tool's output schema, as the TypeScript
+    SDK does, would report its own error in place of the refusal.
+    """
     return CallToolResult(
         content=[TextContent(type="text", text=str(error))],
-        structured_content={"error": str(error.code), "message": str(error)},
+        _meta={ERROR_KEY: str(error.code)},
         is_error=True,
     )
+
+
+def code_of(result: CallToolResult) -> str | None:
+    """Return the code of a refusal; None for any other result."""
+    return (result.meta or {}).get(ERROR_KEY)
 
 
 def busy(most: int) -> CallToolResult:
