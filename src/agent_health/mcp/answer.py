@@ -27,6 +27,7 @@ from agent_health.client.registry_errors import (
 )
 from agent_health.errors import InvalidSetting
 from agent_health.expectation import invalid_setting
+from agent_health.harmless_text import visible
 from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import Reach, Told, Tool, ToolFailed
 
@@ -99,10 +100,23 @@ def _refused(error: RegistryError) -> ToolFailed:
 def _written(tool: Tool, told: Told) -> CallToolResult:
     content = told.content.model_dump(mode="json", by_alias=True, exclude_none=not tool.shows_absent)
     return CallToolResult(
-        content=[TextContent(type="text", text=told.text)],
-        structured_content=content,
+        content=[TextContent(type="text", text=visible(told.text))],
+        structured_content=_all_visible(content),
         is_error=told.is_error,
     )
+
+
+def _all_visible(value: Any) -> Any:
+    """Return JSON whose texts say nothing that people would not see: agents have written some of them."""
+    match value:
+        case str():
+            return visible(value)
+        case dict():
+            return {visible(name): _all_visible(inner) for name, inner in value.items()}
+        case list():
+            return [_all_visible(inner) for inner in value]
+        case _:
+            return value
 
 
 def failure(error: ToolFailed) -> CallToolResult:
@@ -112,7 +126,7 @@ def failure(error: ToolFailed) -> CallToolResult:
     SDK does, would report its own error in place of the refusal.
     """
     return CallToolResult(
-        content=[TextContent(type="text", text=str(error))],
+        content=[TextContent(type="text", text=visible(str(error)))],
         _meta={ERROR_KEY: str(error.code)},
         is_error=True,
     )
