@@ -217,6 +217,10 @@ def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
             ["--task", "nope", "--", "true"],
             "'--task': expected the id of a task, such as task_01jd8w3q5t6v7x9zabcdefghjk; got 'nope'",
         ),
+        (
+            ["--no-progress-timeout", "0s", "--", "true"],
+            "--no-progress-timeout: expected more than that; got '0s'",
+        ),
         (["--timeout", "0s", "--", "true"], "--timeout: expected more than that; got '0s'"),
         (["--grace", "soon", "--", "true"], "expected a duration"),
         (

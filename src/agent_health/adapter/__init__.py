@@ -12,6 +12,7 @@
     workspaces.py      where does a run work, and how long is that kept?
     own_keys.py        where are its own keys, and who lives as which agent here?
     output.py          where does the process's output go?
+    progress_watch.py  progress of the process: output, and calls at the tool proxy
     telling.py         what is told of all this?
 
     held_work.py       what does the tool proxy know of the run that it speaks for?

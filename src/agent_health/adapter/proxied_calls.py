@@ -104,6 +104,10 @@ class ProxiedCalls:
             carrying.exception()
 
     async def _carry_out(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        with self._held.progress():
+            return await self._answer(name, arguments)
+
+    async def _answer(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         tool = _TASK_TOOLS.get(name)
         if self._ended_by and name != self._ended_by:
             return failure(_run_ended(self._ended_by))
