@@ -247,6 +247,15 @@ def test_a_reader_whose_clock_is_a_moment_behind_counts_no_latency_twice() -> No
     assert filled_bins(totals.latencies)[bin_of(A_MILLISECOND_NS)] == 5
 
 
+def test_histogram_that_a_later_slot_has_taken_is_not_counted_for_the_earlier_one() -> None:
+    # The clock was set back: the later slot lies two slots and more ahead of the reader.
+    first = [answered(START_NS, 5 * A_MILLISECOND_NS)] * 10
+    later = [answered(START_NS + (SLOTS_PER_WINDOW + 1) * SLOT_NS, A_MILLISECOND_NS)] * 5
+    totals = read([written(*first, *later)], START_NS + (SLOTS_PER_WINDOW - 1) * SLOT_NS)
+    assert totals.current[Outcome.ANSWERED] == 10
+    assert filled_bins(totals.latencies) == {}
+
+
 def test_totals_of_others_can_be_added_and_forgotten() -> None:
     now_ns = START_NS + WINDOW_NS
     samples = [Sample(START_NS, Outcome.RAISED, 5), Sample(now_ns, Outcome.ANSWERED, A_MILLISECOND_NS, 7)]

@@ -65,7 +65,8 @@ class AgentKeys:
             _write_private(self._file, own)
         except OSError as error:
             _log.error(
-                "this agent's own key cannot be kept in %s (%s): the next start will be refused",
+                "this agent's own key cannot be kept in %s (%s): the next start will be refused; hint: make "
+                "the folder writable; an operator can make another key (agent-health keys create)",
                 self._file,
                 error.strerror,
             )
