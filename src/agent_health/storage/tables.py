@@ -249,6 +249,10 @@ webhooks = Table(
     Column("next_try_at_s", Double, nullable=False),
     Column("claimed_until_s", Double, comment="a server process is delivering"),
     Column("is_disabled", Boolean, nullable=False),
+    Column("previous_secret", String(64), comment="signs beside the new one after a rotation"),
+    Column("previous_secret_until_s", Double),
+    Column("message_id", String(64), comment="of the delivery under way; the same over retries"),
+    Column("message_sequence", BigInteger, comment="of the last event of that delivery"),
 )
 
 # What is probed. What changes with every probe stands apart in `probed`; ids ascend with the shard within
