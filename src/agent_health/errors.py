@@ -343,10 +343,10 @@ class AgentDraining(AgentHealthError):
 
 
 class LeaseNotFound(AgentHealthError):
-    """No lease is known by this name; `named` is its id, or the resource that was never leased."""
+    """The caller neither holds nor held a lease of this id, nor may it end one; perhaps there is none."""
 
     def __init__(self, named: str) -> None:
-        super().__init__(f"no such lease: {named[:80]!r}")
+        super().__init__(f"no lease of yours has the id {named[:80]!r}")
         self.named = named[:80]
 
 
@@ -371,21 +371,21 @@ class StaleToken(AgentHealthError):
 
 
 class TokenNotIssued(AgentHealthError):
-    """The fencing token is higher than any that was granted for this resource."""
+    """The fencing token is higher than any that was granted for this resource; 0 if none was."""
 
     def __init__(self, resource: str, token: int, current_token: int) -> None:
-        super().__init__(f"token {token} was never granted for {resource}; the last one is {current_token}")
+        last = f"the last one is {current_token}" if current_token else "it was never leased"
+        super().__init__(f"token {token} was never granted for {resource}: {last}")
         self.resource = resource
         self.token = token
         self.current_token = current_token
 
 
 class NotHolder(AgentHealthError):
-    """Somebody else holds this lease."""
+    """Another holder has the lease of this resource."""
 
-    def __init__(self, lease_id: str, resource: str) -> None:
-        super().__init__(f"somebody else holds {resource} by the lease {lease_id}")
-        self.lease_id = lease_id
+    def __init__(self, resource: str) -> None:
+        super().__init__(f"another holder has the lease of {resource}")
         self.resource = resource
 
 

@@ -1,4 +1,4 @@
-"""Webhook deliveries by the Standard Webhooks specification."""
+"""Webhook deliveries by the Standard Webhooks specification, and lease ids that cannot be guessed."""
 
 from base64 import b64encode, urlsafe_b64decode
 
@@ -12,7 +12,7 @@ _PREFIX = "whsec_"
 
 
 def upgrade() -> None:
-    """Add rotated secrets and the delivery under way; write old secrets in the specification's form."""
+    """Add what both need; write the secrets of webhooks in the specification's form."""
     op.add_column(
         "webhooks",
         sa.Column("previous_secret", sa.String(64), comment="signs beside the new one after a rotation"),
@@ -27,6 +27,12 @@ def upgrade() -> None:
         sa.Column("message_sequence", sa.BigInteger(), comment="of the last event of that delivery"),
     )
     _rewrite_secrets()
+    op.add_column(
+        "leases",
+        sa.Column("id_secret", sa.String(32), comment="from which the ids of its leases follow; hexadecimal"),
+    )
+    if op.get_bind().dialect.name == "postgresql":
+        op.alter_column("leases", "lease_id", comment="of the last grant; see lease_id.py")
 
 
 def _rewrite_secrets() -> None:
