@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from agent_health.inspection import Inspection
 from agent_health.latency_histogram import BIN_COUNT, LatencyHistogram, bin_of
 from agent_health.outcome import Outcome
 from agent_health.rolling_window import (
@@ -24,9 +25,10 @@ SECOND_NS = 1_000_000_000
 WINDOW_NS = 300 * SECOND_NS
 SLOT_NS = WINDOW_NS // SLOTS_PER_WINDOW
 ROWS = 2 * SLOTS_PER_WINDOW
-ROW_LANES = 1 + len(Outcome) + 1
+ROW_LANES = 1 + len(Outcome) + 1 + len(Inspection)
 START_NS = 10_000 * WINDOW_NS
 STREAMS = len(Outcome)
+INSPECTIONS = STREAMS + 1
 A_MILLISECOND_NS = 1_000_000
 
 
@@ -37,6 +39,11 @@ class Sample(NamedTuple):
     outcome: Outcome
     latency_ns: int
     first_byte_ns: int | None = None
+
+    @property
+    def inspection(self) -> Inspection:
+        """Another one for each outcome, so that the model needs no more to draw."""
+        return Inspection(self.outcome % len(Inspection))
 
 
 def new_block() -> memoryview:
@@ -51,6 +58,7 @@ def write(writer: WindowWriter, sample: Sample) -> None:
     if sample.first_byte_ns is not None:
         writer.first_bytes[bin_of(sample.first_byte_ns)] += 1
         writer.counts[STREAMS] += 1
+    writer.counts[INSPECTIONS + sample.inspection] += 1
     writer.counts[sample.outcome] += 1
 
 
@@ -75,6 +83,8 @@ def facts(totals: WindowTotals) -> dict[str, Any]:
     return {
         "current": totals.current[:],
         "previous": totals.previous[:],
+        "inspections": totals.inspections[:],
+        "previous_inspections": totals.previous_inspections[:],
         "latencies": filled_bins(totals.latencies),
         "first_bytes": filled_bins(totals.first_bytes),
     }
@@ -87,12 +97,14 @@ def filled_bins(histogram: LatencyHistogram) -> dict[int, int]:
 def expected(samples: Sequence[Sample], now_ns: int) -> dict[str, Any]:
     """What a naive reader finds: it keeps every sample and looks at all of them."""
     current, previous = [0] * len(Outcome), [0] * len(Outcome)
+    inspections, previous_inspections = [0] * len(Inspection), [0] * len(Inspection)
     latencies: dict[int, int] = {}
     first_bytes: dict[int, int] = {}
     for sample in samples:
         age_slots = now_ns // SLOT_NS - sample.at_ns // SLOT_NS
         if age_slots < SLOTS_PER_WINDOW:
             current[sample.outcome] += 1
+            inspections[sample.inspection] += 1
             index = bin_of(sample.latency_ns)
             latencies[index] = latencies.get(index, 0) + 1
             if sample.first_byte_ns is not None:
@@ -100,7 +112,15 @@ def expected(samples: Sequence[Sample], now_ns: int) -> dict[str, Any]:
                 first_bytes[index] = first_bytes.get(index, 0) + 1
         elif age_slots < 2 * SLOTS_PER_WINDOW:
             previous[sample.outcome] += 1
-    return {"current": current, "previous": previous, "latencies": latencies, "first_bytes": first_bytes}
+            previous_inspections[sample.inspection] += 1
+    return {
+        "current": current,
+        "previous": previous,
+        "inspections": inspections,
+        "previous_inspections": previous_inspections,
+        "latencies": latencies,
+        "first_bytes": first_bytes,
+    }
 
 
 # --- two windows ------------------------------------------------------------------------------------------
@@ -384,7 +404,7 @@ def test_a_writer_that_is_killed_while_it_counts_loses_at_most_what_it_was_count
     lost = Sample(START_NS, Outcome.TASK_FAILED, A_MILLISECOND_NS, 1000)
     write(writer, lost)
     states = killed_at_each_step(block, log)
-    assert len(states) == 1 + len(log) == 5
+    assert len(states) == 1 + len(log) == 6
     for state in states:
         totals = read([state], START_NS)
         assert totals.current in (

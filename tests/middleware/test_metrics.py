@@ -11,7 +11,8 @@ from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.servers import REPOSITORY
 
 from agent_health.errors import InvalidSetting
-from agent_health.middleware import AgentHealth, AgentHealthMiddleware
+from agent_health.inspection import Inspection
+from agent_health.middleware import AgentHealth, AgentHealthMiddleware, Outcome
 from agent_health.middleware.metrics import PREFIX, HealthCollector
 
 TOKEN = "a-token-of-sixteen-characters"
@@ -49,6 +50,18 @@ async def test_the_numbers_of_the_document_stand_at_a_path() -> None:
     # Neither a scrape nor a look at the document is an interaction.
     assert document.status == 200
     assert agent.health.document().calibration.sample_count == 20  # type: ignore[union-attr]
+
+
+async def test_answers_that_were_not_inspected_stand_there_by_reason() -> None:
+    agent = wrapped(metrics_path="/metrics")
+    for inspection in (Inspection.COMPRESSED, Inspection.COMPRESSED, Inspection.OVERSIZED):
+        agent.health.count(Outcome.NOT_INSPECTED, 5, None, agent.health.clock.monotonic_ns(), inspection)
+    found = Scraped((await ask(agent, "/metrics")).body.decode())
+    of = {"agent_id": "agent-1"}
+    assert found.value(f"{PREFIX}window_outcomes", **of, outcome="not_inspected") == 3
+    counts = {"compressed": 2, "oversized": 1, "complex": 0, "no_room": 0, "from_file": 0, "unspecified": 0}
+    for reason, count in counts.items():
+        assert found.value(f"{PREFIX}window_not_inspected", **of, reason=reason) == count
 
 
 @pytest.mark.skipif(not HAS_PROMTOOL, reason="no promtool: apt-get install prometheus")

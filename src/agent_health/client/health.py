@@ -84,6 +84,8 @@ class HealthCheck:
     """What is odd about the document and the way to it; if it is invalid, its faults come first."""
     age_seconds: float | None
     """Of the document, by the clock of whoever served it; negative if it comes from the future."""
+    refresh_in_seconds: int | None
+    """The `max-age` that the document was served with: when it may be made anew. None if there was none."""
     latency_ms: float | None
     """Of the request for the document, redirects included; None if none was made."""
     decision: Decision
@@ -384,6 +386,7 @@ def _conclude(
         document_reason="" if result is ResultClass.OK else decision.reasons[0],
         findings=findings,
         age_seconds=age,
+        refresh_in_seconds=None if document is None else answer.max_age_seconds,
         latency_ms=None if health is None else answer.latency_ms,
         decision=decision,
     )
