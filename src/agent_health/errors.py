@@ -13,6 +13,9 @@ from agent_health.finding import Finding
 class AgentHealthError(Exception):
     """Root of the errors that agent-health raises on purpose."""
 
+    hint: str = ""
+    """What to do, in one line; empty if the message says it."""
+
 
 class InvalidSetting(AgentHealthError, ValueError):
     """A setting that the caller gave is wrong; `name` is the setting, `expected` what it takes.
@@ -50,6 +53,17 @@ class StoreUnavailable(AgentHealthError):
 
     A change that was under way then may have been made.
     """
+
+
+class DatabaseReplaced(StoreUnavailable):
+    """The running server's database was removed, replaced or set back. No change is accepted.
+
+    Nothing since then was stored: the caller must repeat what it asked for once the server is healthy.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}: no change is accepted")
+        self.why = why
 
 
 class AgentNotFound(AgentHealthError):
@@ -469,6 +483,28 @@ class DatabaseInUse(AgentHealthError):
     def __init__(self, place: str) -> None:
         super().__init__(f"{place} is in use: stop the server, and whatever else has it open, first")
         self.place = place
+
+
+class InvalidMarker(AgentHealthError):
+    """The marker of a database cannot be used: it is damaged, or of a newer version."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"{file} is not a marker that this version reads: {why}")
+        self.file = file
+        self.why = why
+
+
+class DatabaseMismatch(AgentHealthError):
+    """The database is not the one that the marker on this host names; `mismatch` says why, in one clause.
+
+    `what` has the details, for the operator alone.
+    """
+
+    def __init__(self, mismatch: str, what: str, file: str) -> None:
+        super().__init__(f"{mismatch}: {what} (marker: {file})")
+        self.mismatch = mismatch
+        self.what = what
+        self.file = file
 
 
 class RowRefused(AgentHealthError):

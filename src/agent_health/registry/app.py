@@ -374,6 +374,8 @@ def _healthz(registry: Registry) -> Answer:
         that says it is ill.
         """
         try:
+            registry.database.writes.refuse_mismatch()
+            registry.database.check_files()
             await registry.door.database.read(lambda transaction: transaction.now_s)
             if registry.database.writes.failure is not None:
                 await registry.door.database.write(
