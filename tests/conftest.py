@@ -1,5 +1,6 @@
 """Which fixtures do all tests share?"""
 
+import itertools
 import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,7 @@ from agent_health.storage.database import Database
 JOURNEYS = Path(__file__).with_name("journeys")
 LEVELS = {name: logging.getLogger(name).level for name in ("", "agent_health", "uvicorn", "uvicorn.access")}
 """At the beginning, of those that a program sets when it is run in this process; the first is the root."""
+_numbers = itertools.count(1)
 
 # How long an example takes says something of the machine, which others use as well, and nothing of the rule.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,6 +49,12 @@ def logging_as_ever() -> Iterator[None]:
     yield
     for handler in set(root.handlers) - set(handlers):
         root.removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test see what another one, or the user, keeps below `$XDG_STATE_HOME`."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{next(_numbers)}"))
 
 
 @pytest.fixture(params=KINDS)

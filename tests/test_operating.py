@@ -96,6 +96,24 @@ def test_the_image_is_made_of_what_there_is_and_runs_as_nobody() -> None:
     check_command(yaml.safe_load(command))
 
 
+def test_the_marker_of_the_database_outlives_the_service_apart_from_the_database() -> None:
+    image = (DIRECTORY / "Containerfile").read_text()
+    (place,) = re.findall(r"^ENV AGENT_HEALTH_SERVER_STATE_DIR=(\S+)$", image, re.MULTILINE)
+    (volumes,) = re.findall(r"^VOLUME (\[.+\])$", image, re.MULTILINE)
+    (working,) = re.findall(r"^WORKDIR (/data)$", image, re.MULTILINE)
+    assert {place, working} <= set(yaml.safe_load(volumes))
+    mounted = dict(volume.split(":")[::-1] for volume in OURS["registry"]["volumes"])
+    assert mounted[place] != mounted[working]
+    unit = (DIRECTORY / "agent-health-registry.service").read_text()
+    (variable,) = re.findall(r"^Environment=AGENT_HEALTH_SERVER_STATE_DIR=%S/(\S+)$", unit, re.MULTILINE)
+    (directories,) = re.findall(r"^StateDirectory=(.+)$", unit, re.MULTILINE)
+    assert variable in directories.split()[1:]
+    assert (
+        f"AGENT_HEALTH_SERVER_STATE_DIR=/var/lib/{variable}\n"
+        in (DIRECTORY.parent / "operating.md").read_text()
+    )
+
+
 def test_the_definition_can_be_read() -> None:
     assert read_definition_file(DIRECTORY / "probe.yml").canaries
 

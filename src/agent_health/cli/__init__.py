@@ -33,6 +33,7 @@
     migrate.py          is the database of this version?
     keys.py             who gets a key?
     backup.py           how does all that the registry knows get into a file, and back?
+    database.py         how is a database accepted that is not the one that this host knows?
     crawl_run.py        how does a crawl go, from its first line to its last?
     crawl_home.py       where does a crawl have its home: in a database of its own, or in a registry?
     crawl_processes.py  how do several processes crawl together, and what if one of them dies?

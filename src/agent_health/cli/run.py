@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +26,7 @@ from agent_health.cli.task_id import read_task_id
 from agent_health.cli.terminal import printable
 from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import CommandFailed, InvalidSetting
+from agent_health.state_home import state_home
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -209,7 +209,7 @@ def run(  # noqa: PLR0913 - each option is one
         tell = stack.enter_context(telling(as_json=as_json))
         stack.enter_context(logging_to(LogTeller(tell)))
         open_tools, hidden = _tools(tools)
-        places = stack.enter_context(Workspaces(workspaces or _usual_workspaces(os.environ), user=runs_as))
+        places = stack.enter_context(Workspaces(workspaces or state_home(os.environ) / "runs", user=runs_as))
         own_key = own_key_file(places.root, profile.agent_id)
         stack.enter_context(alone_as(profile.agent_id, own_key))
         keys = AgentKeys(key=_given_key(key_file, own_key), key_file=own_key, environment={})
@@ -341,12 +341,6 @@ def _found(command: list[str], user: "AgentUser | None") -> list[str]:
         )
         why = f" ({error.reason})" if error.reason else ""
         raise InvalidSetting("COMMAND", command[0], expected + why) from None
-
-
-def _usual_workspaces(environment: Mapping[str, str]) -> Path:
-    state = environment.get("XDG_STATE_HOME")
-    home = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
-    return home / "agent-health" / "runs"
 
 
 def _hint(error: "RegistryError", wanted: "Wanted") -> str:

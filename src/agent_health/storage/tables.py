@@ -230,6 +230,7 @@ registry = Table(
     Column("excused", Text, nullable=False, comment="time that is nobody's silence, as JSON"),
     Column("sweeper", String(64), comment="which server process sweeps"),
     Column("sweeper_until_s", Double, comment="then another one may"),
+    Column("installation_id", String(64), comment="ins_...; null: no server yet"),
 )
 
 webhooks = Table(
