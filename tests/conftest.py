@@ -51,6 +51,14 @@ def logging_as_ever() -> Iterator[None]:
         root.removeHandler(handler)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_state_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep servers that several tests share out of what the user keeps below `$XDG_STATE_HOME`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test see what another one, or the user, keeps below `$XDG_STATE_HOME`."""
