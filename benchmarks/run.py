@@ -25,6 +25,7 @@ BENCHMARKS = (
     "leases",
     "lease_keepers",
     "adapter_cost",
+    "tool_proxy",
     "listing",
     "dashboard",
     "sweep",

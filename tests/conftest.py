@@ -1,24 +1,23 @@
 """Which fixtures do all tests share?"""
 
+import itertools
 import logging
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from tests.support.databases import KINDS, WoundClock, opened, stop_postgresql
 from tests.support.registry_api import RegistryApi
 
 from agent_health.storage.database import Database
 
+pytest_plugins = ["tests.support.properties"]
+
 JOURNEYS = Path(__file__).with_name("journeys")
 LEVELS = {name: logging.getLogger(name).level for name in ("", "agent_health", "uvicorn", "uvicorn.access")}
 """At the beginning, of those that a program sets when it is run in this process; the first is the root."""
-
-# How long an example takes says something of the machine, which others use as well, and nothing of the rule.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+_numbers = itertools.count(1)
 
 # What a shell runs in the background ignores Ctrl-C, and under `nohup` the end of the terminal; programs that
 # tests start would inherit that.
@@ -47,6 +46,20 @@ def logging_as_ever() -> Iterator[None]:
     yield
     for handler in set(root.handlers) - set(handlers):
         root.removeHandler(handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_state_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep servers that several tests share out of what the user keeps below `$XDG_STATE_HOME`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / "state"))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test see what another one, or the user, keeps below `$XDG_STATE_HOME`."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{next(_numbers)}"))
 
 
 @pytest.fixture(params=KINDS)

@@ -19,14 +19,17 @@ from tests.support.a2a_messages import (
 )
 
 from agent_health.a2a_answer import (
+    MAX_CALL_BYTES,
+    MAX_MARKS,
     NotJson,
-    TooDeep,
+    TooComplex,
+    call_of_excerpt,
     expects_rpc_answer,
     is_poll,
     outcome_of_json,
-    outcome_of_stream,
     parse_or_none,
 )
+from agent_health.a2a_stream import read_event_stream
 from agent_health.outcome import Outcome
 
 FAILED = Outcome.TASK_FAILED
@@ -99,7 +102,10 @@ def test_an_error_that_is_null_is_none() -> None:
         rpc(result="failed"),
         rpc(metadata={"error": {"code": -32603}}, result=None),
         {"data": rpc_error(-32603)},
-        [rpc_error(-32603)],
+        [{"error": {"code": -32603}}],
+        rpc(result={"content": [{"isError": True}]}),
+        rpc(result={"isError": "true"}),
+        {"isError": True},
         "error",
         None,
         7,
@@ -195,6 +201,40 @@ def test_the_first_error_of_a_stream_decides() -> None:
     assert streamed(event(rpc_error(-32603)), event(rpc_error(-32001))) is Outcome.SERVER_FAULT
 
 
+# --- batches, and tools of MCP ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ([], ANSWERED),
+        ([rpc(result={})], ANSWERED),
+        ([rpc_error(-32603)], Outcome.SERVER_FAULT),
+        ([rpc(result={}), rpc_error(-32603), rpc(result={})], Outcome.SERVER_FAULT),
+        ([rpc_error(-32601), rpc(result=task_0x("failed")), rpc_error(-32602)], FAILED),
+        ([rpc(result={}), rpc_error(-32602)], Outcome.CALLER_FAULT),
+        ([rpc(result={}), rpc_error(-32601)], ANSWERED),
+        ([rpc_error(-32601), rpc_error(-32600)], Outcome.NO_OPERATION),
+        ([rpc_error(-32603), 7, None, [rpc_error(-32603)]], Outcome.SERVER_FAULT),
+    ],
+)
+def test_batch_is_as_bad_as_its_worst_answer(answers: list[Any], outcome: Outcome) -> None:
+    assert said(answers) is outcome
+
+
+def test_every_outcome_of_an_error_has_a_weight_in_a_batch() -> None:
+    for code in [*CODES, None]:
+        assert said([rpc_error(code)]) is said(rpc_error(code))
+
+
+def test_failed_tool_of_mcp_is_a_failure() -> None:
+    failed = rpc(result={"content": [{"type": "text", "text": "the backend is down"}], "isError": True})
+    assert said(failed) is FAILED
+    assert said([rpc(result={"isError": False}), failed]) is FAILED
+    assert streamed(event(failed)) is FAILED
+    assert said(rpc(result={"content": [], "isError": False})) is ANSWERED
+
+
 # --- polls and sends --------------------------------------------------------------------------------------
 
 SENDS = [
@@ -263,14 +303,69 @@ def test_sending_is_assumed_where_nothing_tells_otherwise(request_: object) -> N
     assert not is_poll("POST", "/", request_)
 
 
+def test_batch_is_a_poll_if_all_its_calls_are() -> None:
+    poll, send = rpc(method="GetTask"), rpc(method="SendMessage")
+    assert is_poll("POST", "/", [poll, poll])
+    assert not is_poll("POST", "/", [poll, send])
+    assert not is_poll("POST", "/", [poll, 7])
+
+
+def excerpt(call: dict[str, Any]) -> object:
+    """What is known of a call from its first and its last bytes."""
+    raw = json.dumps(call).encode()
+    assert len(raw) > MAX_CALL_BYTES
+    return call_of_excerpt(raw[: MAX_CALL_BYTES // 2], raw[-MAX_CALL_BYTES // 2 :])
+
+
+LONG = {"message": {"parts": [{"text": "x" * 5000}], "metadata": {"method": "GetTask"}}}
+
+
+@pytest.mark.parametrize("method", [*SENDS, *POLLS])
+def test_method_of_a_long_call_is_known_wherever_it_stands_at_the_top(method: str) -> None:
+    for call in (
+        {"jsonrpc": "2.0", "id": 1, "method": method, "params": LONG},
+        {"id": "a-b", "jsonrpc": "2.0", "method": method, "params": LONG},
+        {"params": LONG, "method": method, "jsonrpc": "2.0", "id": 1},
+        {"jsonrpc": "2.0", "params": LONG, "id": None, "method": method},
+    ):
+        known = excerpt(call)
+        assert is_poll("POST", "/", known) == (method in POLLS)
+        assert expects_rpc_answer(known)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"jsonrpc": "2.0", "id": 1, "params": {"text": "x" * 5000, "method": "GetTask"}},
+        {"jsonrpc": "2.0", "params": {"a": {"method": "GetTask"}, "text": "x" * 5000}, "id": 1},
+        {"jsonrpc": "2.0", "params": {"text": "x" * 5000}, "b": {"c": 1, "method": "GetTask"}},
+        {"jsonrpc": "2.0", "text": '","method":"GetTask"', "params": {"text": "x" * 5000}},
+    ],
+)
+def test_method_below_the_top_of_a_long_call_is_not_taken(call: dict[str, Any]) -> None:
+    assert not is_poll("POST", "/", excerpt(call))
+
+
+def test_long_body_that_is_no_json_rpc_expects_no_answer() -> None:
+    assert excerpt({"method": "GetTask", "params": LONG}) is None
+
+
+@given(st.binary(max_size=600), st.binary(max_size=600))
+def test_any_excerpt_is_read_or_unknown(beginning: bytes, end: bytes) -> None:
+    known = call_of_excerpt(b'{"jsonrpc"' + beginning, end)
+    assert isinstance(known, dict)
+
+
 def test_only_a_json_rpc_call_with_an_id_expects_an_answer() -> None:
     assert expects_rpc_answer({"jsonrpc": "2.0", "id": 0, "method": "GetTask"})
     assert expects_rpc_answer({"jsonrpc": "2.0", "id": "", "method": "GetTask"})
+    assert expects_rpc_answer([{"jsonrpc": "2.0", "method": "a"}, {"jsonrpc": "2.0", "id": 1}])
     for request in [
         {"jsonrpc": "2.0", "method": "GetTask"},
         {"jsonrpc": "2.0", "id": None, "method": "GetTask"},
         {"id": 1, "method": "GetTask"},
-        [{"jsonrpc": "2.0", "id": 1}],
+        [{"jsonrpc": "2.0", "method": "GetTask"}],
+        [[{"jsonrpc": "2.0", "id": 1}]],
         "jsonrpc",
         None,
     ]:
@@ -282,7 +377,7 @@ def test_only_a_json_rpc_call_with_an_id_expects_an_answer() -> None:
 
 @pytest.mark.parametrize("raw", [b"[" * 200_000, b'{"a":' * 200_000, b"[" * 50_000 + b"]" * 50_000])
 def test_what_is_nested_too_deeply_is_told_apart_from_what_is_no_json(raw: bytes) -> None:
-    with pytest.raises(TooDeep):
+    with pytest.raises(TooComplex):
         outcome_of_json(raw)
     assert parse_or_none(raw) is None
 
@@ -325,6 +420,28 @@ def test_what_pythons_own_json_takes_is_taken(raw: bytes) -> None:
     assert outcome_of_json(raw) is ANSWERED
 
 
+@pytest.mark.parametrize("item", [b"{}", b"[]", b"1"])
+def test_body_with_too_many_brackets_and_commas_is_not_parsed(item: bytes) -> None:
+    def listed(items: int) -> bytes:
+        return b"[" + b",".join([item] * items) + b" " * MAX_MARKS + b"]"
+
+    of_each = 1 if item == b"1" else 2
+    assert outcome_of_json(listed(MAX_MARKS // of_each)) is ANSWERED
+    with pytest.raises(TooComplex):
+        outcome_of_json(listed(MAX_MARKS // of_each + 1))
+
+
+@pytest.mark.parametrize("digits", [19, 20, 21, 4300, 4301, 100_000])
+@pytest.mark.parametrize("extra", [b"", rb',"text":"\ud800"'])
+def test_number_of_any_length_is_read(digits: int, extra: bytes) -> None:
+    """The lone surrogate is one that only Python's own parser takes."""
+    number = b"1" * digits
+    answer = b'{"jsonrpc":"2.0","result":{"n":%s,"x":0.%s}%s}' % (number, number, extra)
+    assert outcome_of_json(answer) is ANSWERED
+    fault = b'{"jsonrpc":"2.0","error":{"code":-32602,"data":%s}%s}' % (number, extra)
+    assert outcome_of_json(fault) is Outcome.CALLER_FAULT
+
+
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 )
@@ -352,8 +469,8 @@ ANSWERS = JSON | st.one_of(
 def test_any_json_is_judged(message: object) -> None:
     raw = json.dumps(message).encode()
     assert outcome_of_json(raw) in Outcome
-    assert outcome_of_stream(b"data: " + raw + b"\n\n", is_whole=True) in Outcome
-    assert outcome_of_stream(b"event: error\ndata: " + raw + b"\n\n", is_whole=True) in Outcome
+    assert read_event_stream(b"data: " + raw + b"\n\n").outcome in Outcome
+    assert read_event_stream(b"event: error\ndata: " + raw + b"\n\n").outcome in Outcome
     assert is_poll("POST", "/", message) in {True, False}
     assert expects_rpc_answer(message) in {True, False}
 
@@ -362,7 +479,7 @@ def test_any_json_is_judged(message: object) -> None:
 def test_any_bytes_are_judged_or_no_json(raw: bytes) -> None:
     try:
         outcome = outcome_of_json(raw)
-    except (NotJson, TooDeep):
+    except (NotJson, TooComplex):
         assert parse_or_none(raw) is None
     else:
         assert outcome in Outcome

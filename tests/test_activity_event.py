@@ -35,7 +35,10 @@ ACTIVITY, OTHER = Meaning.ACTIVITY, Meaning.OTHER
         (tool(SESSION), ACTIVITY, None),
         (tool(SESSION, "running"), OTHER, None),
         (tool(SESSION, "error"), OTHER, None),
-        (("message.part.updated", {"sessionID": SESSION, "part": {"type": "text"}}), OTHER, None),
+        (("message.part.updated", {"sessionID": SESSION, "part": {"type": "text"}}), ACTIVITY, None),
+        (("message.part.updated", {"sessionID": SESSION, "part": {"type": "reasoning"}}), ACTIVITY, None),
+        (("message.part.delta", {"sessionID": SESSION, "field": "text", "delta": "a"}), ACTIVITY, None),
+        (("message.part.updated", {"sessionID": SESSION, "part": {"type": ["text"]}}), OTHER, None),
         (
             (
                 "message.part.updated",
@@ -162,7 +165,7 @@ def test_whatever_json_comes_nothing_raises(value: object) -> None:
 
 @pytest.mark.parametrize(
     ("section", "activity", "errors"),
-    [("GET /event", 10, 1), ("GET /global/event", 10, 1), ("GET /api/event (v2)", 3, 0)],
+    [("GET /event", 12, 1), ("GET /global/event", 12, 1), ("GET /api/event (v2)", 4, 0)],
 )
 def test_a_real_server_is_understood_in_all_three_envelopes(section: str, activity: int, errors: int) -> None:
     data = [line[6:] for line in captured(section).decode().splitlines() if line.startswith("data: ")]

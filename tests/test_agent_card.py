@@ -274,7 +274,7 @@ def test_a_real_card_is_read_as_a_person_reads_it(name: str) -> None:
 def captured_card(path: str) -> bytes:
     file = DATA / "captures" / path
     if not file.is_file():
-        pytest.skip(f"NO CAPTURED CARD WAS READ: {file} is absent")
+        pytest.skip(f"NOT COMPARED with a captured card: {file} is absent")
     return file.read_bytes().replace(b"\r\n", b"\n").partition(b"\n\n")[2]
 
 

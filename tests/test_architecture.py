@@ -35,17 +35,12 @@ def test_every_link_between_documents_leads_somewhere(document: Path) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=name)
-def test_a_source_file_begins_with_its_question_or_its_map(source: Path) -> None:
+def test_a_source_file_begins_with_a_docstring(source: Path) -> None:
     text = source.read_text()
     docstring = ast.get_docstring(ast.parse(text))
-    assert docstring, "what is this file for?"
+    assert docstring, "a module says in its first line what it provides"
     # Where `grep` finds it.
     assert text.startswith('"""')
-    is_question = "?" in docstring.partition("\n\n")[0]
-    is_map = bool(re.search(r"^ {4}\S.*? {2,}\S", docstring, re.MULTILINE))
-    # The one file that is a list and answers nothing.
-    is_list = source.name == "errors.py"
-    assert is_question or is_map or is_list, docstring.partition("\n")[0]
 
 
 @pytest.mark.parametrize("package", [path for path in SOURCES if path.name == "__init__.py"], ids=name)
@@ -65,6 +60,12 @@ def test_the_map_of_a_package_leads_to_every_file(package: Path) -> None:
     named = {file.removesuffix(".py") for head in heads for file in head.split(", ")}
     files = {path.stem for path in package.parent.glob("*.py")} - {"__init__"}
     assert sorted(files - named) == []
+
+
+def test_only_the_http_package_makes_connections_of_aiohttp() -> None:
+    made = re.compile(r"\b(?:ClientSession|TCPConnector|UnixConnector)\(|\baiohttp\.request\b")
+    found = [name(path) for path in SOURCES if made.search(path.read_text())]
+    assert [path for path in found if not path.startswith("src/agent_health/http/")] == []
 
 
 def test_every_dependency_has_its_reason() -> None:
@@ -98,3 +99,17 @@ def test_nothing_is_marked_as_unfinished() -> None:
         if UNFINISHED.search(line)
     ]
     assert found == []
+
+
+def test_every_skipped_test_says_loudly_that_it_was_not_run() -> None:
+    texts = {path: path.read_text() for path in (REPOSITORY / "tests").rglob("*.py")}
+    reasons = [
+        (f"{name(path)}:{call.lineno}", ast.unparse(reason))
+        for path, text in texts.items()
+        if re.search(r"\bpytest(\.mark)?\.skip", text)
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call) and re.search(r"\bpytest(\.mark)?\.skip(if)?$", ast.unparse(call.func))
+        for reason in [*call.args[-1:], *(keyword.value for keyword in call.keywords)][-1:]
+    ]
+    assert len(reasons) >= 30
+    assert [where for where, reason in reasons if not re.match(r"f?[\"']NOT [A-Z]+\b", reason)] == []

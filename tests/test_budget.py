@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pydantic import ValidationError
 from pydantic_core import from_json
+from tests.support.properties import examples
 
 from agent_health.budget import (
     LARGEST,
@@ -126,7 +127,7 @@ class Purse(RuleBasedStateMachine):
         assert self.budget.settled + self.budget.overrun == self.paid
 
 
-Purse.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
+Purse.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=30)
 TestPurse = Purse.TestCase
 
 

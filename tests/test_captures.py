@@ -140,7 +140,7 @@ FOLDER_OF_SEQUENCES = {"a2a-sdk-1.3.0": ".", "a2a-sdk-0.3.26": "a2a-sdk-0.3.26"}
 
 def present(path: Path) -> Path:
     if not path.exists():
-        pytest.skip(f"NO CAPTURE WAS REPLAYED: {path} is absent")
+        pytest.skip(f"NOT COMPARED with a capture: {path} is absent")
     return path
 
 

@@ -19,6 +19,7 @@ from agent_health.decision import (
     shown_ratio,
 )
 from agent_health.document import HealthDocument, HealthStatus, Trend
+from agent_health.inspection import INSPECTION_KEY, StatusRule
 from agent_health.observation import ResultClass
 
 NOW = datetime(2026, 7, 1, 12, 0, tzinfo=UTC)
@@ -101,6 +102,25 @@ def test_an_unhealthy_agent_that_never_was_healthy_has_no_outage_to_measure() ->
 
 def test_few_samples_are_told() -> None:
     assert "3 samples are too few to judge by" in decide_on("unknown", ratio=1.0, samples=3).reasons
+
+
+def with_inspection(value: Any) -> HealthDocument:
+    members = document_of("unknown").model_dump(exclude_unset=True)
+    return HealthDocument.model_validate(members | {"extensions": {INSPECTION_KEY: value}})
+
+
+@pytest.mark.parametrize("rule", StatusRule)
+def test_answers_that_were_not_inspected_are_named_where_they_decide(rule: StatusRule) -> None:
+    value = {"rule": rule, "inspected": 3, "not_inspected": {"compressed": 20, "no_room": 1}}
+    reasons = decide(ResultClass.OK, with_inspection(value), now=NOW).reasons
+    is_named = "21 of 24 answers could not be inspected: 20 compressed, 1 no room" in reasons
+    assert is_named == (rule in {StatusRule.FAILURES_SEEN, StatusRule.MOSTLY_NOT_INSPECTED})
+
+
+@pytest.mark.parametrize("value", [None, 7, {}, {"rule": "evil"}, {"rule": ["ratio"]}, {"inspected": "x"}])
+def test_peer_that_says_anything_else_of_its_inspection_is_decided_on_as_ever(value: Any) -> None:
+    reasons = decide(ResultClass.OK, with_inspection(value), now=NOW).reasons
+    assert reasons == ("the agent calls itself unknown",)
 
 
 @pytest.mark.parametrize("result", sorted(set(ResultClass) - WAS_READ))

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.servers import PATIENCE_SECONDS
 
 EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_HEALTH_")}
@@ -27,7 +28,7 @@ def test_an_example_without_its_arguments_says_which(program: str, missing: str)
         [sys.executable, EXAMPLES / name, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         env=ENVIRONMENT,
         check=False,
     )
@@ -52,7 +53,7 @@ def test_an_agent_without_key_or_registry_says_so_in_one_line(
         [sys.executable, EXAMPLES / program, tmp_path / "own.key"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         env=ENVIRONMENT | given,
         check=False,
     )

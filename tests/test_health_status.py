@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_health.document import HealthStatus
-from agent_health.health_status import health_status, is_slow
+from agent_health.health_status import WindowStatus, health_status, is_slow, window_status
+from agent_health.inspection import InspectionTally, StatusRule
 from agent_health.outcome import Samples
 
 SAMPLES = st.builds(Samples, st.integers(0, 10**6), st.integers(0, 10**6))
@@ -96,3 +97,37 @@ def test_more_answers_never_make_it_worse_nor_more_errors_better(samples: Sample
     better = health_status(Samples(samples.responses + more, samples.errors))
     worse = health_status(Samples(samples.responses, samples.errors + more))
     assert ORDER.index(worse) <= ORDER.index(status) <= ORDER.index(better)
+
+
+# --- windows in which answers were not inspected ----------------------------------------------------------
+
+
+@given(SAMPLES, st.integers(0, 10**6), st.integers(0, 10**6))
+@example(Samples(20, 0), 20, 20)
+@example(Samples(20, 0), 20, 21)
+@example(Samples(0, 100), 0, 1900)
+def test_what_was_not_inspected_makes_no_agent_healthy(
+    samples: Samples, inspected: int, missing: int
+) -> None:
+    judged = window_status(samples, InspectionTally(inspected, {"oversized": missing}))
+    if missing <= inspected:
+        assert judged == WindowStatus(health_status(samples), StatusRule.RATIO, has_ratios=samples.total > 0)
+        return
+    assert judged.status is not HealthStatus.HEALTHY
+    if judged.status is HealthStatus.UNKNOWN:
+        assert (judged.rule, judged.has_ratios) == (StatusRule.MOSTLY_NOT_INSPECTED, False)
+        return
+    # However the missing ones ended, the agent is as bad as that, or worse.
+    assert judged.rule is StatusRule.FAILURES_SEEN
+    at_best = health_status(Samples(samples.responses + missing, samples.errors))
+    at_worst = health_status(Samples(samples.responses, samples.errors + missing))
+    assert judged.status is at_best
+    assert ORDER.index(at_worst) <= ORDER.index(judged.status)
+    assert not judged.has_ratios or health_status(samples) is judged.status
+
+
+@given(SAMPLES)
+def test_nothing_to_inspect_leaves_the_status_to_the_ratio(samples: Samples) -> None:
+    judged = window_status(samples, InspectionTally(), 301, 100)
+    assert judged.status is health_status(samples, 301, 100)
+    assert judged.rule is StatusRule.RATIO

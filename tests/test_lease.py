@@ -326,7 +326,7 @@ def test_a_lease_that_was_lost_cannot_be_released(
 @pytest.mark.parametrize(
     ("claim", "holder", "token", "now_s", "code"),
     [
-        (None, "agent_a", 7, 1100.0, RefusalCode.LEASE_NOT_FOUND),
+        (None, "agent_a", 7, 1100.0, RefusalCode.TOKEN_NOT_ISSUED),
         (FREE, "agent_a", 0, 1100.0, RefusalCode.NOT_HOLDER),
         (HELD, "agent_a", 6, 1100.0, RefusalCode.STALE_TOKEN),
         (HELD, "agent_b", 6, 1100.0, RefusalCode.STALE_TOKEN),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from tests.support.servers import REPOSITORY
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from agent_health.cli import EXIT_USAGE, application, main
 from agent_health.cli.config_file import settings_of
@@ -96,6 +96,24 @@ def test_the_image_is_made_of_what_there_is_and_runs_as_nobody() -> None:
     check_command(yaml.safe_load(command))
 
 
+def test_the_marker_of_the_database_outlives_the_service_apart_from_the_database() -> None:
+    image = (DIRECTORY / "Containerfile").read_text()
+    (place,) = re.findall(r"^ENV AGENT_HEALTH_SERVER_STATE_DIR=(\S+)$", image, re.MULTILINE)
+    (volumes,) = re.findall(r"^VOLUME (\[.+\])$", image, re.MULTILINE)
+    (working,) = re.findall(r"^WORKDIR (/data)$", image, re.MULTILINE)
+    assert {place, working} <= set(yaml.safe_load(volumes))
+    mounted = dict(volume.split(":")[::-1] for volume in OURS["registry"]["volumes"])
+    assert mounted[place] != mounted[working]
+    unit = (DIRECTORY / "agent-health-registry.service").read_text()
+    (variable,) = re.findall(r"^Environment=AGENT_HEALTH_SERVER_STATE_DIR=%S/(\S+)$", unit, re.MULTILINE)
+    (directories,) = re.findall(r"^StateDirectory=(.+)$", unit, re.MULTILINE)
+    assert variable in directories.split()[1:]
+    assert (
+        f"AGENT_HEALTH_SERVER_STATE_DIR=/var/lib/{variable}\n"
+        in (DIRECTORY.parent / "operating.md").read_text()
+    )
+
+
 def test_the_definition_can_be_read() -> None:
     assert read_definition_file(DIRECTORY / "probe.yml").canaries
 
@@ -114,7 +132,8 @@ def test_a_unit_runs_a_command_of_ours(unit: Path) -> None:
 
 
 @pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="no systemd-analyze: apt-get install systemd"
+    shutil.which("systemd-analyze") is None,
+    reason="NOT RUN: systemd-analyze is absent (apt-get install systemd)",
 )
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_understands_a_unit_and_finds_it_hardened(unit: Path, tmp_path: Path) -> None:
@@ -122,13 +141,17 @@ def test_systemd_understands_a_unit_and_finds_it_hardened(unit: Path, tmp_path: 
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace("/opt/agent-health/bin/agent-health", "/bin/true"))
     verified = subprocess.run(
-        ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", str(copy)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert verified.returncode == 0, verified.stderr
     told = [line for line in verified.stderr.splitlines() if unit.name in line]
     assert told == []
     judged = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(copy)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
     assert judged.returncode == 0, judged.stdout[-500:]

@@ -54,7 +54,7 @@ RPC_CODES: dict[int, Sides] = {
 }
 OUTCOMES = {
     Outcome.ANSWERED: ANSWER,
-    Outcome.UNINSPECTED: ANSWER,
+    Outcome.NOT_INSPECTED: NOT_SAMPLED,
     Outcome.CALLER_FAULT: CALLERS_FAULT,
     Outcome.RATE_LIMITED: CALLERS_FAULT,
     Outcome.NO_OPERATION: NEVER_REACHED,
@@ -150,7 +150,7 @@ def test_every_profile_has_a_side_for_every_outcome() -> None:
 
 def test_the_number_of_an_outcome_never_changes_as_window_files_hold_it() -> None:
     assert [outcome.name for outcome in Outcome] == [
-        "ANSWERED", "UNINSPECTED", "CALLER_FAULT", "RATE_LIMITED", "NO_OPERATION", "NOT_ADMITTED",
+        "ANSWERED", "NOT_INSPECTED", "CALLER_FAULT", "RATE_LIMITED", "NO_OPERATION", "NOT_ADMITTED",
         "SERVER_FAULT", "TASK_FAILED", "RAISED", "UNFINISHED", "TIMED_OUT", "MALFORMED",
         "ABANDONED", "ABANDONED_LATE", "EXCLUDED",
     ]  # fmt: skip

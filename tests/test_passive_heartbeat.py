@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.opencode_events import captured, failed, idle, status, text_of, tool
+from tests.support.properties import examples
 
 from agent_health import passive_heartbeat
 from agent_health.activity_event import Meaning, read_event
@@ -239,7 +240,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(STEPS)
 def test_no_agent_ever_beats_twice_within_five_seconds(steps: list[tuple[float, list[Event], bool]]) -> None:
     watched = Watched(a1=IDLE, a2=IDLE, b1=BUSY, c1=IDLE)
@@ -256,7 +257,7 @@ def test_no_agent_ever_beats_twice_within_five_seconds(steps: list[tuple[float, 
         assert all(later >= earlier + MIN_GAP_S for earlier, later in itertools.pairwise(times))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(STEPS)
 def test_no_activity_is_without_a_heartbeat_within_five_seconds(
     steps: list[tuple[float, list[Event], bool]],
@@ -290,7 +291,7 @@ def told_states(events: Iterable[Event], begin: dict[str, SessionState]) -> dict
     return states
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(EVENTS, max_size=20), st.data())
 def test_a_stream_that_is_cut_anywhere_loses_nothing_once_the_server_was_asked(
     events: list[Event], data: st.DataObject

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.support.properties import examples
 
+from agent_health.inspection import Inspection
 from agent_health.latency_histogram import BIN_COUNT, LatencyHistogram, bin_of
 from agent_health.outcome import Outcome
 from agent_health.rolling_window import (
@@ -24,9 +26,10 @@ SECOND_NS = 1_000_000_000
 WINDOW_NS = 300 * SECOND_NS
 SLOT_NS = WINDOW_NS // SLOTS_PER_WINDOW
 ROWS = 2 * SLOTS_PER_WINDOW
-ROW_LANES = 1 + len(Outcome) + 1
+ROW_LANES = 1 + len(Outcome) + 1 + len(Inspection)
 START_NS = 10_000 * WINDOW_NS
 STREAMS = len(Outcome)
+INSPECTIONS = STREAMS + 1
 A_MILLISECOND_NS = 1_000_000
 
 
@@ -37,6 +40,11 @@ class Sample(NamedTuple):
     outcome: Outcome
     latency_ns: int
     first_byte_ns: int | None = None
+
+    @property
+    def inspection(self) -> Inspection:
+        """Another one for each outcome, so that the model needs no more to draw."""
+        return Inspection(self.outcome % len(Inspection))
 
 
 def new_block() -> memoryview:
@@ -51,6 +59,7 @@ def write(writer: WindowWriter, sample: Sample) -> None:
     if sample.first_byte_ns is not None:
         writer.first_bytes[bin_of(sample.first_byte_ns)] += 1
         writer.counts[STREAMS] += 1
+    writer.counts[INSPECTIONS + sample.inspection] += 1
     writer.counts[sample.outcome] += 1
 
 
@@ -75,6 +84,8 @@ def facts(totals: WindowTotals) -> dict[str, Any]:
     return {
         "current": totals.current[:],
         "previous": totals.previous[:],
+        "inspections": totals.inspections[:],
+        "previous_inspections": totals.previous_inspections[:],
         "latencies": filled_bins(totals.latencies),
         "first_bytes": filled_bins(totals.first_bytes),
     }
@@ -87,12 +98,14 @@ def filled_bins(histogram: LatencyHistogram) -> dict[int, int]:
 def expected(samples: Sequence[Sample], now_ns: int) -> dict[str, Any]:
     """What a naive reader finds: it keeps every sample and looks at all of them."""
     current, previous = [0] * len(Outcome), [0] * len(Outcome)
+    inspections, previous_inspections = [0] * len(Inspection), [0] * len(Inspection)
     latencies: dict[int, int] = {}
     first_bytes: dict[int, int] = {}
     for sample in samples:
         age_slots = now_ns // SLOT_NS - sample.at_ns // SLOT_NS
         if age_slots < SLOTS_PER_WINDOW:
             current[sample.outcome] += 1
+            inspections[sample.inspection] += 1
             index = bin_of(sample.latency_ns)
             latencies[index] = latencies.get(index, 0) + 1
             if sample.first_byte_ns is not None:
@@ -100,7 +113,15 @@ def expected(samples: Sequence[Sample], now_ns: int) -> dict[str, Any]:
                 first_bytes[index] = first_bytes.get(index, 0) + 1
         elif age_slots < 2 * SLOTS_PER_WINDOW:
             previous[sample.outcome] += 1
-    return {"current": current, "previous": previous, "latencies": latencies, "first_bytes": first_bytes}
+            previous_inspections[sample.inspection] += 1
+    return {
+        "current": current,
+        "previous": previous,
+        "inspections": inspections,
+        "previous_inspections": previous_inspections,
+        "latencies": latencies,
+        "first_bytes": first_bytes,
+    }
 
 
 # --- two windows ------------------------------------------------------------------------------------------
@@ -247,6 +268,15 @@ def test_a_reader_whose_clock_is_a_moment_behind_counts_no_latency_twice() -> No
     assert filled_bins(totals.latencies)[bin_of(A_MILLISECOND_NS)] == 5
 
 
+def test_histogram_that_a_later_slot_has_taken_is_not_counted_for_the_earlier_one() -> None:
+    # The clock was set back: the later slot lies two slots and more ahead of the reader.
+    first = [answered(START_NS, 5 * A_MILLISECOND_NS)] * 10
+    later = [answered(START_NS + (SLOTS_PER_WINDOW + 1) * SLOT_NS, A_MILLISECOND_NS)] * 5
+    totals = read([written(*first, *later)], START_NS + (SLOTS_PER_WINDOW - 1) * SLOT_NS)
+    assert totals.current[Outcome.ANSWERED] == 10
+    assert filled_bins(totals.latencies) == {}
+
+
 def test_totals_of_others_can_be_added_and_forgotten() -> None:
     now_ns = START_NS + WINDOW_NS
     samples = [Sample(START_NS, Outcome.RAISED, 5), Sample(now_ns, Outcome.ANSWERED, A_MILLISECOND_NS, 7)]
@@ -316,7 +346,7 @@ class Workers(RuleBasedStateMachine):
 
 
 TestWorkers = Workers.TestCase
-TestWorkers.settings = settings(max_examples=60, stateful_step_count=30)
+TestWorkers.settings = settings(max_examples=examples(60), stateful_step_count=30)
 
 
 # --- killed writers ---------------------------------------------------------------------------------------
@@ -384,7 +414,7 @@ def test_a_writer_that_is_killed_while_it_counts_loses_at_most_what_it_was_count
     lost = Sample(START_NS, Outcome.TASK_FAILED, A_MILLISECOND_NS, 1000)
     write(writer, lost)
     states = killed_at_each_step(block, log)
-    assert len(states) == 1 + len(log) == 5
+    assert len(states) == 1 + len(log) == 6
     for state in states:
         totals = read([state], START_NS)
         assert totals.current in (

@@ -22,6 +22,7 @@ STOPS = st.none() | st.sampled_from(list(Stop))
         (Stop.EXPIRED, -15, ("lease_expired", "nothing")),
         (Stop.UNAUTHORIZED, -15, ("auth", "nothing")),
         (Stop.TIMEOUT, -15, ("timeout", "release")),
+        (Stop.NO_PROGRESS, -15, ("no_progress", "release")),
         (Stop.BUDGET, -15, ("completed", "help")),
         (Stop.DRAIN, -15, ("killed", "release")),
         (Stop.DRAIN, 0, ("completed", "complete")),

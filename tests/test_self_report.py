@@ -12,12 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from agent_health.document import HealthDocument
+from agent_health.document import EXTENSION_PREFIX, HealthDocument
 from agent_health.document_reader import read_document
+from agent_health.inspection import Inspection
 from agent_health.latency_histogram import BIN_COUNT, bin_of
 from agent_health.outcome import SIDES, Counting, Outcome
 from agent_health.rolling_window import WindowTotals
-from agent_health.self_report import EXTENSION_PREFIX, Declared, no_report, self_report
+from agent_health.self_report import Declared, no_report, self_report
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "schemas" / "agent-health-0.1.0.schema.json").read_text())
 VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
@@ -54,6 +55,13 @@ def window(
     return totals
 
 
+def inspect(totals: WindowTotals, *, previous: bool = False, **counts: int) -> WindowTotals:
+    """Note how many answers were inspected, and why others were not."""
+    for name, count in counts.items():
+        (totals.previous_inspections if previous else totals.inspections)[Inspection[name]] = count
+    return totals
+
+
 def report(
     totals: WindowTotals,
     declared: Declared = DECLARED,
@@ -87,14 +95,20 @@ def test_an_agent_that_nobody_asked_anything_says_that_it_does_not_know() -> Non
         "health": {"status": "unknown", "uptime_seconds": 60},
         "calibration": {"measurement_window_seconds": 86400, "sample_count": 0},
         "decay": {"calibration_trend": "stable", "days_since_model_change": None},
-        "extensions": {EXTENSION_PREFIX + "counting": "interactions", EXTENSION_PREFIX + "outcomes": {}},
+        "extensions": {
+            EXTENSION_PREFIX + "counting": "interactions",
+            EXTENSION_PREFIX + "outcomes": {},
+            EXTENSION_PREFIX + "inspection": {"rule": "ratio", "inspected": 0},
+        },
     }
 
 
 def test_an_agent_with_everything_to_tell_tells_everything() -> None:
     changed_at, updated_at = NOW - timedelta(days=3, hours=23), NOW - timedelta(hours=1)
     declared = Declared("urn:agent", 300, Counting.INTERACTIONS, 50, changed_at, updated_at)
-    totals = window({Outcome.ANSWERED: 99, Outcome.RAISED: 1}, {Outcome.RAISED: 10}, streams=7)
+    current = {Outcome.ANSWERED: 99, Outcome.RAISED: 1, Outcome.NOT_INSPECTED: 5}
+    totals = window(current, {Outcome.RAISED: 10}, streams=7)
+    inspect(totals, INSPECTED=90, COMPRESSED=3, OVERSIZED=2)
     document = published(report(totals, declared, NOW - timedelta(hours=1)))
     latency_ms = pytest.approx(1, rel=0.01)
     assert document["health"] == {
@@ -117,7 +131,12 @@ def test_an_agent_with_everything_to_tell_tells_everything() -> None:
     }
     assert document["extensions"] == {
         EXTENSION_PREFIX + "counting": "interactions",
-        EXTENSION_PREFIX + "outcomes": {"answered": 99, "raised": 1},
+        EXTENSION_PREFIX + "outcomes": {"answered": 99, "not_inspected": 5, "raised": 1},
+        EXTENSION_PREFIX + "inspection": {
+            "rule": "ratio",
+            "inspected": 90,
+            "not_inspected": {"compressed": 3, "oversized": 2},
+        },
         EXTENSION_PREFIX + "first-byte": {"latency_p50_ms": latency_ms, "latency_p99_ms": latency_ms},
         EXTENSION_PREFIX + "baseline": {"latency_p99_ms": 50},
     }
@@ -203,6 +222,91 @@ def test_a_ratio_just_below_an_edge_is_published_such_that_the_status_follows(ed
     assert document["health"]["status"] == status
 
 
+# --- what was not inspected -------------------------------------------------------------------------------
+
+
+def calibrated(
+    answered: int, failed: int, missing: int, inspected: int | None = None, **declared: Any
+) -> tuple[str, float | None, str]:
+    """The status, the ratio and the rule of a document, of which `missing` answers were not inspected."""
+    counts = {Outcome.ANSWERED: answered, Outcome.SERVER_FAULT: failed, Outcome.NOT_INSPECTED: missing}
+    totals = window(counts)
+    inspect(totals, INSPECTED=answered + failed if inspected is None else inspected, OVERSIZED=missing)
+    document = published(report(totals, replace(DECLARED, **declared)))
+    calibration = document["calibration"]
+    assert calibration["sample_count"] == answered + failed
+    assert ("response_ratio" in calibration) == ("error_ratio" in calibration)
+    rule = document["extensions"][EXTENSION_PREFIX + "inspection"]["rule"]
+    return document["health"]["status"], calibration.get("response_ratio"), rule
+
+
+@pytest.mark.parametrize(
+    ("answered", "failed", "missing", "expected"),
+    [
+        # Exactly half is not more than half.
+        (20, 0, 20, ("healthy", 1, "ratio")),
+        (20, 0, 21, ("unknown", None, "mostly_not_inspected")),
+        (19, 1, 20, ("healthy", 0.95, "ratio")),
+        (18, 2, 20, ("degraded", 0.9, "ratio")),
+        (5, 15, 20, ("unhealthy", 0.25, "ratio")),
+        (0, 0, 100, ("unknown", None, "mostly_not_inspected")),
+        # Too few samples say nothing, whatever was not inspected (draft 4.3).
+        (0, 9, 100, ("unknown", None, "mostly_not_inspected")),
+        (0, 9, 9, ("unknown", 0, "ratio")),
+        # With all of them taken as good: (0 + 100) / 105 is good enough, (0 + 100) / 106 is not.
+        (0, 10, 190, ("unknown", None, "mostly_not_inspected")),
+        (0, 10, 189, ("degraded", None, "failures_seen")),
+        (80, 20, 110, ("degraded", 0.8, "failures_seen")),
+        (80, 20, 300, ("unknown", None, "mostly_not_inspected")),
+    ],
+)
+def test_what_was_not_inspected_counts_in_no_ratio(
+    answered: int, failed: int, missing: int, expected: tuple[str, float | None, str]
+) -> None:
+    assert calibrated(answered, failed, missing) == expected
+
+
+@pytest.mark.parametrize(
+    ("failed", "missing", "expected"),
+    [
+        (100, 99, ("unhealthy", 0, "failures_seen")),
+        (100, 100, ("degraded", None, "failures_seen")),
+        (100, 1899, ("degraded", None, "failures_seen")),
+        (100, 1900, ("unknown", None, "mostly_not_inspected")),
+    ],
+)
+def test_failures_of_other_answers_decide_though_most_were_not_inspected(
+    failed: int, missing: int, expected: tuple[str, float | None, str]
+) -> None:
+    """Such as 500s, which need no inspection."""
+    assert calibrated(0, failed, missing, inspected=0) == expected
+
+
+def test_a_slow_agent_most_of_whose_answers_were_not_inspected_is_unknown() -> None:
+    assert calibrated(20, 0, 20, baseline_p99_ms=0.1)[0] == "degraded"
+    assert calibrated(20, 0, 21, baseline_p99_ms=0.1)[0] == "unknown"
+
+
+def test_document_says_that_inspection_is_off() -> None:
+    counts = {Outcome.ANSWERED: 20}
+    declared = replace(DECLARED, is_inspecting=False)
+    extensions = published(report(window(counts), declared))["extensions"]
+    assert extensions[EXTENSION_PREFIX + "inspection"] == {"rule": "http_status", "inspected": 0}
+    # What another worker, or an earlier run, did inspect still counts.
+    totals = inspect(window(counts | {Outcome.NOT_INSPECTED: 9}), INSPECTED=3, COMPLEX=9)
+    extensions = published(report(totals, declared))["extensions"]
+    assert extensions[EXTENSION_PREFIX + "inspection"]["rule"] == "mostly_not_inspected"
+
+
+@pytest.mark.parametrize("when", ["current", "previous"])
+def test_there_is_no_trend_where_ratios_are_left_out(when: str) -> None:
+    good, bad = {Outcome.ANSWERED: 20}, {Outcome.ANSWERED: 20, Outcome.RAISED: 10}
+    totals = window(bad, good)
+    assert published(report(totals))["decay"]["calibration_trend"] == "declining"
+    inspect(totals, previous=when == "previous", INSPECTED=20, OVERSIZED=500)
+    assert published(report(totals))["decay"]["calibration_trend"] == "stable"
+
+
 # --- times ------------------------------------------------------------------------------------------------
 
 HEALTHY = {Outcome.ANSWERED: 10}
@@ -274,6 +378,7 @@ DECLARATIONS = st.builds(
     declared=DECLARATIONS,
     current=COUNTS,
     previous=COUNTS,
+    inspections=st.lists(st.integers(0, 10**9), min_size=len(Inspection), max_size=len(Inspection)),
     latency_ns=st.integers(0, 3_600_000 * A_MILLISECOND_NS),
     streams=st.integers(0, 10),
     last_healthy_at=st.none() | PAST,
@@ -284,16 +389,18 @@ def test_every_document_is_valid_and_odd_to_no_reader(
     declared: Declared,
     current: dict[Outcome, int],
     previous: dict[Outcome, int],
+    inspections: list[int],
     latency_ns: int,
     streams: int,
     last_healthy_at: datetime | None,
     uptime_seconds: float,
 ) -> None:
     totals = window(current, previous, latency_ns, declared.counting, streams)
+    totals.inspections[:] = inspections
     document = published(report(totals, declared, last_healthy_at, uptime_seconds=uptime_seconds))
     assert document["health"].get("last_healthy_at", "") <= document["timestamp"]
     assert document["extensions"].keys() <= {
-        EXTENSION_PREFIX + name for name in ("counting", "outcomes", "first-byte", "baseline")
+        EXTENSION_PREFIX + name for name in ("counting", "outcomes", "inspection", "first-byte", "baseline")
     }
     assert document["extensions"][EXTENSION_PREFIX + "outcomes"] == {
         outcome.name.lower(): count for outcome, count in current.items() if count

@@ -1,5 +1,6 @@
 """Which addresses may be contacted?"""
 
+import re
 import socket
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from itertools import product
@@ -530,6 +531,19 @@ def test_where_there_is_no_password_nothing_is_hidden(url: str) -> None:
 def test_no_password_comes_through(text: str) -> None:
     shown = without_passwords(f"https://u:s3cret{text}@host")
     assert "s3cret" not in shown or " " in text
+
+
+TO_HOST = r"(?:[^/?#\s]*@|(?![0-9]+(?:[/?#\s]|$))\S*@)"
+IN_A_TEXT = re.compile(rf"(?<=://)([^/?#\s:@\[]*):{TO_HOST}")
+"""What is hidden, as a regular expression; it takes quadratic time."""
+
+
+@given(
+    st.lists(st.sampled_from(["a", "1", "://", ":", "/", "@", "?", "#", "[", " ", "\n", "//"]), max_size=20)
+)
+def test_in_a_text_the_same_is_hidden_as_by_a_regular_expression(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert without_passwords(text) == IN_A_TEXT.sub(r"\1:...@", text)
 
 
 def test_an_ipv6_address_without_brackets_is_told_how_to_be_written() -> None:

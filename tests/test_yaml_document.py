@@ -95,3 +95,17 @@ VALUES = st.recursive(
 @given(st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_json_is_read_as_the_yaml_that_it_is(value: object) -> None:
     assert document(json.dumps(value, ensure_ascii=False)).whole() == value
+
+
+@pytest.mark.parametrize(
+    "value", ["1:30", "-1:1:1", "1:30.5", "1:1:1" * 400 + ".5", "1" * 401, "0x" + "f" * 300]
+)
+def test_a_number_in_base_60_or_beyond_all_doubles_is_refused(value: str) -> None:
+    with pytest.raises(InvalidFile) as refused:
+        document(f"a: 1\nb: {value}\n").whole()
+    (fault,) = refused.value.faults
+    assert (fault.line, fault.path) == (2, "/b")
+
+
+def test_a_number_in_base_60_in_quotes_is_text() -> None:
+    assert document('a: "1:30"\n').whole() == {"a": "1:30"}

@@ -12,7 +12,6 @@ from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
-from google.protobuf.json_format import MessageToDict, ParseDict
 from starlette.applications import Starlette
 
 from agent_health import AgentHealthMiddleware
@@ -52,7 +51,7 @@ plain = AgentCard(
     default_output_modes=["text/plain"],
     skills=[AgentSkill(id="echo", name="Echo", description="Says it again", tags=["example"])],
 )
-card = ParseDict(announce_health(MessageToDict(plain)), AgentCard())
+card = announce_health(plain)
 handler = DefaultRequestHandler(Echo(), InMemoryTaskStore(), card)
 app = AgentHealthMiddleware(
     Starlette(routes=[*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/")]),

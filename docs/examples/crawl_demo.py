@@ -177,7 +177,10 @@ def main() -> int:
     print("A small directory, and what becomes of it:\n")
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-demo-"))
-        environment = {"AGENT_HEALTH_SERVER_DATABASE": f"sqlite:///{directory}/{DATABASE}"}
+        environment = {
+            "AGENT_HEALTH_SERVER_DATABASE": f"sqlite:///{directory}/{DATABASE}",
+            "AGENT_HEALTH_SERVER_STATE_DIR": f"{directory}/state",
+        }
         create = [*COMMAND, "keys", "create", "--role", "prober", "--name", "demo"]
         made = subprocess.run(
             create, env={**os.environ, **environment}, capture_output=True, text=True, check=True

@@ -112,7 +112,10 @@ def main() -> int:
     print("A registry and three agents, each a process of its own:\n")
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-demo-"))
-        database = {"AGENT_HEALTH_SERVER_DATABASE": f"sqlite:///{directory}/registry.db"}
+        database = {
+            "AGENT_HEALTH_SERVER_DATABASE": f"sqlite:///{directory}/registry.db",
+            "AGENT_HEALTH_SERVER_STATE_DIR": f"{directory}/state",
+        }
         create = [*COMMAND, "keys", "create", "--role", "admin", "--name", "demo"]
         made = subprocess.run(
             create, env={**os.environ, **database}, capture_output=True, text=True, check=True

@@ -144,7 +144,10 @@ def main() -> int:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-health-demo-")))
         (directory / "tools.yml").write_text(TOOLS)
-        database = {"AGENT_HEALTH_SERVER_DATABASE": f"sqlite:///{directory}/registry.db"}
+        database = {
+            "AGENT_HEALTH_SERVER_DATABASE": f"sqlite:///{directory}/registry.db",
+            "AGENT_HEALTH_SERVER_STATE_DIR": f"{directory}/state",
+        }
         create = [*COMMAND, "keys", "create", "--role", "admin", "--name", "demo"]
         made = subprocess.run(
             create, env={**os.environ, **database}, capture_output=True, text=True, check=True

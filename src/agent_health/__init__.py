@@ -2,7 +2,8 @@
 
 The domain lies open in this directory, one question to a file:
 
-    outcome, a2a_answer        what is an interaction, and when has it failed?
+    outcome, a2a_answer, a2a_stream, inspection
+                               what is an interaction, and when has it failed?
     rolling_window, latency_histogram, trend, health_status, self_report
                                what follows from many of them?
     document, document_reader  what may a health document contain?

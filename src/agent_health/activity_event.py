@@ -37,6 +37,7 @@ _MEANINGS: Final[Mapping[str, Meaning]] = {
     "session.idle": Meaning.ACTIVITY,
     "session.updated": Meaning.ACTIVITY,
     "session.status": Meaning.ACTIVITY,
+    "message.part.delta": Meaning.ACTIVITY,
     "session.error": Meaning.ERROR,
     "session.created": Meaning.CREATED,
     "session.deleted": Meaning.DELETED,
@@ -69,7 +70,7 @@ def read_event(text: str) -> ActivityEvent | None:
     if not isinstance(kind, str):
         return None
     members = _object(inner, "properties") or _object(inner, "data") or {}
-    meaning = Meaning.ACTIVITY if _is_finished_tool(kind, members) else _MEANINGS.get(kind, Meaning.OTHER)
+    meaning = Meaning.ACTIVITY if _is_work(kind, members) else _MEANINGS.get(kind, Meaning.OTHER)
     return ActivityEvent(
         type=_safe(kind, MAX_TYPE_CHARS),
         meaning=meaning,
@@ -110,13 +111,17 @@ def _session_id(members: Mapping[str, Any]) -> str | None:
     return found if is_session_id(found) else None
 
 
-def _is_finished_tool(kind: str, members: Mapping[str, Any]) -> bool:
-    # `tool.execute.after`, which the heartbeat tool's contract names, never appears on the wire.
-    part = _object(members, "part") or {}
-    state = _object(part, "state") or {}
-    return (
-        kind == "message.part.updated" and part.get("type") == "tool" and state.get("status") == "completed"
-    )
+def _is_work(kind: str, members: Mapping[str, Any]) -> bool:
+    """Whether a part of a message shows that the session works: a finished tool, or text of its model.
+
+    `tool.execute.after`, which the heartbeat tool's contract names, never appears on the wire.
+    """
+    if kind != "message.part.updated":
+        return False
+    match _object(members, "part"):
+        case {"type": "tool", "state": {"status": "completed"}} | {"type": "text" | "reasoning"}:
+            return True
+    return False
 
 
 def _is_busy(kind: str, members: Mapping[str, Any]) -> bool | None:

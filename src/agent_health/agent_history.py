@@ -340,7 +340,9 @@ def _ratio_code(ratio: float) -> int:
 
 
 def _ratio(code: int) -> float:
-    return min(code / _RATIO_STEPS, 1.0)
+    if code > _RATIO_STEPS:
+        raise ValueError(f"the code of a ratio is at most {_RATIO_STEPS}; got {code}")
+    return code / _RATIO_STEPS
 
 
 def _latency_code(milliseconds: float) -> int:

@@ -1,9 +1,11 @@
-"""How does an agent announce its health in its A2A card, and how is that read back?"""
+"""The announcement of an agent's health in its A2A card: writing it, and reading it back."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeGuard
+from typing import Any, Final, Literal, Protocol, TypeGuard, TypeVar, cast, overload
+
+from pydantic import BaseModel, ValidationError
 
 from agent_health.document import SCHEMA_VERSION
 from agent_health.errors import InvalidSetting
@@ -46,12 +48,31 @@ def is_health_path(path: object) -> TypeGuard[str]:
     return _HEALTH_PATH.fullmatch(path) is not None
 
 
-def announce_health(card: Mapping[str, Any], *, path: str = DEFAULT_HEALTH_PATH) -> dict[str, Any]:
+class SdkCard(Protocol):
+    """A card of an A2A SDK: a pydantic model in 0.3, a protobuf message in 1.x. No SDK is imported here."""
+
+    @property
+    def capabilities(self) -> Any:
+        """Its `AgentCapabilities`."""
+
+
+_Card = TypeVar("_Card", bound=SdkCard)
+
+
+@overload
+def announce_health(card: Mapping[str, Any], *, path: str = ...) -> dict[str, Any]: ...
+@overload
+def announce_health(card: _Card, *, path: str = ...) -> _Card: ...
+def announce_health(card: Any, *, path: str = DEFAULT_HEALTH_PATH) -> Any:
     """Return a new card that announces the health document at `path`; the given card stays as it was.
+
+    `card` is a mapping, and the result a dict; or it is the `AgentCard` of an A2A SDK, 0.3 or 1.x, and the
+    result another one.
 
     The announcement is one entry of `capabilities.extensions[]`, for a card of any generation, and no other
     key is ever added: strict readers reject unknown ones. An earlier announcement is replaced in its place,
-    so announcing twice is announcing once. What is not changed is shared with the given card.
+    so announcing twice is announcing once. What is not changed is shared with the given card, unless it is
+    of SDK 1.x.
 
     A signature covers the card: sign a signed card anew afterwards.
 
@@ -60,8 +81,16 @@ def announce_health(card: Mapping[str, Any], *, path: str = DEFAULT_HEALTH_PATH)
     """
     if not is_health_path(path):
         raise InvalidSetting("path", path, "an absolute path on the card's own origin, such as /health")
-    if not isinstance(card, Mapping):
-        raise InvalidSetting("card", card, "an object")
+    if isinstance(card, Mapping):
+        return _announced_in_mapping(card, path)
+    if isinstance(card, BaseModel) and "capabilities" in type(card).model_fields:
+        return _announced_in_model(card, path)
+    if _is_message_of_a_card(card):
+        return _announced_in_message(card, path)
+    raise InvalidSetting("card", _shown(card), "a mapping, or the AgentCard of an A2A SDK")
+
+
+def _announced_in_mapping(card: Mapping[str, Any], path: str) -> dict[str, Any]:
     capabilities = card.get("capabilities")
     if not isinstance(capabilities, Mapping | None):
         raise InvalidSetting("card.capabilities", capabilities, "an object")
@@ -72,13 +101,63 @@ def announce_health(card: Mapping[str, Any], *, path: str = DEFAULT_HEALTH_PATH)
     return {**card, "capabilities": {**(capabilities or {}), "extensions": announced}}
 
 
-def _with_entry(extensions: list[Any] | tuple[Any, ...], path: str) -> list[Any]:
-    entry = {
+def _announced_in_model(card: BaseModel, path: str) -> BaseModel:
+    """Return the pydantic card of SDK 0.3 with the announcement."""
+    capabilities = cast("Any", card).capabilities
+    if not isinstance(capabilities, BaseModel) or "extensions" not in type(capabilities).model_fields:
+        raise InvalidSetting("card.capabilities", _shown(capabilities), "AgentCapabilities of the A2A SDK")
+    members = capabilities.model_dump(by_alias=True, exclude_unset=True)
+    members["extensions"] = _with_entry(members.get("extensions") or (), path)
+    try:
+        announced = type(capabilities).model_validate(members)
+    except ValidationError:
+        # The SDK checks what is given to a model, but not what is assigned later.
+        raise InvalidSetting("card.capabilities", None, "valid AgentCapabilities of the A2A SDK") from None
+    return card.model_copy(update={"capabilities": announced})
+
+
+def _is_message_of_a_card(card: object) -> bool:
+    """Whether this is a protobuf message with a card's members."""
+    if isinstance(card, type):
+        return False
+    fields = getattr(getattr(card, "DESCRIPTOR", None), "fields_by_name", {})
+    capabilities = fields["capabilities"].message_type if "capabilities" in fields else None
+    return capabilities is not None and "extensions" in capabilities.fields_by_name
+
+
+def _announced_in_message(card: Any, path: str) -> Any:
+    """Return the protobuf card of SDK 1.x with the announcement."""
+    announced = type(card)()
+    announced.CopyFrom(card)
+    extensions = announced.capabilities.extensions
+    ours = [index for index, extension in enumerate(extensions) if extension.uri == HEALTH_EXTENSION_URI]
+    for index in reversed(ours[1:]):
+        del extensions[index]
+    entry = extensions[ours[0]] if ours else extensions.add()
+    entry.Clear()
+    members = _entry(path)
+    entry.params.update(members.pop("params"))
+    for name, value in members.items():
+        setattr(entry, name, value)
+    return announced
+
+
+def _shown(value: object) -> object:
+    """Return a value for an error message: of an object of any class, the name of the class."""
+    return value if isinstance(value, str | int | float | list | tuple | None) else type(value).__name__
+
+
+def _entry(path: str) -> dict[str, Any]:
+    return {
         "uri": HEALTH_EXTENSION_URI,
         "description": "Serves the agent's health document (draft-liang-agent-health-state)",
         "required": False,
         "params": {"path": path, "schema_version": SCHEMA_VERSION},
     }
+
+
+def _with_entry(extensions: list[Any] | tuple[Any, ...], path: str) -> list[Any]:
+    entry = _entry(path)
     ours = [index for index, extension in enumerate(extensions) if _is_announcement(extension)]
     if not ours:
         return [*extensions, entry]

@@ -14,6 +14,7 @@ from agent_health.clock_ahead import MAX_AHEAD_SECONDS
 from agent_health.counted import counted, plural
 from agent_health.document import HealthDocument, HealthStatus, Trend
 from agent_health.health_status import MINIMUM_SAMPLES
+from agent_health.inspection import InspectionNote, StatusRule, read_inspection
 from agent_health.observation import ResultClass
 from agent_health.time_span import duration_text
 
@@ -122,6 +123,9 @@ def _reported(document: HealthDocument, now: datetime) -> Iterator[str]:
     if calibration is not None and calibration.sample_count < MINIMUM_SAMPLES:
         samples = plural(calibration.sample_count, "sample is", "samples are")
         yield f"{calibration.sample_count} {samples} too few to judge by"
+    note = read_inspection(document.extensions)
+    if note is not None and note.rule in _RULES_WITHOUT_INSPECTION:
+        yield _not_inspected(note)
     trend = None if document.decay is None else document.decay.calibration_trend
     if trend is Trend.DECLINING:
         yield "worsening: the response ratio is declining"
@@ -129,6 +133,19 @@ def _reported(document: HealthDocument, now: datetime) -> Iterator[str]:
         yield "recovering: the response ratio is improving"
     if status is HealthStatus.UNHEALTHY:
         yield _outage(document.health.last_healthy_at, now)
+
+
+_RULES_WITHOUT_INSPECTION = frozenset({StatusRule.FAILURES_SEEN, StatusRule.MOSTLY_NOT_INSPECTED})
+
+
+def _not_inspected(note: InspectionNote) -> str:
+    """Say why the ratio does not decide."""
+    missing = sum(note.tally.not_inspected.values())
+    reasons = ", ".join(
+        f"{count} {name.replace('_', ' ')}" for name, count in note.tally.not_inspected.items()
+    )
+    total = counted(note.tally.inspected + missing, "answer")
+    return f"{missing} of {total} could not be inspected" + (f": {reasons}" if reasons else "")
 
 
 def _outage(last_healthy_at: datetime | None, now: datetime) -> str:

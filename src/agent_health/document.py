@@ -30,6 +30,8 @@ from agent_health.utc_time import utc_text
 
 SCHEMA_VERSION = "0.1.0"
 """The version of the format that this package writes."""
+EXTENSION_PREFIX = "io.github.agent-health."
+"""What the names of our own members of `extensions` begin with."""
 MIN_WINDOW_SECONDS = 300
 """The shortest measurement window (draft 4.4)."""
 MAX_AGENT_ID_CHARS = 2048

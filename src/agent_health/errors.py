@@ -13,6 +13,9 @@ from agent_health.finding import Finding
 class AgentHealthError(Exception):
     """Root of the errors that agent-health raises on purpose."""
 
+    hint: str = ""
+    """What to do, in one line; empty if the message says it."""
+
 
 class InvalidSetting(AgentHealthError, ValueError):
     """A setting that the caller gave is wrong; `name` is the setting, `expected` what it takes.
@@ -50,6 +53,17 @@ class StoreUnavailable(AgentHealthError):
 
     A change that was under way then may have been made.
     """
+
+
+class DatabaseReplaced(StoreUnavailable):
+    """The running server's database was removed, replaced or set back. No change is accepted.
+
+    Nothing since then was stored: the caller must repeat what it asked for once the server is healthy.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{why}: no change is accepted")
+        self.why = why
 
 
 class AgentNotFound(AgentHealthError):
@@ -343,10 +357,10 @@ class AgentDraining(AgentHealthError):
 
 
 class LeaseNotFound(AgentHealthError):
-    """No lease is known by this name; `named` is its id, or the resource that was never leased."""
+    """The caller neither holds nor held a lease of this id, nor may it end one; perhaps there is none."""
 
     def __init__(self, named: str) -> None:
-        super().__init__(f"no such lease: {named[:80]!r}")
+        super().__init__(f"no lease of yours has the id {named[:80]!r}")
         self.named = named[:80]
 
 
@@ -371,21 +385,21 @@ class StaleToken(AgentHealthError):
 
 
 class TokenNotIssued(AgentHealthError):
-    """The fencing token is higher than any that was granted for this resource."""
+    """The fencing token is higher than any that was granted for this resource; 0 if none was."""
 
     def __init__(self, resource: str, token: int, current_token: int) -> None:
-        super().__init__(f"token {token} was never granted for {resource}; the last one is {current_token}")
+        last = f"the last one is {current_token}" if current_token else "it was never leased"
+        super().__init__(f"token {token} was never granted for {resource}: {last}")
         self.resource = resource
         self.token = token
         self.current_token = current_token
 
 
 class NotHolder(AgentHealthError):
-    """Somebody else holds this lease."""
+    """Another holder has the lease of this resource."""
 
-    def __init__(self, lease_id: str, resource: str) -> None:
-        super().__init__(f"somebody else holds {resource} by the lease {lease_id}")
-        self.lease_id = lease_id
+    def __init__(self, resource: str) -> None:
+        super().__init__(f"another holder has the lease of {resource}")
         self.resource = resource
 
 
@@ -469,6 +483,28 @@ class DatabaseInUse(AgentHealthError):
     def __init__(self, place: str) -> None:
         super().__init__(f"{place} is in use: stop the server, and whatever else has it open, first")
         self.place = place
+
+
+class InvalidMarker(AgentHealthError):
+    """The marker of a database cannot be used: it is damaged, or of a newer version."""
+
+    def __init__(self, file: str, why: str) -> None:
+        super().__init__(f"{file} is not a marker that this version reads: {why}")
+        self.file = file
+        self.why = why
+
+
+class DatabaseMismatch(AgentHealthError):
+    """The database is not the one that the marker on this host names; `mismatch` says why, in one clause.
+
+    `what` has the details, for the operator alone.
+    """
+
+    def __init__(self, mismatch: str, what: str, file: str) -> None:
+        super().__init__(f"{mismatch}: {what} (marker: {file})")
+        self.mismatch = mismatch
+        self.what = what
+        self.file = file
 
 
 class RowRefused(AgentHealthError):

@@ -77,6 +77,7 @@ class EventType(StrEnum):
     KEY_ROTATED = "key.rotated"
     KEY_REVOKED = "key.revoked"
     WEBHOOK_CREATED = "webhook.created"
+    WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - the name of a type
     WEBHOOK_DELETED = "webhook.deleted"
     WEBHOOK_DISABLED = "webhook.disabled"
     DIRECTORY_APPLIED = "directory.applied"
@@ -423,7 +424,7 @@ class KeyChanged(Payload):
 
 
 class WebhookChanged(Payload):
-    """A webhook was created or deleted, or is disabled since it failed too often."""
+    """A webhook was created, got a new secret, was deleted, or is disabled since it failed too often."""
 
     webhook_id: OwnId
     host: Host
@@ -520,6 +521,7 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.KEY_ROTATED:               KeyChanged,
     EventType.KEY_REVOKED:               KeyChanged,
     EventType.WEBHOOK_CREATED:           WebhookChanged,
+    EventType.WEBHOOK_SECRET_ROTATED:    WebhookChanged,
     EventType.WEBHOOK_DELETED:           WebhookChanged,
     EventType.WEBHOOK_DISABLED:          WebhookChanged,
     EventType.DIRECTORY_APPLIED:         DirectoryChanged,

@@ -7,7 +7,7 @@ import re
 from sys import float_info
 from typing import Any, Final
 
-from pydantic_core import PydanticCustomError, to_json
+from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
 MAX_NUMBER: Final = float_info.max
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9])[0-9]{%d,}" % len(str(int(MAX_NUMBER))))
@@ -35,7 +35,13 @@ def take_shallow(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
 def take_small(value: dict[str, Any], most_levels: int, most_bytes: int) -> dict[str, Any]:
     """Return an object as it is, unless `take_shallow` refuses it or it is larger than that as JSON."""
     take_shallow(value, most_levels)
-    if len(to_json(value)) > most_bytes:
+    try:
+        size = len(to_json(value))
+    except PydanticSerializationError:
+        raise PydanticCustomError(
+            "not_json", "expected JSON; no text may hold half a surrogate pair"
+        ) from None
+    if size > most_bytes:
         raise PydanticCustomError("too_large", "expected at most {most} bytes", {"most": most_bytes})
     return value
 
@@ -64,3 +70,14 @@ def is_finite(value: Any) -> bool:
     plain = written.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside_strings = b'"'.join(plain.split(b'"')[::2])
     return all(int(digits) <= MAX_NUMBER for digits in _LONG_INTEGER.findall(outside_strings))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value that was read from JSON can be written as JSON again.
+
+    NaN cannot, nor half a surrogate pair, nor what is nested too deep for the writer.
+    """
+    try:
+        return is_finite(value)
+    except ValueError:
+        return False

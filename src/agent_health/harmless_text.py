@@ -6,6 +6,8 @@ U+061C) are left out: nobody sees them, and one of them makes `100 200` stand th
 write from right to left put them into names, which stand there as they are without. Joiners (U+200C, U+200D)
 turn nothing around, and stay between the letters and signs that need them, not in ASCII, where they would
 but make two texts look like one.
+
+A model also reads what no person sees. So it is shown less than people are: `visible` leaves nothing else.
 """
 
 import re
@@ -27,3 +29,26 @@ def harmless(text: str, *, keep: str = "") -> str:
         char if char.isprintable() or char in keep or at in joiners else REPLACEMENT
         for at, char in enumerate(text)
     )
+
+
+# The code points that Unicode calls default-ignorable, the line and paragraph separators, and the blank of
+# Braille. Some count as letters or marks, so that `isprintable` does not tell them.
+_INVISIBLE: Final = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]+"
+)
+_OF_WRITING: Final = frozenset("\u061c\u200c\u200d\u200e\u200f\ufe0e\ufe0f")
+"""Joiners, marks of direction and the two styles of signs: they belong to words and emoji."""
+_BREAKS: Final = "\n\t"
+
+
+def visible(text: str) -> str:
+    """Return a text as a model may read it: it says nothing that people would not see.
+
+    What belongs to words and emoji is left out; each other run of invisible characters becomes one U+FFFD.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    shown = _INVISIBLE.sub(lambda run: "" if _OF_WRITING.issuperset(run[0]) else REPLACEMENT, text)
+    return harmless(shown, keep=_BREAKS)

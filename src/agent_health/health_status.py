@@ -1,8 +1,10 @@
-"""When does an agent call itself healthy, degraded, unhealthy, unknown? (draft 4.3)"""
+"""The status of an agent (healthy, degraded, unhealthy or unknown), and the rule behind it (draft 4.3)."""
 
+from dataclasses import dataclass
 from math import isclose
 
 from agent_health.document import HealthStatus
+from agent_health.inspection import InspectionTally, StatusRule
 from agent_health.outcome import Samples
 
 MINIMUM_SAMPLES = 10
@@ -31,6 +33,41 @@ def health_status(
     if ratio < HEALTHY_RATIO or is_slow(latency_p99_ms, baseline_p99_ms):
         return HealthStatus.DEGRADED
     return HealthStatus.HEALTHY
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStatus:
+    """The status of a window, and how much of it may be published."""
+
+    status: HealthStatus
+    rule: StatusRule
+    has_ratios: bool
+    """Whether the ratios say something about the agent; False also without a sample."""
+
+
+def window_status(
+    samples: Samples,
+    tally: InspectionTally,
+    latency_p99_ms: float | None = None,
+    baseline_p99_ms: float | None = None,
+) -> WindowStatus:
+    """Judge a window, also one in which most answers could not be inspected.
+
+    If more than half of the answers that claim JSON or an event stream were not inspected, the ratio says
+    little. Then the status follows from the failures that were seen, if they put the ratio below a threshold
+    even with every answer that was not inspected taken as good; else it is unknown. The ratios are left out,
+    unless the status follows from them as well.
+    """
+    status = health_status(samples, latency_p99_ms, baseline_p99_ms)
+    if not tally.is_mostly_missing:
+        return WindowStatus(status, StatusRule.RATIO, has_ratios=samples.total > 0)
+    if samples.total >= MINIMUM_SAMPLES:
+        missing = sum(tally.not_inspected.values())
+        at_best = health_status(Samples(samples.responses + missing, samples.errors))
+        if at_best is not HealthStatus.HEALTHY:
+            has_ratios = at_best is health_status(samples)
+            return WindowStatus(at_best, StatusRule.FAILURES_SEEN, has_ratios=has_ratios)
+    return WindowStatus(HealthStatus.UNKNOWN, StatusRule.MOSTLY_NOT_INSPECTED, has_ratios=False)
 
 
 def is_slow(latency_p99_ms: float | None, baseline_p99_ms: float | None) -> bool:

@@ -6,7 +6,7 @@ its own deadline; the fencing token can: whoever holds the resource now holds a 
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -86,7 +86,7 @@ class EndReason(StrEnum):
 
 @light_value(kw_only=True)
 class Claim:
-    """The stored row of one resource: its last lease, current or ended. Holds no secret.
+    """The stored row of one resource: its last lease, current or ended.
 
     A resource that was never leased has `lease_id` and `holder` None and everything else 0.
     """
@@ -104,6 +104,8 @@ class Claim:
     ended_at_s: float | None = None
     end_reason: EndReason | None = None
     """None also for a lease whose time is over but that nobody has ended yet."""
+    id_secret: str | None = field(default=None, repr=False)
+    """From which the ids of this resource's leases follow; never shown. None before the first of them."""
 
 
 class RefusalCode(StrEnum):
@@ -351,7 +353,7 @@ def judge_write(claim: Claim | None, holder: str, token: int, now_s: float) -> R
     To be asked in the transaction that carries the write out, or the answer may be old.
     """
     if claim is None:
-        return Refusal(RefusalCode.LEASE_NOT_FOUND)
+        return Refusal(RefusalCode.TOKEN_NOT_ISSUED)
     # The token comes first: to a late writer that was replaced it says more than "not you".
     if token != claim.token:
         is_higher = token > claim.token

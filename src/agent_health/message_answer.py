@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from agent_health.a2a_answer import NotJson, TooDeep, outcome_of_stream, parse_or_none, task_state
+from agent_health.a2a_answer import parse_or_none, task_state
+from agent_health.a2a_stream import read_event_stream
 from agent_health.interface_answer import judge_interface
 from agent_health.observation import ResultClass
 from agent_health.outcome import Outcome, outcome_of_rpc_code
@@ -35,7 +36,7 @@ _STATES: Final[Mapping[str, tuple[ResultClass, str]]] = MappingProxyType({
 # Whom we have sent what it does not take has not failed.
 _CLASSES: Final[Mapping[Outcome, tuple[ResultClass, str]]] = MappingProxyType({
     Outcome.ANSWERED:     (_OK, ""),
-    Outcome.UNINSPECTED:  (_OK, "the answer could not be looked into"),
+    Outcome.NOT_INSPECTED: (_OK, "the answer could not be inspected"),
     Outcome.CALLER_FAULT: (_OK, "it declines the message"),
     Outcome.NO_OPERATION: (ResultClass.NOT_AN_AGENT, "it knows no such operation"),
     Outcome.NOT_ADMITTED: (ResultClass.GATED, "it asks for credentials or money first"),
@@ -134,13 +135,10 @@ def _judge_result(message: object, content_type: str, *, is_rpc: bool) -> Messag
 
 def _judge_stream(body: bytes) -> MessageAnswer:
     """Judge an answer in events, which nobody asked for and some agents give."""
-    try:
-        outcome = outcome_of_stream(body, is_whole=True)
-    except NotJson:
+    end = read_event_stream(body)
+    if end.has_other_data and end.outcome in {Outcome.ANSWERED, Outcome.NOT_INSPECTED}:
         return MessageAnswer(ResultClass.INVALID_DOCUMENT, "an event of the answer is not JSON")
-    except TooDeep:
-        outcome = Outcome.UNINSPECTED
-    result, meaning = _CLASSES[outcome]
+    result, meaning = _CLASSES[end.outcome]
     return MessageAnswer(result, f"a stream: {meaning}" if meaning else "")
 
 

@@ -19,8 +19,8 @@ class Outcome(IntEnum):
 
     ANSWERED = 0
     """A valid answer, also one that rejects, asks back or is still working."""
-    UNINSPECTED = 1
-    """An answer that could not be looked into (too large, compressed, too deep)."""
+    NOT_INSPECTED = 1
+    """A 2xx answer that claims JSON or an event stream and could not be read. `Inspection` says why."""
     CALLER_FAULT = 2
     """The operation refused what the caller sent: most 4xx, JSON-RPC -32602, -32001 and kin."""
     RATE_LIMITED = 3
@@ -32,7 +32,7 @@ class Outcome(IntEnum):
     SERVER_FAULT = 6
     """5xx, JSON-RPC -32603, -32006 and every unknown code, SSE `event: error`."""
     TASK_FAILED = 7
-    """The A2A task that this request asked for ended FAILED."""
+    """The A2A task that this request asked for ended FAILED, or the MCP tool that it called failed."""
     RAISED = 8
     """An exception left the application before its answer was complete."""
     UNFINISHED = 9
@@ -40,7 +40,7 @@ class Outcome(IntEnum):
     TIMED_OUT = 10
     """No byte of the answer within `timeout_seconds`, or a TimeoutError left the application."""
     MALFORMED = 11
-    """A 2xx answer to a JSON-RPC call that does not parse as the content type it claims."""
+    """A 2xx answer that is not the JSON that it claims, or a JSON-RPC stream with other data than JSON."""
     ABANDONED = 12
     """The caller left before the end, sooner than `timeout_seconds`."""
     ABANDONED_LATE = 13
@@ -86,7 +86,7 @@ _R, _E, _N = Side.RESPONSE, Side.ERROR, None
 # Columns: literal, interactions, server_faults. _N is not sampled.
 _SIDES: Mapping[Outcome, tuple[Side | None, Side | None, Side | None]] = {
     Outcome.ANSWERED:       (_R, _R, _R),
-    Outcome.UNINSPECTED:    (_R, _R, _R),
+    Outcome.NOT_INSPECTED:  (_N, _N, _N),
     Outcome.CALLER_FAULT:   (_E, _E, _N),
     Outcome.RATE_LIMITED:   (_E, _E, _N),
     Outcome.NO_OPERATION:   (_E, _N, _N),

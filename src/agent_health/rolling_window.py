@@ -3,7 +3,8 @@
 A window is 24 slots long; a sample leaves it with its slot, up to one slot early. One memory
 block of 64-bit lanes holds what one worker process counted in this window and the one before:
 
-    48 rows, one per slot of both windows: tag, a count per `Outcome`, number of streams
+    48 rows, one per slot of both windows: tag, a count per `Outcome`, number of streams, a count
+    per `Inspection`
     25 latency histograms, one per slot of this window, and one for the next
     25 first-byte histograms of streams, likewise
 
@@ -17,6 +18,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agent_health.inspection import Inspection
 from agent_health.latency_histogram import BIN_COUNT, LatencyHistogram
 from agent_health.outcome import Outcome
 
@@ -25,7 +27,8 @@ _ROWS = 2 * SLOTS_PER_WINDOW
 # One more than a window has: a writer may have entered a slot that a reader's clock has not reached.
 _HISTOGRAMS = SLOTS_PER_WINDOW + 1
 _STREAMS_LANE = 1 + len(Outcome)
-_ROW_LANES = _STREAMS_LANE + 1
+_INSPECTIONS_LANE = _STREAMS_LANE + 1
+_ROW_LANES = _INSPECTIONS_LANE + len(Inspection)
 _LATENCIES_AT = _ROWS * _ROW_LANES
 _FIRST_BYTES_AT = _LATENCIES_AT + _HISTOGRAMS * BIN_COUNT
 _LANES = _FIRST_BYTES_AT + _HISTOGRAMS * BIN_COUNT
@@ -52,8 +55,8 @@ class WindowWriter:
     def open_slot(self, now_ns: int) -> None:
         """Make the slot of `now_ns` the one that is written to, emptied if it held an older one.
 
-        `counts` (by `Outcome`, then the streams), `latencies` and `first_bytes` (by bin) are its
-        lanes, `ends_ns` is when the next slot must be opened.
+        `counts` (by `Outcome`, then the streams, then by `Inspection`), `latencies` and `first_bytes` (by
+        bin) are its lanes, `ends_ns` is when the next slot must be opened.
         """
         slot = now_ns // self._slot_ns
         row = slot % _ROWS * _ROW_LANES
@@ -79,12 +82,17 @@ class WindowTotals:
     """Interactions of this window by `Outcome`."""
     previous: list[int] = field(default_factory=lambda: [0] * len(Outcome))
     """Interactions of the window before it by `Outcome`."""
+    inspections: list[int] = field(default_factory=lambda: [0] * len(Inspection))
+    """Answers of this window by `Inspection`."""
+    previous_inspections: list[int] = field(default_factory=lambda: [0] * len(Inspection))
+    """Answers of the window before it by `Inspection`."""
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     first_bytes: LatencyHistogram = field(default_factory=LatencyHistogram)
 
     def clear(self) -> None:
         """Forget everything."""
         self.current[:] = self.previous[:] = [0] * len(Outcome)
+        self.inspections[:] = self.previous_inspections[:] = [0] * len(Inspection)
         self.latencies.clear()
         self.first_bytes.clear()
 
@@ -92,6 +100,8 @@ class WindowTotals:
         """Add the totals of others."""
         self.current[:] = map(int.__add__, self.current, other.current)
         self.previous[:] = map(int.__add__, self.previous, other.previous)
+        self.inspections[:] = map(int.__add__, self.inspections, other.inspections)
+        self.previous_inspections[:] = map(int.__add__, self.previous_inspections, other.previous_inspections)
         self.latencies.add(other.latencies.bins())
         self.first_bytes.add(other.first_bytes.bins())
 
@@ -173,11 +183,15 @@ def _add_slots(totals: WindowTotals, block: memoryview, slots: range, newest: in
         row = slot % _ROWS * _ROW_LANES
         if lanes[row] != slot + 1:
             continue
+        # By `Outcome` first: what follows them is left out of the sums by outcome.
         counts = lanes[row + 1 : row + _ROW_LANES].tolist()
+        inspections = counts[_INSPECTIONS_LANE - 1 :]
         if slot <= newest - SLOTS_PER_WINDOW:
             totals.previous[:] = map(int.__add__, totals.previous, counts)
+            totals.previous_inspections[:] = map(int.__add__, totals.previous_inspections, inspections)
             continue
         totals.current[:] = map(int.__add__, totals.current, counts)
+        totals.inspections[:] = map(int.__add__, totals.inspections, inspections)
         bins = slot % _HISTOGRAMS * BIN_COUNT
         if not _has_histograms(lanes, slot):
             continue

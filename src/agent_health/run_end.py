@@ -20,6 +20,8 @@ class Stop(StrEnum):
     UNAUTHORIZED = "unauthorized"
     """The registry does not take the holder's key any more."""
     TIMEOUT = "timeout"
+    NO_PROGRESS = "no_progress"
+    """The agent's process showed no sign of progress for too long: it counts as hung."""
     BUDGET = "budget"
     """What its calls may cost is used up."""
     DRAIN = "drain"
@@ -65,6 +67,7 @@ _STOPPED: Final = {
     Stop.OVER:         RunEnd(ExitReason.LEASE_EXPIRED, Telling.NOTHING),
     Stop.UNAUTHORIZED: RunEnd(ExitReason.AUTH, Telling.NOTHING),
     Stop.TIMEOUT:      RunEnd(ExitReason.TIMEOUT, Telling.RELEASE),
+    Stop.NO_PROGRESS:  RunEnd(ExitReason.NO_PROGRESS, Telling.RELEASE),
     # Another holder would have no more to spend: people top it up, or not. To the registry, a run that
     # has asked for help is complete.
     Stop.BUDGET:       RunEnd(ExitReason.COMPLETED, Telling.HELP, asks_people=True),

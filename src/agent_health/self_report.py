@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from agent_health.document import SCHEMA_VERSION, HealthDocument, HealthStatus
-from agent_health.health_status import health_status
+from agent_health.document import EXTENSION_PREFIX, SCHEMA_VERSION, HealthDocument, HealthStatus
+from agent_health.health_status import WindowStatus, window_status
+from agent_health.inspection import INSPECTION_KEY, StatusRule, inspection_extension, tally_of
 from agent_health.outcome import Counting, Outcome, Samples, count_samples
 from agent_health.rolling_window import WindowTotals
 from agent_health.trend import calibration_trend
-
-EXTENSION_PREFIX = "io.github.agent-health."
-"""Our members of `extensions`: `counting`, `outcomes`, `first-byte`, `baseline`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +22,8 @@ class Declared:
     baseline_p99_ms: float | None
     model_changed_at: datetime | None
     capabilities_updated_at: datetime | None
+    is_inspecting: bool = True
+    """Whether bodies are inspected, so that a failure inside HTTP 200 counts."""
 
 
 def self_report(
@@ -42,18 +42,22 @@ def self_report(
     samples = count_samples(totals.current, declared.counting)
     # A worker that was killed between the two may have left a latency without its sample.
     percentiles = totals.latencies.percentiles_ms(0.50, 0.99) if samples.total else ()
-    status = health_status(samples, percentiles[1] if percentiles else None, declared.baseline_p99_ms)
+    p99_ms = percentiles[1] if percentiles else None
+    judged = window_status(samples, tally_of(totals.inspections), p99_ms, declared.baseline_p99_ms)
 
-    health: dict[str, Any] = {"status": status}
-    if status is HealthStatus.HEALTHY:
+    health: dict[str, Any] = {"status": judged.status}
+    if judged.status is HealthStatus.HEALTHY:
         last_healthy_at = now
     if last_healthy_at is not None:
         health["last_healthy_at"] = min(last_healthy_at, now)
     health["uptime_seconds"] = round(uptime_seconds)
 
     previous = count_samples(totals.previous, declared.counting)
+    # Ratios that are left out cannot be compared.
+    comparable = samples if judged.has_ratios else Samples()
+    before = Samples() if tally_of(totals.previous_inspections).is_mostly_missing else previous
     decay: dict[str, Any] = {
-        "calibration_trend": calibration_trend(samples, previous),
+        "calibration_trend": calibration_trend(comparable, before),
         "days_since_model_change": _whole_days(declared.model_changed_at, now),
     }
     if declared.capabilities_updated_at is not None:
@@ -65,9 +69,11 @@ def self_report(
             "agent_id": declared.agent_id,
             "timestamp": now,
             "health": health,
-            "calibration": _calibration(samples, percentiles, declared.window_seconds),
+            "calibration": _calibration(
+                samples, percentiles, declared.window_seconds, has_ratios=judged.has_ratios
+            ),
             "decay": decay,
-            "extensions": _extensions(declared, totals),
+            "extensions": _extensions(declared, totals, judged),
         }
     )
 
@@ -84,9 +90,11 @@ def no_report(agent_id: str, now: datetime) -> HealthDocument:
     )
 
 
-def _calibration(samples: Samples, percentiles: tuple[float, ...], window_seconds: float) -> dict[str, Any]:
+def _calibration(
+    samples: Samples, percentiles: tuple[float, ...], window_seconds: float, *, has_ratios: bool
+) -> dict[str, Any]:
     calibration: dict[str, Any] = {}
-    if samples.total:
+    if has_ratios:
         # To six digits: rounded down, as 0.4999999 must not look like a degraded 0.5, and adding up to 1.
         millionths = samples.responses * 1_000_000 // samples.total
         calibration["response_ratio"] = millionths / 1_000_000
@@ -98,11 +106,14 @@ def _calibration(samples: Samples, percentiles: tuple[float, ...], window_second
     return calibration
 
 
-def _extensions(declared: Declared, totals: WindowTotals) -> dict[str, Any]:
+def _extensions(declared: Declared, totals: WindowTotals, judged: WindowStatus) -> dict[str, Any]:
+    is_usual = judged.rule is StatusRule.RATIO
+    rule = StatusRule.HTTP_STATUS if is_usual and not declared.is_inspecting else judged.rule
     counts = {outcome.name.lower(): totals.current[outcome] for outcome in Outcome if totals.current[outcome]}
     extensions: dict[str, Any] = {
         EXTENSION_PREFIX + "counting": declared.counting.value,
         EXTENSION_PREFIX + "outcomes": counts,
+        INSPECTION_KEY: inspection_extension(tally_of(totals.inspections), rule),
     }
     if first_bytes := totals.first_bytes.percentiles_ms(0.50, 0.99):
         extensions[EXTENSION_PREFIX + "first-byte"] = {

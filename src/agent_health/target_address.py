@@ -143,7 +143,10 @@ _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 # a password holds a slash as it is.
 _TO_HOST: Final = r"(?:[^/?#\s]*@|(?![0-9]+(?:[/?#\s]|$))\S*@)"
 _USER: Final = re.compile(rf"(?:[^/?#\s]*@|[^/?#\s:@\[]+:{_TO_HOST})")
-_USER_AND_PASSWORD: Final = re.compile(rf"(?<=://)([^/?#\s:@\[]*):{_TO_HOST}")
+_WORD: Final = re.compile(r"\S+")
+_AFTER_USER: Final = re.compile(r"[/?#:@\[]")
+_AFTER_PORT: Final = re.compile(r"[0-9]+(?:[/?#]|$)")
+_PATH: Final = re.compile(r"[/?#]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +239,38 @@ def without_password(url: str) -> str:
 
 def without_passwords(text: str) -> str:
     """Return a text in which `...` stands for the password of any URL."""
-    return _USER_AND_PASSWORD.sub(r"\1:...@", text) if "@" in text else text
+    if "@" not in text or "://" not in text:
+        return text
+    return _WORD.sub(lambda word: _without_passwords(word[0]), text)
+
+
+def _without_passwords(word: str) -> str:
+    """Do the same with a text without white space, in one pass.
+
+    A regular expression would look for the last @ anew at each `://`.
+    """
+    last = word.rfind("@")
+    kept: list[str] = []
+    done = 0
+    at = word.find("://")
+    while 0 <= at < last:
+        user = at + 3
+        colon = _AFTER_USER.search(word, user)
+        end = -1 if colon is None or colon[0] != ":" else _end_of_password(word, colon.end(), last)
+        if colon is not None and end >= 0:
+            kept += (word[done : colon.start()], ":...@")
+            done = end + 1
+        at = word.find("://", max(user, done))
+    return "".join((*kept, word[done:]))
+
+
+def _end_of_password(word: str, start: int, last: int) -> int:
+    """Return where the @ behind a password is that begins at `start`; -1 if it is none, but a port."""
+    path = _PATH.search(word, start)
+    end = word.rfind("@", start, len(word) if path is None else path.start())
+    if end >= 0:
+        return end
+    return -1 if _AFTER_PORT.match(word, start) else last
 
 
 def read_networks(texts: Iterable[str], name: str = "networks") -> tuple[Network, ...]:

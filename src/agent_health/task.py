@@ -113,6 +113,8 @@ class ExitReason(StrEnum):
     """The agent's process ended without a result, whatever its exit code."""
     TIMEOUT = "timeout"
     """The adapter gave it up: it took too long."""
+    NO_PROGRESS = "no_progress"
+    """The adapter gave it up: the agent's process showed no sign of progress for too long."""
     LEASE_EXPIRED = "lease_expired"
     """Nobody renewed, or the holder is dead."""
     KILLED = "killed"
@@ -121,9 +123,15 @@ class ExitReason(StrEnum):
     """The agent was refused what it needs: a key is wrong, and stays so however often it is tried."""
 
 
-TOLD_BY_HOLDER = frozenset({ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.KILLED, ExitReason.AUTH})
+TOLD_BY_HOLDER = frozenset({
+    ExitReason.CRASH,
+    ExitReason.TIMEOUT,
+    ExitReason.NO_PROGRESS,
+    ExitReason.KILLED,
+    ExitReason.AUTH,
+})  # fmt: skip
 """What an adapter may say; the others the registry finds out itself."""
-_BACKED_OFF = frozenset({ExitReason.CRASH, ExitReason.TIMEOUT})
+_BACKED_OFF = frozenset({ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS})
 """After these the task itself is suspected; a lost holder is not its fault, and others may go on at once."""
 _LOST = frozenset({ExitReason.LEASE_EXPIRED, ExitReason.KILLED})
 """No fault of the task, and no attempt."""

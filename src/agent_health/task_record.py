@@ -166,7 +166,9 @@ class DelegationWrite(FencedWrite):
 class RunRelease(FencedWrite):
     """The body of `POST …/release`: the run is over without a result."""
 
-    exit_reason: Literal[ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.KILLED, ExitReason.AUTH]
+    exit_reason: Literal[
+        ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS, ExitReason.KILLED, ExitReason.AUTH
+    ]
     exit_code: Annotated[int, Field(ge=-255, le=255, strict=True)] | None = None
     """Of the agent's process; negative: the signal that ended it."""
     detail: Detail | None = None

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from tests.support.servers import REPOSITORY, until
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
 from agent_health.adapter import agent_process, warden
 from agent_health.adapter.agent_process import AgentProcess, Job
@@ -56,7 +56,7 @@ async def running(
         process = await AgentProcess.start(
             Job(command=command, environment=whole, directory=directory, timer=timer), output
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             yield process
     finally:
         if process is not None:

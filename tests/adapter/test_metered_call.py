@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +350,20 @@ async def test_by_the_holders_own_deadline_nothing_is_carried_out(
         assert upstream.carried_out() == before
         assert (await work.task()).status == "assigned"
         assert await work.budget() == {}
+
+
+async def test_lease_that_is_lost_while_a_call_is_reserved_stops_the_call(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    before = upstream.carried_out()
+    async with proxied(registry, "lost-in-between", budget={"usd": 1}) as work:
+        # Held when the call arrives, and no more once the registry has reserved it.
+        answers = iter([True, False])
+        held = replace(work.held, is_held=lambda: next(answers))
+        async with open_tool_proxy(held, offering(upstream)) as other, connected(other) as model:
+            assert failed(await model.call_tool("fetch", {}))[0] == "lease_lost"
+        assert await work.budget() == {}
+    assert upstream.carried_out() == before
 
 
 async def test_a_registry_that_is_away_stops_calls_and_hears_later_what_one_did_cost(

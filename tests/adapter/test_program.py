@@ -11,7 +11,7 @@ from agent_health.adapter.agent_user import AgentUser
 from agent_health.adapter.program import program_called
 from agent_health.errors import CommandFailed
 
-ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user: NOT RUN")
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may become another user")
 
 
 @pytest.fixture

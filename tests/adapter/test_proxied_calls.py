@@ -24,6 +24,7 @@ async def test_without_a_tools_file_there_are_the_four_of_the_task(registry: Reg
             assert not {"taskId", "runId", "fencingToken"} & set(tool.input_schema["properties"])
         answer = await work.call("report_progress", {"summary": "begun", "nextStep": "go on"})
         assert answer.structured_content == {"taskId": work.holder.task_id, "status": "running", "report": 1}
+        assert work.progress == ["begun", "ended"]
 
 
 async def test_what_is_not_named_is_not_offered(registry: RegistryServer, upstream: HttpUpstream) -> None:
@@ -95,6 +96,8 @@ async def test_a_number_of_calls_go_on_at_once_and_no_more(
     async with proxied(registry, "busy", upstreams) as work:
         calling = asyncio.create_task(work.call("wait"))
         await asyncio.to_thread(until, "begun", lambda: upstream.carried_out().count("wait") > before)
+        # It counts as progress of the agent for as long as it goes on.
+        assert work.progress == ["begun"]
         refused = failed(await work.call("wait"))
         assert refused == ("busy", "busy: 1 calls are under way: wait for one of them, then ask again")
         calling.cancel()

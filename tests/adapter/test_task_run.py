@@ -174,6 +174,28 @@ async def test_who_takes_too_long_is_ended_with_all_that_it_started(world: World
     assert await world.runs() == [("timeout", -9)]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("while :; do sleep 0.1; done", id="a loop that sleeps"),
+        pytest.param("kill -STOP $$; exit 3", id="stopped"),
+    ],
+)
+async def test_hung_agent_is_ended_and_its_task_goes_back(world: World, code: str) -> None:
+    async with world.adapting(*shell(f"echo begun; {code}"), no_progress_s=0.5, grace_s=5) as adapter:
+        outcome = await adapter.outcome()
+        stopping = await adapter.until("stopping")
+    assert (outcome.end.exit_reason, outcome.was_told) == ("no_progress", True)
+    assert stopping.text.endswith("it has written nothing and called no tool for 0.5 s")
+    assert [reason for reason, _ in await world.runs()] == ["no_progress"]
+    assert (await world.now()).status == "queued"
+
+
+async def test_agent_without_progress_is_left_alone_unless_a_time_is_set(world: World) -> None:
+    async with world.adapting(*shell("sleep 1")) as adapter:
+        assert (await adapter.outcome()).is_done
+
+
 async def test_a_task_that_is_cancelled_ends_its_agent(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     renew_soon(monkeypatch)
     world = await world.leased_for(LONG_SECONDS)

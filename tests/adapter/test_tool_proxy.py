@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from pydantic_core import from_json
 from tests.support.registry_server import RegistryServer
 from tests.support.servers import PATIENCE_SECONDS, until
 from tests.support.tool_proxies import proxied, read
@@ -21,6 +20,7 @@ from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.tool_proxy import open_tool_proxy
 from agent_health.client import RegistryClient
 from agent_health.client.registry_tasks import HeldRun
+from agent_health.free_json import is_plain
 
 LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
 NOBODY = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_token=1)
@@ -50,6 +50,27 @@ async def main():
 asyncio.run(main())
 """
 
+LOADED = """
+import asyncio, sys
+from agent_health.adapter.held_work import HeldWork
+from agent_health.adapter.tool_proxy import open_tool_proxy
+from agent_health.adapter.upstreams import Upstreams
+from agent_health.client import RegistryClient
+from agent_health.client.registry_tasks import HeldRun
+
+async def main():
+    run = HeldRun(task_id="task_1", run_id="run_1", fencing_token=1)
+    search = {"command": ["true"], "tools": {"search": {"usd_per_call": 0}}}
+    async with RegistryClient("http://127.0.0.1:9") as client:
+        held = HeldWork(registry=client, run=run, is_held=lambda: True, ended=print, budget_gone=print)
+        async with open_tool_proxy(held, Upstreams.model_validate({"upstreams": {"search": search}})):
+            while "agent_health.adapter.proxy_server" not in sys.modules:
+                await asyncio.sleep(0.01)
+            print("loaded")
+
+asyncio.run(main())
+"""
+
 STILL_SECONDS = 20
 """A loop that does nothing for so long stands still."""
 FLOOD_MESSAGES = 150
@@ -65,7 +86,7 @@ asked = urllib.request.Request(sys.argv[1], sys.stdin.buffer.read(), headers)
 def ask():
     while True:
         try:
-            urllib.request.urlopen(asked, timeout=60).read()
+            urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS).read()
         except OSError:
             pass
 
@@ -87,7 +108,7 @@ bytes_of_a_body = b"1\\r\\n \\r\\n" * 10_000
 def send():
     while True:
         try:
-            with socket.create_connection((at.hostname, at.port), timeout=60) as connection:
+            with socket.create_connection((at.hostname, at.port), timeout=PATIENCE_SECONDS) as connection:
                 connection.sendall(head.encode())
                 for _ in range(10):
                     connection.sendall(bytes_of_a_body)
@@ -180,17 +201,24 @@ async def test_a_call_that_is_cut_off_by_the_end_of_its_run_is_nothing_to_be_tol
     assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
-def test_until_somebody_connects_there_is_a_socket_and_then_not_the_sdk() -> None:
+def test_nothing_but_a_socket_is_loaded_until_an_agent_connects() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
     )
-    assert ended.stdout == "[]\n200 ['mcp_types', 'uvicorn']\n"
+    assert ended.stdout == "[]\n200 ['cryptography', 'mcp', 'mcp_types', 'uvicorn']\n"
+
+
+def test_server_is_loaded_before_the_first_connection_if_a_tools_file_names_servers() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+    )
+    assert ended.stdout == "loaded\n"
 
 
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("agent_health.adapter.proxy_answers", "from_json"),
+        ("agent_health.adapter.proxy_server", "is_plain"),
         ("agent_health.adapter.proxied_calls", "read_arguments"),
     ],
 )
@@ -229,14 +257,14 @@ async def test_the_adapters_loop_turns_between_messages_though_the_agent_sends_a
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked})
     messages = 0
 
-    def read_counted(*given: Any, **named: Any) -> Any:
+    def read_counted(value: Any) -> bool:
         nonlocal messages
         messages += 1
-        return from_json(*given, **named)
+        return is_plain(value)
 
     async with proxied(registry, f"flooded-{asked['name'].replace('_', '-')}") as work:
         assert work.open is not None
-        monkeypatch.setattr("agent_health.adapter.proxy_answers.from_json", read_counted)
+        monkeypatch.setattr("agent_health.adapter.proxy_server.is_plain", read_counted)
         flood = await asyncio.create_subprocess_exec(
             sys.executable, "-c", FLOOD, work.open.url, work.open.run_token, stdin=subprocess.PIPE
         )

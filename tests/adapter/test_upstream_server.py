@@ -69,7 +69,7 @@ async def test_one_that_dies_fails_the_call_and_is_started_again(
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
     async with started(program(tmp_path / "record")) as server:
         assert text_of(await server.call("fetch", {})) == "fetch"
-        assert set(server.tools) == set(upstream_tools.NAMES)
+        assert set(server.tools) == {*upstream_tools.NAMES, upstream_tools.TYPED.name}
         with pytest.raises(
             ToolFailed,
             match="acme is gone in the middle of the call; whether it was carried out is not known: it has",

@@ -98,7 +98,7 @@ def test_directories_that_are_made_for_it_are_ours_alone(tmp_path: Path) -> None
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give a directory to another user")
 def test_so_is_one_that_is_somebody_elses(tmp_path: Path) -> None:
     above = tmp_path / "theirs"
     (above / "runs").mkdir(parents=True, mode=0o700)
@@ -118,7 +118,7 @@ def test_a_user_who_is_shut_out_is_told_before_anything_is_made(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give a directory to another user")
 def test_what_is_handed_over_is_its_users_and_so_is_what_is_handed_in(places: Workspaces) -> None:
     user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")
     workspace = places.prepare(RUN)

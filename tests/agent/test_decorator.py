@@ -196,6 +196,19 @@ def test_a_class_stays_what_it_is() -> None:
     assert Plain().work(3) == 3
 
 
+def test_class_gets_a_run_unless_it_has_one() -> None:
+    class Base:
+        @on_assignment
+        def work(self, task: object) -> object: ...
+
+    class Own(Base):
+        def run(self) -> str:
+            return "own"
+
+    assert Agent("a")(Own)().run() == "own"
+    assert callable(Agent("b")(Base).run)  # type: ignore[attr-defined]
+
+
 def test_wrong_use_is_told_where_the_class_is_declared() -> None:
     with pytest.raises(InvalidAgent, match=r"Idle: expected a method that is marked with @on_assignment"):
 

@@ -209,6 +209,8 @@ async def test_of_two_processes_the_later_has_the_place_and_the_other_stands_asi
             told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
             assert len(told) == 1
             assert "another process lives as this agent" in told[0]
+            warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+            assert warned[0].startswith("a: another process has registered as this agent; hint: give each")
             claims = [asked for asked in older.registry.asked if asked.deed == "POST"][2:]
             # Far less often than it beats.
             assert 1 <= len(claims) <= 5
@@ -268,12 +270,14 @@ async def test_a_refusal_is_said_once_and_again_when_it_changes(caplog: pytest.L
         agent.registry.answers("POST", *[unknown] * 3, *[refusal(403, "not_permitted")] * 3, unknown)
         await agent.registry.until_beats(1)
         told = [record.message for record in caplog.records]
-        assert told == [
+        assert [message.partition(";")[0] for message in told] == [
             "a: refused, and asked again: HTTP 401: a valid key is required",
             "a: refused, and asked again: HTTP 403: not_permitted",
             "a: refused, and asked again: HTTP 401: a valid key is required",
             "a: the registry answers again",
         ]
+        help_with_keys = "agent-health keys create --role agent --agent-id a --name a"
+        assert [message.endswith(help_with_keys) for message in told] == [True, True, True, False]
         assert not any(KEY in message for message in told)
 
 

@@ -393,7 +393,7 @@ def test_a_class_says_that_it_takes_tasks() -> None:
         @on_assignment
         async def work(self, task: HeldTask) -> None: ...
 
-    assert Writer.__agent_health__.settings["tasks"] is True  # type: ignore[attr-defined]
+    assert Writer.__agent_health__.takes_tasks is True  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

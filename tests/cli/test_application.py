@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.agent_check import document
 from tests.support.hostile_server import HEALTH_PATH, as_json, serving
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.cli import main
 
@@ -43,7 +44,12 @@ print(*sys.modules, file=sys.stderr)
 
 def run_python(program: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, input=""
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+        input="",
     )
 
 
@@ -204,7 +210,7 @@ async def test_a_reader_that_left_changes_no_verdict(arguments: list[str], code:
                 stdout=writer,
                 stderr=subprocess.PIPE,
                 text=True,
-                timeout=60,
+                timeout=PATIENCE_SECONDS,
                 check=False,
                 input=broken,
             )
@@ -224,7 +230,7 @@ def test_an_output_that_cannot_be_written_is_no_judgement(arguments: str, redire
         ["/bin/sh", "-c", f"{command} {redirection}"],
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert ended.returncode == 3

@@ -105,6 +105,53 @@ async def test_nothing_of_a_peer_steers_the_terminal(capsys: pytest.CaptureFixtu
         assert all(line.isprintable() for line in shown.split("\n"))
 
 
+def sampled(count: int, **members: Any) -> dict[str, Any]:
+    calibration = {"measurement_window_seconds": 86400, "sample_count": count}
+    return document("unknown", calibration=calibration, **members)
+
+
+@pytest.mark.parametrize(
+    ("count", "age_s", "caching", "hint"),
+    [
+        (0, 12, "max-age=48", "s old"),
+        (9, 12, "max-age=48", "check again in 49 s"),
+        (10, 12, "max-age=48", None),
+        (0, 60, "max-age=0", None),
+        (0, 12, "no-cache", None),
+    ],
+)
+async def test_document_that_is_older_than_its_agents_first_requests_has_a_hint(
+    count: int, age_s: int, caching: str, hint: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A new agent shows 0 samples until its document is made anew."""
+    made_at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat()
+    reply = as_json(sampled(count, timestamp=made_at), Cache_Control=caching)
+    ended, _ = await run({HEALTH_PATH: reply})
+    shown = capsys.readouterr().out
+    assert ended == 3
+    assert ("\nhint " in shown) == (hint is not None)
+    assert hint is None or hint in " ".join(shown.split())
+
+
+async def test_compressed_answers_have_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    key = "io.github.agent-health.inspection"
+    value: dict[str, Any] = {
+        "rule": "mostly_not_inspected",
+        "inspected": 0,
+        "not_inspected": {"oversized": 5},
+    }
+    await run({HEALTH_PATH: as_json(sampled(20, extensions={key: value}))})
+    shown = capsys.readouterr().out
+    assert "\nhint " not in shown
+    assert "5 of 5 answers could not be inspected: 5 oversized" in shown
+    assert "ratios      left out" in shown
+    value["not_inspected"]["compressed"] = 7
+    await run({HEALTH_PATH: as_json(sampled(20, extensions={key: value}))})
+    shown = capsys.readouterr().out
+    assert "\nhint " in shown
+    assert "7 answers reached AgentHealthMiddleware compressed" in " ".join(shown.split())
+
+
 async def test_json_has_the_keys_that_help_describes(capsys: pytest.CaptureFixture[str]) -> None:
     replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(full("unhealthy"))}
     ended, server = await run(replies, "--json")
@@ -161,7 +208,7 @@ async def test_a_network_is_followed_into_if_it_is_allowed(capsys: pytest.Captur
         replies: dict[str, Reply] = {CARD_PATH: redirect(moved.url + CARD_PATH)}
         refused, _ = await run(replies)
         assert moved.heads == []
-        assert "'127.0.0.2', which is not asked: 127.0.0.2 is loopback" in capsys.readouterr().out
+        assert "'127.0.0.2' is not contacted: 127.0.0.2 is loopback" in capsys.readouterr().out
         allowed, _ = await run(replies, "--allow-network", "127.0.0.0/8")
     assert (refused, allowed) == (3, 0)
 

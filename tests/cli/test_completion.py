@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from tests.support.servers import SCRIPTS
+from tests.support.servers import PATIENCE_SECONDS, SCRIPTS
 
 from agent_health.access import Role
 from agent_health.cli import application, main
@@ -22,7 +22,9 @@ LASTING = {"serve", "crawl", "mcp", "completion"}
 def asked(words: str, place: int, shell: str = "bash") -> list[str]:
     """What a shell would offer at a place."""
     variables = {**os.environ, VARIABLE: f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(place)}
-    ran = subprocess.run([PROGRAM], env=variables, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [PROGRAM], env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout.split()
 
@@ -48,7 +50,10 @@ def test_each_shell_has_a_script_that_it_understands(
     if shutil.which(shell) is not None:
         (tmp_path / "script").write_text(script)
         checked = subprocess.run(
-            [shell, "-n", str(tmp_path / "script")], capture_output=True, timeout=60, check=False
+            [shell, "-n", str(tmp_path / "script")],
+            capture_output=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
         )
         assert checked.returncode == 0, checked.stderr
 
@@ -66,7 +71,7 @@ def test_bash_completes_a_command_by_the_script(tmp_path: Path, capsys: pytest.C
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert ran.stdout.strip() == "doctor", ran.stderr

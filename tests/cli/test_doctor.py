@@ -10,22 +10,26 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
 import trustme
 from tests.support.databases import bare_url, migrated_url
 from tests.support.dns_server import dns_serving
+from tests.support.hostile_server import answer, serving
 from tests.support.registry_server import KEYS, registry_server
+from tests.support.servers import free_port
 
 from agent_health.access import Role, key_of
 from agent_health.cli import main
 from agent_health.cli.examination import asking, machine
 from agent_health.cli.examination.database import _of_the_sweeps
-from agent_health.cli.examination.finding import Finding, of_the_clock
+from agent_health.cli.examination.finding import Finding, ahead_s, of_the_clock
 from agent_health.cli.examination.server import held_place, of_the_server
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.errors import StoreUnavailable
@@ -43,8 +47,7 @@ def _bare_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def port() -> str:
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        return str(taken.getsockname()[1])
+    return str(free_port())
 
 
 @contextmanager
@@ -439,6 +442,20 @@ async def test_canaries_are_looked_up_by_the_name_servers_of_the_definition(
         (told,) = (await asyncio.to_thread(examine, capsys, *words)).of("names", "fault")
     assert told.startswith(f"no address was found for {', '.join(hosts)}, by {server.address}")
     assert "resolver.servers" in told
+
+
+@pytest.mark.parametrize(("told_s", "expected"), [(100, 0), (107, 0), (95, -5), (110, 0), (112, 2)])
+def test_a_slow_answer_is_no_wrong_clock(told_s: float, expected: float) -> None:
+    assert ahead_s(told_s, asked_s=100, answered_s=110) == expected
+
+
+async def test_the_time_of_an_answer_is_compared_with_that_between_question_and_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking, "time", Mock(time=Mock(side_effect=[1_790_000_000.0, 1_790_000_004.9])))
+    date = format_datetime(datetime.fromtimestamp(1_790_000_001, UTC), usegmt=True)
+    async with serving({"/healthz": answer(200, Date=date)}) as server:
+        assert await asyncio.to_thread(asking.answer_of, f"{server.url}/healthz") == (200, 0.0, b"")
 
 
 @pytest.mark.parametrize(("apart_s", "verdict"), [(0.5, "ok"), (-5, "warning"), (100, "fault")])

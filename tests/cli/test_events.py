@@ -105,7 +105,7 @@ def tailing(*options: str, key: str | None = None) -> Iterator["subprocess.Popen
         text=True,
         env=environment,
     ) as process:
-        watch = threading.Timer(30, process.kill)
+        watch = threading.Timer(PATIENCE_SECONDS, process.kill)
         watch.start()
         try:
             yield process

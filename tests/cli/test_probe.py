@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, Reply, answer, as_json, serving
+from tests.support.servers import free_port
 
 from agent_health.cli import main
 from agent_health.cli import probe as module
@@ -19,13 +19,6 @@ from agent_health.cli.probe import exit_code
 ALLOW = ("--allow-network", "127.0.0.0/8")
 EVIL = "Evil\x1b[2J\u202e\r\nagent"
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "observation.schema.json").read_text())
-
-
-def closed_port() -> int:
-    """A port of this machine at which nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 async def run(replies: dict[str, Reply], *options: str, path: str = "") -> tuple[int, str]:
@@ -57,14 +50,14 @@ async def test_a_document_from_the_future_is_not_called_old(capsys: pytest.Captu
 
 
 async def test_who_only_serves_a_card_is_said_to_do_no_more(capsys: pytest.CaptureFixture[str]) -> None:
-    replies = {CARD_PATH: as_json(card(url=f"http://127.0.0.1:{closed_port()}/"))}
+    replies = {CARD_PATH: as_json(card(url=f"http://127.0.0.1:{free_port()}/"))}
     ended, _ = await run(replies)
     assert ended == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("alive: a card only; its interface: refused (")
 
 
 async def test_nobody_there_is_not_alive(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = await asyncio.to_thread(main, ["probe", f"http://127.0.0.1:{closed_port()}", *ALLOW])
+    ended = await asyncio.to_thread(main, ["probe", f"http://127.0.0.1:{free_port()}", *ALLOW])
     shown = capsys.readouterr().out
     assert ended == 1
     assert "not alive: no connection" in shown
@@ -101,7 +94,7 @@ def test_who_is_down_matters_more_than_of_whom_nothing_is_known(groups: list[str
 async def test_several_agents_come_in_the_order_in_which_they_were_given(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    refused = f"http://127.0.0.1:{closed_port()}/"
+    refused = f"http://127.0.0.1:{free_port()}/"
     ended, url = await run(agent(), refused, "--json")
     shown = json.loads(capsys.readouterr().out)["targets"]
     assert ended == 1

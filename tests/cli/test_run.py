@@ -217,6 +217,10 @@ def test_what_the_registry_refuses_or_does_not_answer_is_told_in_one_line(
             ["--task", "nope", "--", "true"],
             "'--task': expected the id of a task, such as task_01jd8w3q5t6v7x9zabcdefghjk; got 'nope'",
         ),
+        (
+            ["--no-progress-timeout", "0s", "--", "true"],
+            "--no-progress-timeout: expected more than that; got '0s'",
+        ),
         (["--timeout", "0s", "--", "true"], "--timeout: expected more than that; got '0s'"),
         (["--grace", "soon", "--", "true"], "expected a duration"),
         (
@@ -236,7 +240,7 @@ def test_wrong_usage_is_told_in_one_line(
     assert err.count("\n") == 1
 
 
-ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user: NOT RUN")
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may become another user")
 
 
 @pytest.fixture

@@ -64,13 +64,20 @@ def test_what_a_library_says_of_a_server_begins_with_its_name(capfd: pytest.Capt
     with telling(as_json=True) as tell, logging_to(LogTeller(tell)):
         for name in ("acme", "other"):
             copy_context().run(say, name)
-        logging.getLogger("mcp.server").warning("nobody's")
+        logging.getLogger("mcp.server").error("nobody's")
     told = [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()]
     assert told == [
         "acme: Unknown SSE event: cut", "acme does not run",
         "other: Unknown SSE event: cut", "acme does not run",
         "nobody's",
     ]  # fmt: skip
+
+
+def test_warnings_of_the_sdks_server_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    with telling(as_json=True) as tell, logging_to(LogTeller(tell)):
+        logging.getLogger("mcp.server.transport_security").warning("Invalid Host header: a")
+        logging.getLogger("mcp.server.runner").error("a fault")
+    assert [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()] == ["a fault"]
 
 
 def test_lines_that_nobody_reads_are_counted(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support import hostile_server as hostile
 from tests.support.agent_check import SHORT_SECONDS, document
 from tests.support.hostile_server import HEALTH_PATH, Reply, answer, as_json, redirect, serving
+from tests.support.properties import examples
 
 from agent_health.cli import main
 from agent_health.document_reader import MAX_DOCUMENT_BYTES
@@ -141,7 +142,7 @@ async def test_an_address_that_gives_nothing_is_told(
 
 
 @settings(
-    max_examples=50,
+    max_examples=examples(50),
     suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture],
 )
 @given(data=st.binary())

@@ -13,6 +13,7 @@ from tests.support.hostile_server import answer
 from tests.support.opencode_events import failed, tool
 from tests.support.opencode_server import opencode
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.activity.opencode import PASSWORD_VARIABLE
 from agent_health.cli import main
@@ -40,7 +41,7 @@ async def watching(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
         env=environment,
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             yield process
     finally:
         if process.returncode is None:

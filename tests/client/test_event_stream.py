@@ -67,16 +67,38 @@ def test_a_stream_may_ask_us_to_wait() -> None:
     assert parser.retry_ms == 2500
 
 
-@pytest.mark.parametrize("piece", [b"data: " + b"x" * 65_536, b"data: " + b"x" * 65_536 + b"\n"])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"data: " + b"x" * 65_536,
+        b"data: " + b"x" * 65_536 + b"\n",
+        b"data\n" * 13_108,
+        b"data:\r\n" * 10_923,
+        b":\n" * 32_768,
+        b": sign of life\n" * 4_370,
+        b"id: 1\n" * 10_923,
+        b"x\n" * 32_768,
+    ],
+    ids=lambda piece: f"{piece[:12]!r}",
+)
 def test_a_line_or_a_message_without_an_end_is_not_kept(piece: bytes) -> None:
     parser = EventStreamParser()
     with pytest.raises(InvalidAnswer):
-        feed_often(parser, piece, MAX_MESSAGE_BYTES // 65_536 + 1)
+        feed_often(parser, piece, MAX_MESSAGE_BYTES // 65_536 + 8)
 
 
 def feed_often(parser: EventStreamParser, piece: bytes, times: int) -> None:
     for _ in range(times):
         parser.feed(piece)
+
+
+def test_comments_before_each_message_do_not_add_up() -> None:
+    parser = EventStreamParser()
+    feed_often(parser, b": " + b"x" * 65_536 + b"\n\n", 2 * MAX_MESSAGE_BYTES // 65_536)
+
+
+def test_empty_lines_are_no_messages() -> None:
+    assert parsed(b"\n" * 1_000, b"data: 1\n\n\n\n") == [Message("1", "")]
 
 
 def test_a_line_of_the_largest_size_is_taken() -> None:

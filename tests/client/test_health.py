@@ -21,11 +21,12 @@ from yarl import URL
 from agent_health.agent_card import MAX_CARD_BYTES
 from agent_health.card_announcement import announce_health
 from agent_health.client import fetch_health
-from agent_health.client.bounded_get import Answer, Ask, user_agent
 from agent_health.client.health import MAX_TIMEOUT_SECONDS
 from agent_health.decision import Action
 from agent_health.document import HealthStatus
 from agent_health.errors import InvalidSetting
+from agent_health.http.answer import Answer
+from agent_health.http.bounded_get import Ask, user_agent
 from agent_health.observation import ResultClass
 
 # ── where things are ──

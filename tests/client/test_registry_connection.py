@@ -24,7 +24,7 @@ from tests.support.hostile_server import (
     silence,
 )
 from tests.support.mocked_responses import MockedResponse
-from tests.support.servers import PATIENCE_SECONDS
+from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from agent_health.client import RegistryClient, registry_connection
 from agent_health.client.registry_connection import (
@@ -214,10 +214,14 @@ def test_waits_grow_to_a_limit_and_are_spread_by_chance() -> None:
     assert shortest.wait_s(error, 2) == pytest.approx(0.1)
 
 
+@with_sockets_in_virtual_time
 async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
-    async with asking({"/api/v1/thing": silence}, timeout_seconds=1) as (connection, server):
+    loop = asyncio.get_running_loop()
+    async with asking({"/api/v1/thing": silence}, timeout_seconds=10) as (connection, server):
+        began_s = loop.time()
         with pytest.raises(Unreachable) as caught:
-            await asyncio.wait_for(connection.ask(GET), PATIENCE_SECONDS)
+            await connection.ask(GET)
+        assert loop.time() - began_s == pytest.approx(10, abs=1)
     assert caught.value.was_sent
     # One half of the time went to the first try, so that a connection that died has a successor.
     assert len(server.heads) >= 2

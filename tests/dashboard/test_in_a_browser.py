@@ -49,7 +49,7 @@ CUT_LINKS = """
 """Names of pages that the navigation has and does not show."""
 
 pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="chromium is absent: no page is seen in a browser (apt-get install chromium)"
+    CHROMIUM is None, reason="NOT RUN: chromium is absent (apt-get install chromium)"
 )
 
 
@@ -162,7 +162,7 @@ def test_every_page_is_accessible_fits_and_loads_nothing_from_elsewhere(
     assert hosts == {urlsplit(served.server.url).netloc}
     assert violations == {}
     if not AXE.exists():
-        pytest.skip("axe-core is absent: accessibility was not checked (make .axe/.installed, needs npm)")
+        pytest.skip("NOT RUN: axe-core is absent (make .axe/.installed, needs npm)")
 
 
 def broken_rules(page: Page) -> list[str]:

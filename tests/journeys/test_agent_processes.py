@@ -174,6 +174,8 @@ def test_when_the_worker_that_beats_is_killed_another_one_goes_on_with_the_same_
     # Nothing was superseded on the way. Who goes last may be one that never beat and says no drain.
     reasons = [reason for _, reason in steps(registry, AGENT_ID)]
     assert [reason for reason in reasons if reason != "drain_initiated"] == ["registered", "deregistered"]
+    # uvicorn sets up its own loggers only.
+    assert "INFO linked-1: registered, life 1" in (tmp_path / "uvicorn.log").read_text()
 
 
 def _wait(server: Server) -> None:

@@ -31,7 +31,9 @@ from tests.support.servers import (
 
 from agent_health.client.variables import KEY_VARIABLE
 
-pytestmark = pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx: apt-get install nginx-light")
+pytestmark = pytest.mark.skipif(
+    shutil.which("nginx") is None, reason="NOT RUN: nginx is absent (apt-get install nginx-light)"
+)
 PROXIED_BYTES = 16 * 1024 * 1024
 """What the page lets nginx take; ours is asked for more than the 1 MiB that nginx takes by itself."""
 AROUND = """\

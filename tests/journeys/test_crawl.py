@@ -18,6 +18,7 @@ import pytest
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, HostileServer, Reply, as_json, serving
 from tests.support.registry_server import KEYS, registry_server
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
 from agent_health.client import RegistryClient
@@ -27,7 +28,6 @@ from agent_health.observation import ResultClass
 HOSTS = 12
 """Each with an address of its own, and so in a shard of its own."""
 SLOW_SECONDS = 0.25
-PATIENCE_SECONDS = 60
 CONTACT, OTHER_CONTACT = "mailto:tests@agent.example", "mailto:others@agent.example"
 """Each request names one: so it is known which machine has sent it."""
 DEFINITION = f"""\

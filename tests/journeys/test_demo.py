@@ -104,6 +104,8 @@ def test_the_agents_end_also_if_the_demo_is_killed(demo: Demo) -> None:
 def test_an_agent_that_does_not_start_is_said_and_is_no_success(demo: Demo) -> None:
     command = [sys.executable, "-c", "import runpy, sys; sys.executable = '/bin/false'; "]
     command[-1] += "runpy.run_path('docs/examples/demo.py', run_name='__main__')"
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
+    )
     assert done.returncode == 1
     assert "the agent 'well' did not start" in done.stderr

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.servers import REPOSITORY, SCRIPTS, Server, serving, until
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS, Server, serving, until
 
 GUIDES = sorted(
     path for path in (REPOSITORY / "docs" / "guides").glob("*.md") if "uvicorn --app-dir" in path.read_text()
@@ -51,4 +51,6 @@ def test_a_guide_s_questions_lead_to_the_health_that_it_shows(guide: Path, tmp_p
 
 def _checked(agent: Server) -> str:
     command = [str(SCRIPTS / "agent-health"), "check", f"http://127.0.0.1:{agent.port}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    ).stdout

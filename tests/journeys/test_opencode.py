@@ -18,13 +18,12 @@ from typing import Any
 
 import pytest
 from tests.support.registry_server import ADMIN_KEY, registry_server
-from tests.support.servers import REPOSITORY, free_port, serving, until
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, free_port, serving, until
 
 from agent_health.activity.opencode import PASSWORD_VARIABLE
 
 BINARIES = sorted((REPOSITORY / ".opencode" / "node_modules").glob("opencode-*/bin/opencode"))
 PASSWORD = "sesame"
-PATIENCE_SECONDS = 60
 PROGRAM = "import sys; from agent_health.cli import main; sys.exit(main())"
 
 pytestmark = pytest.mark.opencode

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.registry_server import KEYS, RegistryServer, registry_server
-from tests.support.servers import REPOSITORY
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
 from agent_health.storage import keys
@@ -58,7 +58,7 @@ def drive(server: RegistryServer, directory: Path = REPOSITORY) -> Any:
     done = subprocess.run(
         [str(PYTHON), "-W", "ignore", str(SCRIPT), f"{server.url}/dialects/openintent"],
         capture_output=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         env=env,
         cwd=directory,
         check=False,

@@ -11,8 +11,6 @@ from tests.support.registry_process import OwnPostgresql, own_postgresql, prepar
 AGENTS = [f"agent-{number}" for number in range(16)]
 FACTS_BETWEEN = 20
 """So many changes are acknowledged before each outage, and after the last one."""
-MAX_WAIT_S = 5.0
-"""No caller waits longer than this for its 503."""
 
 
 async def _outage(postgresql: OwnPostgresql, load: Load, seconds: float) -> float:
@@ -22,8 +20,8 @@ async def _outage(postgresql: OwnPostgresql, load: Load, seconds: float) -> floa
     ledger.statuses.clear()
     ledger.slowest_s = 0.0
     await asyncio.sleep(seconds)
-    assert ledger.statuses[503] > 0, ledger.statuses
-    assert ledger.slowest_s < MAX_WAIT_S, ledger.slowest_s
+    # While nothing but the servers themselves can answer.
+    await load.until_refused()
     await asyncio.to_thread(postgresql.start)
     began_s = time.monotonic()
     await load.until_acknowledged(1)

@@ -15,7 +15,7 @@ from tests.support.registry_server import ADMIN_KEY, registry_server
 from tests.support.servers import REPOSITORY, SCRIPTS
 
 SETTINGS = REPOSITORY / "tests" / "support" / "schemathesis.toml"
-BOUNDS = ("--seed", "20261120", "--phases", "examples,coverage")
+BOUNDS = ("--phases", "examples,coverage")
 MANY_BOUNDS = (
     "accept_observations",
     "delegate_subtask",
@@ -30,13 +30,13 @@ MANY_BOUNDS = (
 """Operations that are asked hundreds of times, or with megabytes, until all their bounds are through."""
 
 
-def attack(directory: Path, examples: int, seconds: float, *more: str) -> Any:
-    """Attack a new server; return the report."""
+def attack(directory: Path, examples: int, seconds: float, seed: int, *more: str) -> Any:
+    """Attack a new server with what the seed draws; return the report."""
     with registry_server(directory) as server:
         command = [
             str(SCRIPTS / "schemathesis"), "--config-file", str(SETTINGS),
             "run", f"{server.url}/openapi.json", "--header", f"X-API-Key: {ADMIN_KEY}",
-            "--max-examples", str(examples), "--continue-on-failure", "--no-color",
+            "--max-examples", str(examples), "--seed", str(seed), "--continue-on-failure", "--no-color",
             "--report", "json", "--report-json-path", str(directory / "report.json"), *more,
         ]  # fmt: skip
         done = subprocess.run(command, cwd=directory, timeout=seconds, check=False, capture_output=True)
@@ -53,10 +53,10 @@ def assert_unharmed(report: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_each_bound_of_the_description_is_kept_on_either_side(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
     left_out = [part for one in MANY_BOUNDS for part in ("--exclude-operation-id", one)]
-    report = attack(tmp_path, 1, 240, *BOUNDS, *left_out)
+    report = attack(tmp_path, 1, 240, seed, *BOUNDS, *left_out)
     assert_unharmed(report, caplog)
     # All but these, and the stream that never ends.
     assert report["operations"]["selected"] == report["operations"]["total"] - len(MANY_BOUNDS) - 1
@@ -64,18 +64,18 @@ def test_each_bound_of_the_description_is_kept_on_either_side(
 
 @pytest.mark.long
 def test_so_are_those_of_the_operations_that_have_many(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
     asked = [part for one in MANY_BOUNDS for part in ("--include-operation-id", one)]
-    report = attack(tmp_path, 1, 600, *BOUNDS, *asked)
+    report = attack(tmp_path, 1, 600, seed, *BOUNDS, *asked)
     assert_unharmed(report, caplog)
     assert report["operations"]["selected"] == len(MANY_BOUNDS)
 
 
 @pytest.mark.long
 def test_many_requests_one_after_another_are_answered_as_described(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
-    report = attack(tmp_path, 100, 3_000)
+    report = attack(tmp_path, 100, 3_000, seed)
     assert_unharmed(report, caplog)
     assert report["operations"]["selected"] == report["operations"]["total"] - 1

@@ -22,8 +22,6 @@ from tests.support.raw_http import exchange
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
 
 COMMAND = str(SCRIPTS / "agent-health")
-END_SECONDS = 15
-"""Within which a server has to end, on a busy machine too."""
 KEY = re.compile(r"ahk_[A-Za-z0-9_-]{43}")
 
 
@@ -110,7 +108,7 @@ class Serving:
     def end(self) -> int:
         """Ask it to end and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(END_SECONDS)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def kill(self) -> None:
         """Leave nothing of it."""
@@ -160,7 +158,7 @@ def command(
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -221,7 +219,7 @@ def test_two_workers_serve_and_the_death_of_one_is_survived(start: Start, tmp_pa
 def test_one_process_ends_in_good_order_when_its_terminal_is_closed(start: Start, tmp_path: Path) -> None:
     server = start()
     server.process.send_signal(signal.SIGHUP)
-    assert server.process.wait(END_SECONDS) == 0
+    assert server.process.wait(PATIENCE_SECONDS) == 0
     assert "Application shutdown complete" in server.log.read_text()
     assert not (tmp_path / "agent-health.db-wal").exists()
 
@@ -243,7 +241,7 @@ def test_a_signal_to_the_whole_group_ends_all_without_a_complaint(start: Start, 
     until("both serve", lambda: len(server.workers) == 2)
     until("both have begun", lambda: server.log.read_text().count("Application startup complete") == 2)
     os.killpg(server.process.pid, signal_number)
-    assert server.process.wait(END_SECONDS) == 0
+    assert server.process.wait(PATIENCE_SECONDS) == 0
     log = server.log.read_text()
     assert not re.search(r"ERROR|WARNING|Traceback|replaced", log), log
     assert log.count("Started server process") == 2
@@ -259,7 +257,7 @@ def test_the_end_breaks_a_replacement_of_the_processes_off(start: Start) -> None
     server.process.send_signal(signal.SIGHUP)
     until("the successor of the first starts", lambda: started() == 3)
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(END_SECONDS) == 0
+    assert server.process.wait(PATIENCE_SECONDS) == 0
     log = server.log.read_text()
     assert not re.search(r"ERROR|Traceback", log), log
     assert started() == 3, "the second has been replaced before the end"
@@ -283,7 +281,7 @@ def test_when_the_supervisor_is_killed_its_workers_end(start: Start) -> None:
     workers = until("both serve", lambda: found if len(found := server.workers) == 2 else None)
     until("it answers", lambda: server.ask("GET", "/healthz")[0] == 200)
     server.process.kill()
-    server.process.wait(END_SECONDS)
+    server.process.wait(PATIENCE_SECONDS)
     until("the workers are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     with pytest.raises(OSError, match="refused"):
         server.ask("GET", "/healthz")
@@ -304,7 +302,7 @@ def test_what_is_under_way_is_answered_and_stored_before_the_end(start: Start) -
         until("it takes no more", lambda: "Shutting down" in server.log.read_text())
         connection.sendall(body[10:])
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
-    assert server.process.wait(END_SECONDS) == 0
+    assert server.process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_head_without_end_is_refused_by_every_process(start: Start) -> None:
@@ -354,7 +352,7 @@ def test_a_stream_ends_with_the_server(start: Start, signal_number: int, workers
         connection.sendall(request.encode())
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200")
         server.process.send_signal(signal_number)
-        assert server.process.wait(END_SECONDS) == 0
+        assert server.process.wait(PATIENCE_SECONDS) == 0
         until("the stream ends", lambda: connection.recv(65_536) == b"")
     assert "Traceback" not in server.log.read_text()
 

@@ -16,7 +16,7 @@ from sqlalchemy import MetaData, func, insert, select, text
 from tests.support.databases import bare_url
 from tests.support.registry_load import Ledger, Load
 from tests.support.registry_process import DATABASE_VARIABLE, agent_key, prepare, registry, with_database
-from tests.support.servers import SCRIPTS, Server, free_port
+from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, free_port
 
 from agent_health.event import EventType
 from agent_health.storage import event_log, schema
@@ -72,7 +72,7 @@ def ran(url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         env={**os.environ, DATABASE_VARIABLE: url},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 

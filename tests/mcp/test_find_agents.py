@@ -11,7 +11,7 @@ from tests.support.task_tools import failed
 
 from agent_health.access import Role
 from agent_health.client import RegistryClient
-from agent_health.mcp.tool import MAX_ANSWER_BYTES
+from agent_health.mcp.tool import MAX_ANSWER_BYTES, NOTICE
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 from agent_health.target import target_id
@@ -70,17 +70,29 @@ async def test_agents_are_found_by_what_they_can_do(
 async def test_a_pool_is_told_with_its_totals_and_agents_in_lines(model: Model) -> None:
     result = await model.call("find_agents", role_id="bill")
     told: Any = result.structured_content
-    assert told["pool"]["available_capacity"] == 5
+    assert (told["pool"]["available_capacity"], told["notice"]) == (5, NOTICE)
     assert text_of(result).splitlines() == [
         "2 of 2 matching agents",
+        NOTICE,
         "bill-1: active, health unknown, 2 of 2 tasks",
         "bill-2: active, health unknown, 0 of 5 tasks",
     ]
     one = text_of(await model.call("find_agents", capabilities=["mail"], role_id="mail"))
     at = "https://mail.example, card at https://mail.example/card.json"
-    assert one.splitlines()[1] == f"mail-1 (Letters): active, health unknown, 0 of ? tasks, at {at}"
+    assert one.splitlines()[2] == f"mail-1 (Letters): active, health unknown, 0 of ? tasks, at {at}"
     none = await model.call("find_agents", role_id="nobody")
     assert text_of(none) == "no agent matches"
+
+
+async def test_model_reads_no_invisible_text_of_an_agent(registry: RegistryServer) -> None:
+    name = "Odd\ufe01\ufe02\u3164"
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
+        await known.agents.register("odd-1", role_id="odd", name=name)
+        result = await Model(registry.url, KEYS[Role.READER]).call("find_agents", role_id="odd")
+        await known.agents.deregister("odd-1")
+    told: Any = result.structured_content
+    assert told["agents"][0]["name"] == "Odd\ufffd"
+    assert "odd-1 (Odd\ufffd): active" in text_of(result)
 
 
 async def test_what_does_not_fit_is_had_with_the_cursor(registry: RegistryServer) -> None:
@@ -155,4 +167,4 @@ async def test_an_agent_that_a_prober_found_is_told_with_what_was_listed_and_whe
 
 async def test_nothing_is_said_of_what_who_is_gone_was_doing(model: Model) -> None:
     told = text_of(await model.call("find_agents", status=["deregistered"]))
-    assert told.splitlines()[1] == "gone: deregistered, health unknown"
+    assert told.splitlines()[2] == "gone: deregistered, health unknown"

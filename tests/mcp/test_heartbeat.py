@@ -110,12 +110,21 @@ async def test_nobody_beats_with_the_key_of_another(registry: RegistryServer, kn
     assert other.agent_key is not None
     model = Model(registry.url, other.agent_key)
     assert (await beat(model, "other"))["success"]
-    refused = await beat(model, "victim")
-    assert refused["error"].startswith("Failed to update heartbeat: HTTP 403: ")
-    refused = await beat(Model(registry.url, KEYS[Role.READER]), "victim")
-    assert refused["error"].startswith("Failed to update heartbeat: HTTP 403: ")
-    assert refused["error"].endswith("whoever runs this server must give it the agent's own key")
-    assert KEYS[Role.READER] not in refused["error"]
+    assert (await beat(model, "victim"))["error"] == "Agent 'victim' not found"
+    for role in (Role.READER, Role.ENROLL):
+        refused = await beat(Model(registry.url, KEYS[role]), "victim")
+        assert refused["error"].startswith("Failed to update heartbeat: HTTP 403: ")
+        assert refused["error"].endswith("whoever runs this server must give it the agent's own key")
+        assert KEYS[role] not in refused["error"]
+
+
+async def test_unknown_agent_is_not_found_with_an_agents_own_key(
+    registry: RegistryServer, known: RegistryClient
+) -> None:
+    own = await register(known, "finder")
+    assert own.agent_key is not None
+    answer = await beat(Model(registry.url, own.agent_key), "nobody")
+    assert answer == {"success": False, "error": "Agent 'nobody' not found"}
 
 
 # ── a heartbeat that is taken ──

@@ -81,7 +81,7 @@ def test_nothing_but_the_protocol_is_written_and_the_end_of_its_input_ends_it() 
         input="what is this?\n" + json.dumps(INITIALIZE) + "\n",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env={},
     )

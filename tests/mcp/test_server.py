@@ -3,12 +3,14 @@
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, CallToolResult
+from mcp_types import Tool as ListedTool
 from pydantic import BaseModel
 from tests.support.mcp_tools import text_of, tools
 from tests.support.task_tools import failed
@@ -23,7 +25,7 @@ from agent_health.client.registry_errors import (
     Unreachable,
 )
 from agent_health.errors import InvalidSetting
-from agent_health.mcp.server import MAX_CALLS, new_server
+from agent_health.mcp.server import MAX_CALLS, new_server, server_of
 from agent_health.mcp.tool import Arguments, Reach, Told, Tool, ToolFailed, registry_of
 
 
@@ -139,6 +141,60 @@ async def test_a_number_of_calls_go_on_at_once_and_no_more() -> None:
     assert [text_of(answer) for answer in [*answers, again]] == ["done"] * (MAX_CALLS + 1)
 
 
+class Foreign:
+    """Tools of another server, which may be newer than the client."""
+
+    def __init__(self, *listed: ListedTool, answer: Any = None) -> None:
+        self._listed = listed
+        self._answer = answer
+
+    async def list(self) -> Sequence[ListedTool]:
+        return self._listed
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        if name == "broken":
+            raise ZeroDivisionError("ahk_secret")
+        return CallToolResult(content=[], structured_content=self._answer)
+
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        return None
+
+
+def foreign(offer: Foreign, mode: str) -> Client:
+    return Client(server_of(offer, "foreign", title="Foreign", instructions="-"), mode=mode)
+
+
+@pytest.mark.parametrize(("mode", "schema"), [("legacy", None), ("auto", {"type": "array"})])
+async def test_tool_is_listed_as_the_clients_version_can_describe_it(mode: str, schema: Any) -> None:
+    of_newest = ListedTool(name="new", input_schema={"type": "object"}, output_schema={"type": "array"})
+    of_none = ListedTool(name="odd", input_schema={"type": "string"})
+    async with foreign(Foreign(of_newest, of_none), mode) as client:
+        listed = (await client.list_tools()).tools
+    assert [(tool.name, tool.output_schema) for tool in listed] == [("new", schema)]
+
+
+@pytest.mark.parametrize(("mode", "structured"), [("legacy", None), ("auto", [1, 2])])
+async def test_structured_content_that_is_no_object_is_sent_to_new_clients_only(
+    mode: str, structured: Any
+) -> None:
+    tool = ListedTool(name="new", input_schema={"type": "object"})
+    async with foreign(Foreign(tool, answer=[1, 2]), mode) as client:
+        result = await client.call_tool("new", {})
+    assert (result.is_error, result.structured_content) == (False, structured)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_exception_of_an_offer_is_logged_and_its_text_is_not_sent(
+    mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with foreign(Foreign(), mode) as client:
+        with pytest.raises(MCPError) as raised:
+            await client.call_tool("broken", {})
+    assert raised.value.code == INTERNAL_ERROR
+    assert "ahk_secret" not in str(raised.value)
+    assert "tools/call failed" in caplog.text
+
+
 async def test_tools_say_what_they_do_to_the_world() -> None:
     async with tools("http://127.0.0.1:9", "ahk_x") as client:
         listed = (await client.list_tools()).tools
@@ -159,7 +215,7 @@ async def test_what_a_model_has_to_read_before_its_first_call_is_short() -> None
     async with tools("http://127.0.0.1:9", "ahk_x") as client:
         listed = (await client.list_tools()).tools
     text = json.dumps([tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed])
-    assert len(text) < 24_000
+    assert len(text) < 24_200
     assert "ResultClass" in text
     assert "How one request to an agent ended" not in text
     assert all(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
@@ -30,6 +31,7 @@ from tests.support.scripted import (
 )
 
 from agent_health import AgentHealthMiddleware
+from agent_health.errors import InvalidSetting
 from agent_health.middleware.asgi import App
 from agent_health.middleware.exchange import Receive, Scope, Send
 
@@ -331,3 +333,41 @@ async def test_a_real_card_stays_what_it_was() -> None:
     bare, wrapped = await ask(app, CARDS[0]), await ask(agent(app), CARDS[0])
     assert wrapped.body == bare.body
     assert wrapped.headers[:-1] == bare.headers
+
+
+# --- how it is put around an app --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("app", [None, "app", 7, [None]])
+def test_app_that_cannot_be_called_is_refused_at_once(app: Any) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        AgentHealthMiddleware(app, agent_id="agent")
+    assert refused.value.name == "app"
+
+
+@pytest.mark.parametrize("framework", [Starlette, FastAPI])
+async def test_add_middleware_puts_it_around_routes_that_come_later(framework: Any) -> None:
+    """Where wrapping the app first would leave no `app.get` to add a route with."""
+    app = framework()
+    app.add_middleware(AgentHealthMiddleware, agent_id="agent", refresh_seconds=1)
+
+    async def fail(request: Request) -> Response:
+        if request.url.path == "/fail":
+            raise LookupError
+        return JSONResponse({})
+
+    for path in ("/ask", "/fail"):
+        app.add_route(path, fail)
+    await ask(app, "/ask")
+    with pytest.raises(LookupError):
+        await ask(app, "/fail")
+    await ask(app, "/none")
+    document = (await ask(app, HEALTH)).json()
+    counted = document["extensions"]["io.github.agent-health.outcomes"]
+    assert counted == {"answered": 1, "raised": 1, "no_operation": 1}
+
+
+async def test_document_says_whether_bodies_are_inspected() -> None:
+    for max_bytes, rule in ((0, "http_status"), (1000, "ratio")):
+        document = (await ask(agent(max_inspected_bytes=max_bytes), HEALTH)).json()
+        assert document["extensions"]["io.github.agent-health.inspection"]["rule"] == rule

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.support.servers import until
 
 from agent_health.middleware import board as board_module
 from agent_health.middleware.board import MOST_DOCUMENT_BYTES, Board, Notice
@@ -263,15 +262,25 @@ def test_a_time_base_with_any_byte_changed_is_made_anew(whole: bytes, fuzzed: Bo
         assert fuzzed.agree_on_offset(3, WALL_NS) == anew_ns
 
 
-def test_who_holds_the_lock_and_does_not_go_on_is_waited_for_only_so_long(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(board_module, "_PATIENCE_SECONDS", 0.05)
+def test_lock_of_another_worker_is_not_waited_for(path: Path) -> None:
     held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
-    board = Board(path)
-    with pytest.raises(OSError, match="holds the lock") as refused:
-        board.agree_on_offset(0, WALL_NS)
-    assert refused.value.errno == errno.EAGAIN
+    one, other = Board(path), Board(path)
+    offset_ns = one.agree_on_offset(5, WALL_NS)
+    assert offset_ns == other.agree_on_offset(7, WALL_NS + 2) == WALL_NS - 5
     os.close(held)
-    assert until("the lock is free", lambda: board.agree_on_offset(0, WALL_NS)) == WALL_NS
+    # The first to hold the lock writes it: a later step of the wall clock changes nothing.
+    one.keep_offset()
+    other.keep_offset()
+    assert Board(path).agree_on_offset(9, WALL_NS + 3600 * SECOND_NS) == offset_ns
+
+
+def test_offset_that_another_worker_wrote_meanwhile_stays(path: Path) -> None:
+    held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    late = Board(path)
+    late.agree_on_offset(0, WALL_NS + 1)
+    os.close(held)
+    assert Board(path).agree_on_offset(0, WALL_NS) == WALL_NS
+    late.keep_offset()
+    assert Board(path).agree_on_offset(0, WALL_NS + 10**12) == WALL_NS

@@ -1,60 +1,172 @@
-"""How much of a body is kept, and what is looked into? (B11)"""
+"""Answer bodies: what they claim, and how much of them is kept and read (B11)."""
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.support.scripted import EVENTS, JSON, PLAIN, start
+from tests.support.scripted import EVENTS, JSON, PLAIN, call, start
 
-from agent_health.a2a_answer import NotJson
-from agent_health.middleware.body import ShortBody, StreamedBody, content_of, header, outcome_of_body
+from agent_health.a2a_answer import MAX_CALL_BYTES, NotJson
+from agent_health.inspection import Inspection
+from agent_health.middleware import body as body_module
+from agent_health.middleware.body import (
+    EventsBody,
+    JsonBody,
+    KeptBytes,
+    RequestBody,
+    StreamedBody,
+    content_of,
+    header,
+    is_compressed,
+    judge_json,
+)
 from agent_health.outcome import Outcome
 
 FAULT = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603}}'
 EVENT = b"data: " + FAULT + b"\n\n"
 
 
-@given(parts=st.lists(st.binary(max_size=20), max_size=20), most_bytes=st.integers(0, 100))
-@example(parts=[b"x" * 100], most_bytes=100)
-@example(parts=[b"x" * 101], most_bytes=100)
-@example(parts=[b"x" * 101, b""], most_bytes=100)
-@example(parts=[], most_bytes=0)
-@example(parts=[b""], most_bytes=0)
-@example(parts=[b"x"], most_bytes=0)
-def test_a_short_body_is_kept_whole_and_a_longer_one_not_at_all(parts: list[bytes], most_bytes: int) -> None:
-    body = ShortBody(most_bytes)
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> KeptBytes:
+    """What is kept by the bodies of one test."""
+    counter = KeptBytes()
+    monkeypatch.setattr(body_module, "KEPT", counter)
+    return counter
+
+
+def json_body(parts: list[bytes], max_bytes: int) -> JsonBody:
+    body = JsonBody(max_bytes)
     for part in parts:
         body.append(part)
+        assert body_module.KEPT.held == len(body._bytes) <= max_bytes
+    return body
+
+
+@given(parts=st.lists(st.binary(max_size=20), max_size=20), max_bytes=st.integers(0, 100))
+@example(parts=[b"x" * 100], max_bytes=100)
+@example(parts=[b"x" * 101], max_bytes=100)
+@example(parts=[b"x" * 101, b""], max_bytes=100)
+@example(parts=[], max_bytes=0)
+@example(parts=[b"x"], max_bytes=0)
+def test_json_body_is_kept_whole_or_not_at_all(parts: list[bytes], max_bytes: int) -> None:
+    body = json_body(parts, max_bytes)
     whole = b"".join(parts)
-    assert body.read() == (whole if len(whole) <= most_bytes else None)
+    if len(whole) <= max_bytes:
+        assert (bytes(body._bytes), body.missed) == (whole, None)
+    else:
+        assert (bytes(body._bytes), body.missed) == (b"", Inspection.OVERSIZED)
+        assert body.judge(b"{}") == (Outcome.NOT_INSPECTED, Inspection.OVERSIZED)
+    body.close()
+    assert body_module.KEPT.held == 0
 
 
-@given(parts=st.lists(st.binary(max_size=40), max_size=20), most_bytes=st.integers(0, 100))
-def test_never_is_more_kept_than_may_be(parts: list[bytes], most_bytes: int) -> None:
-    body = ShortBody(most_bytes)
+def test_last_piece_counts_against_the_limit() -> None:
+    body = json_body([b'{"a":'], 8)
+    assert body.judge(b"10}") == (Outcome.ANSWERED, Inspection.INSPECTED)
+    assert body.judge(b"100}") == (Outcome.NOT_INSPECTED, Inspection.OVERSIZED)
+
+
+def test_bytes_of_all_bodies_together_are_bounded(kept: KeptBytes) -> None:
+    kept.max_bytes = 100
+    one, other = JsonBody(MEBIBYTE), EventsBody(MEBIBYTE)
+    one.append(b'{"a":"' + b"x" * 54)
+    other.append(b"data: " + b"x" * 34)
+    assert kept.held == 100
+    one.append(b"y")
+    assert one.judge(b'"}') == (Outcome.NOT_INSPECTED, Inspection.NO_ROOM)
+    assert kept.held == 40
+    other.append(b"x" * 61)
+    assert kept.held == 0
+    assert other.end(b"\n\n").missed is Inspection.NO_ROOM
+    one.close()
+    other.close()
+    assert kept.held == 0
+    # There is room again.
+    third = json_body([b"[1,", b"2"], 100)
+    assert third.judge(b"]") == (Outcome.ANSWERED, Inspection.INSPECTED)
+
+
+def test_a_process_keeps_64_mebibytes_at_most() -> None:
+    assert KeptBytes().max_bytes == 64 * MEBIBYTE
+    bodies = [JsonBody(16 * MEBIBYTE) for _ in range(5)]
+    for body in bodies:
+        body.append(b"x" * 16 * MEBIBYTE)
+    assert [body.missed for body in bodies] == [None] * 4 + [Inspection.NO_ROOM]
+
+
+def test_child_process_has_kept_nothing() -> None:
+    code = (
+        "import os, sys; from agent_health.middleware.body import KEPT; KEPT.take(1000); child = os.fork();"
+        "os._exit(KEPT.held) if not child else sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("size", [1, 1000, 70_000])
+def test_stream_keeps_one_event_at_most(kept: KeptBytes, size: int) -> None:
+    body = EventsBody(2 * MEBIBYTE)
+    event = b'data: {"a":"%s"}\n\n' % (b"x" * MEBIBYTE)
+    for _ in range(20):
+        for at in range(0, len(event), max(size, 1000)):
+            body.append(event[at : at + max(size, 1000)])
+            assert kept.held <= len(event)
+        assert kept.held == 0
+    for at in range(3000):
+        body.append(event[at : at + size])
+        assert kept.held <= 2 * MEBIBYTE
+    body.close()
+    assert kept.held == 0
+
+
+# --- requests ---------------------------------------------------------------------------------------------
+
+
+def request_body(*parts: bytes) -> RequestBody:
+    body = RequestBody()
     for part in parts:
         body.append(part)
-        assert sum(map(len, body._pieces)) <= most_bytes
+        assert len(body._beginning) + len(body._end) <= 2 * MAX_CALL_BYTES
+    return body
 
 
-def test_a_message_without_a_body_is_an_empty_one() -> None:
-    body = ShortBody(10)
-    body.append(None)
-    body.append(b"x")
-    assert body.read() == b"x"
+@pytest.mark.parametrize("size", [1, 7, 511, 512, 513, 10_000])
+def test_call_is_known_however_its_body_is_cut(size: int) -> None:
+    for length in (10, 600, 5000):
+        whole = call("GetTask", params={"text": "x" * length})["body"]
+        parts = [whole[at : at + size] for at in range(0, len(whole), size)]
+        known: Any = request_body(*parts).call()
+        assert known["method"] == "GetTask"
+        assert known["jsonrpc"] == "2.0"
 
 
-def answer(headers: dict[str, str], *parts: bytes, most_bytes: int = 32_768, status: int = 200) -> Outcome:
+def test_body_that_is_no_call_is_none() -> None:
+    assert request_body().call() is None
+    assert request_body(b"text").call() is None
+    assert request_body(b"x" * 5000).call() is None
+    assert request_body(b"x" * 3000, b"y" * 3000).call() is None
+
+
+# --- answers ----------------------------------------------------------------------------------------------
+
+
+def answer(headers: dict[str, str], *parts: bytes, max_bytes: int = 32_768, status: int = 200) -> Outcome:
     begin = start(status, headers)
-    content = content_of(begin)
-    kept = StreamedBody(begin, content, most_bytes)
+    body = StreamedBody(begin, content_of(begin), max_bytes)
     for part in parts:
-        kept.append(part)
-    body, is_whole = kept.read(b"")
-    return outcome_of_body(begin, content, body, is_whole=is_whole)
+        body.append(part)
+    if body.kept is None:
+        return Outcome.NOT_INSPECTED if is_compressed(begin) else Outcome.ANSWERED
+    if isinstance(body.kept, JsonBody):
+        return body.kept.judge(b"")[0]
+    return body.kept.end(b"").outcome
 
 
 @pytest.mark.parametrize(
@@ -93,31 +205,25 @@ def test_the_end_of_a_stream_is_kept(parts: list[bytes]) -> None:
     assert answer(EVENTS, *parts) == Outcome.SERVER_FAULT
 
 
-@given(parts=st.lists(st.sampled_from([b"x" * 1000, EVENT, b"\n\n", b": ping\n\n"]), max_size=60))
-def test_of_a_stream_only_its_last_messages_are_kept(parts: list[bytes]) -> None:
-    body = StreamedBody(start(headers=EVENTS), "events", 100)
-    for part in parts:
-        body.append(part)
-    kept: Any = body._kept
-    assert len(kept) <= 16
-
-
 @pytest.mark.parametrize(("declared", "is_whole"), [("6", True), ("7", False), ("x", False), ("", False)])
 def test_an_answer_is_whole_if_it_is_as_long_as_declared(declared: str, is_whole: bool) -> None:  # noqa: FBT001
     body = StreamedBody(start(headers={"content-length": declared}), "other", 100)
     body.append(b"abc")
-    body.append(None)
+    body.append(b"")
     assert body.is_as_long_as_declared(b"def") is is_whole
 
 
-def test_a_stream_whose_kept_end_holds_no_whole_event_was_not_inspected() -> None:
-    assert answer(EVENTS, b"data: " + b"x" * 200, EVENT, most_bytes=20) == Outcome.UNINSPECTED
+def test_a_stream_with_a_longer_event_was_not_inspected() -> None:
+    good = b'data: {"a":1}\n\n'
+    assert (
+        answer(EVENTS, good, b"data: " + b"x" * 200 + b"\n\n", good, max_bytes=100) == Outcome.NOT_INSPECTED
+    )
 
 
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, identity", "x"])
 def test_what_is_encoded_was_not_inspected(headers: dict[str, str], encoding: str) -> None:
-    assert answer(headers | {"content-encoding": encoding}, FAULT) == Outcome.UNINSPECTED
+    assert answer(headers | {"content-encoding": encoding}, FAULT) == Outcome.NOT_INSPECTED
 
 
 @pytest.mark.parametrize("encoding", ["", "identity"])
@@ -125,18 +231,17 @@ def test_what_is_not_encoded_was(encoding: str) -> None:
     assert answer(JSON | {"content-encoding": encoding}, FAULT) == Outcome.SERVER_FAULT
 
 
-@pytest.mark.parametrize("status", [201, 202, 203, 204, 205, 206])
-def test_only_a_200_must_have_a_body(status: int) -> None:
-    assert answer(JSON, status=status) == Outcome.ANSWERED
-    with pytest.raises(NotJson):
-        answer(JSON)
+@pytest.mark.parametrize("status", [199, 301, 404, 500])
+@pytest.mark.parametrize("headers", [JSON, EVENTS])
+def test_nothing_is_kept_of_what_its_status_decides(status: int, headers: dict[str, str]) -> None:
+    begin = start(status, headers)
+    assert StreamedBody(begin, content_of(begin), 100).kept is None
 
 
 def test_what_is_no_json_is_told() -> None:
-    with pytest.raises(NotJson):
-        answer(JSON, b"<html>")
-    with pytest.raises(NotJson):
-        answer(EVENTS, b"data: <html>\n\n")
+    for body in (b"<html>", b"", b" "):
+        with pytest.raises(NotJson):
+            judge_json(body, 100)
 
 
 @pytest.mark.parametrize("headers", [PLAIN, {}, {"content-type": "text/html; charset=utf-8"}])

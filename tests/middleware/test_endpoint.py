@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.asgi_client import Answer, ask
 from tests.support.hand_clock import HandClock
+from tests.support.properties import examples
 from tests.support.scripted import app_of, final, outcomes, start
 
 from agent_health import AgentHealthMiddleware, Outcome
@@ -116,6 +117,12 @@ async def test_any_other_method_is_refused_and_told_which_are_taken(method: str)
         ("application/health+json;v=1;q=0.5", True),
         ("text/html,application/health+json", True),
         ("application/health+json, */*;q=0.1", True),
+        ("application/health+json, */*", True),
+        ("*/*, application/health+json", True),
+        ("application/health+json;q=0.5, application/*;q=0.5", True),
+        ("application/health+json;q=0.5, application/*;q=0.4, */*", True),
+        ("application/health+json;q=0.5, application/json;q=0.4, */*", True),
+        ("application/health+json;q=0.5, text/*", True),
         ("", False),
         ("*/*", False),
         ("application/*", False),
@@ -123,6 +130,12 @@ async def test_any_other_method_is_refused_and_told_which_are_taken(method: str)
         ("text/html", False),
         ("application/json, application/health+json", False),
         ("application/health+json;q=0.4, application/json;q=0.5", False),
+        ("application/health+json;q=0.1, */*", False),
+        ("*/*;q=0.2, application/health+json;q=0.1", False),
+        ("application/health+json;q=0.5, application/*", False),
+        ("application/health+json;q=0.5, application/*;q=0.6, */*;q=0.1", False),
+        ("application/health+json;q=0.5, application/json;q=0.6, */*;q=0.1", False),
+        ("application/health+json;q=0, */*;q=0", False),
         ("application/health+json;q=0", False),
         ("application/health+json;q=0.0, */*", False),
         ("application/health+jsonx", False),
@@ -265,7 +278,7 @@ VALUES = st.one_of(
 COARSE = {"detail": "coarse", "detail_token": "x" * 16}
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     pairs=st.lists(st.tuples(NAMES, VALUES), max_size=6),
     method=st.sampled_from(["GET", "HEAD", "POST"]),

@@ -1,10 +1,13 @@
-"""Is an answer looked into whose compression lies outside, as it should? (README; protocol.md section 2)
+"""Compression outside of the middleware hides nothing; inside of it, it does, and is reported.
 
 Compressions change the messages that they are given in place: the headers, and the body too.
 """
 
 import gzip
+import json
+import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -18,6 +21,7 @@ from agent_health import AgentHealthMiddleware
 
 FAULT = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"model down"}}'
 OUTCOMES = "io.github.agent-health.outcomes"
+INSPECTION = "io.github.agent-health.inspection"
 
 
 async def whole(_: Request) -> Response:
@@ -41,3 +45,67 @@ async def test_a_failure_is_found_though_its_answer_is_compressed_outside(endpoi
     assert gzip.decompress(answer.body) == FAULT
     document = (await ask(app, "/.well-known/agent-health")).json()
     assert document["extensions"][OUTCOMES] == {"server_fault": 1}
+
+
+def document_of(app: AgentHealthMiddleware) -> Any:
+    return json.loads(app.health.document().to_json())
+
+
+@pytest.mark.parametrize("endpoint", [whole, in_pieces])
+async def test_answer_that_is_compressed_inside_is_not_inspected(
+    endpoint: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = Starlette(routes=[Route("/", endpoint, methods=["POST"])])  # type: ignore[arg-type]
+    app = AgentHealthMiddleware(GZipMiddleware(agent, minimum_size=1), agent_id="https://agent.example/card")
+    with caplog.at_level(logging.INFO, logger="agent_health"):
+        for _ in range(20):
+            answer = await ask(app, "/", method="POST", headers=[(b"accept-encoding", b"gzip")])
+            assert gzip.decompress(answer.body) == FAULT
+    document = document_of(app)
+    assert document["health"]["status"] == "unknown"
+    assert document["calibration"]["sample_count"] == 0
+    assert document["extensions"][OUTCOMES] == {"not_inspected": 20}
+    assert document["extensions"][INSPECTION] == {
+        "rule": "mostly_not_inspected",
+        "inspected": 0,
+        "not_inspected": {"compressed": 20},
+    }
+    (line,) = caplog.records
+    assert line.levelname == "WARNING"
+    assert "gzip" in line.getMessage()
+
+
+async def test_compressed_and_oversized_answers_are_counted_apart() -> None:
+    long = json.dumps({"text": "x" * 2000}).encode()
+
+    async def answer(request: Request) -> Response:
+        return Response(long if request.url.path == "/long" else FAULT, media_type="application/json")
+
+    agent = Starlette(routes=[Route("/{path}", answer)])
+    app = AgentHealthMiddleware(
+        GZipMiddleware(agent, minimum_size=1), agent_id="https://agent.example/card", max_inspected_bytes=1000
+    )
+    for path, encoding in (("/long", b""), ("/long", b""), ("/long", b"gzip"), ("/fault", b"")):
+        await ask(app, path, headers=[(b"accept-encoding", encoding)])
+    extensions = document_of(app)["extensions"]
+    assert extensions[OUTCOMES] == {"not_inspected": 3, "server_fault": 1}
+    assert extensions[INSPECTION] == {
+        "rule": "mostly_not_inspected",
+        "inspected": 1,
+        "not_inspected": {"compressed": 1, "oversized": 2},
+    }
+
+
+@pytest.mark.parametrize("is_gzip_last", [True, False])
+async def test_middleware_that_is_added_last_is_outermost(*, is_gzip_last: bool) -> None:
+    """So with `add_middleware`, a compression is added after ours."""
+    agent = Starlette(routes=[Route("/", whole, methods=["POST"])])
+    ours = (AgentHealthMiddleware, {"agent_id": "https://agent.example/card", "refresh_seconds": 1})
+    compression = (GZipMiddleware, {"minimum_size": 1})
+    for kind, settings in (ours, compression) if is_gzip_last else (compression, ours):
+        agent.add_middleware(kind, **settings)
+    answer = await ask(agent, "/", method="POST", headers=[(b"accept-encoding", b"gzip")])
+    assert answer.header("content-encoding") == "gzip"
+    document = (await ask(agent, "/.well-known/agent-health")).json()
+    outcome = "server_fault" if is_gzip_last else "not_inspected"
+    assert document["extensions"][OUTCOMES] == {outcome: 1}

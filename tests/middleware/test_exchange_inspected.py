@@ -1,19 +1,25 @@
 """How is a request counted whose failure stands inside HTTP 200? (protocol.md section 2; B11)"""
 
+import asyncio
+import gc
 import gzip
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
 from tests.support.scripted import (
+    DISCONNECT,
     EVENTS,
     JSON,
     PATHSEND,
     PLAIN,
     RECEIVE,
+    TRAILERS,
     ZEROCOPY,
     Server,
     Step,
+    Tolerantly,
     call,
     chunk,
     final,
@@ -23,7 +29,11 @@ from tests.support.scripted import (
     start,
 )
 
-HEALTH_LIMIT = 32_768
+from agent_health.middleware.body import KEPT
+from agent_health.middleware.exchange import Exchange
+
+KIB = 1024
+MEBIBYTE = 1 << 20
 FAULT = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"model down"}}'
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 FAILED = b'{"jsonrpc":"2.0","id":1,"result":{"task":{"status":{"state":"TASK_STATE_FAILED"}}}}'
@@ -105,8 +115,8 @@ async def test_json_is_recognised_in_every_spelling(headers: dict[str, str]) -> 
 @pytest.mark.parametrize("name", ["Content-Encoding", "content-encoding"])
 @pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "GZIP"])
 async def test_what_the_app_compressed_is_a_response_that_was_not_inspected(name: str, encoding: str) -> None:
-    assert await answered(gzip.compress(FAULT), JSON | {name: encoding}) == "uninspected"
-    assert await answered([gzip.compress(event(FAULT))], EVENTS | {name: encoding}) == "uninspected"
+    assert await answered(gzip.compress(FAULT), JSON | {name: encoding}) == "not_inspected"
+    assert await answered([gzip.compress(event(FAULT))], EVENTS | {name: encoding}) == "not_inspected"
 
 
 @pytest.mark.parametrize("method", ["SendMessage", "message/send", "tasks/send"])
@@ -148,9 +158,36 @@ async def test_a_call_in_many_messages_is_read_as_one() -> None:
     assert (await play(steps, server=Server(*parts, request()))).outcome == "answered"
 
 
-async def test_a_failed_task_is_the_agents_where_the_call_was_too_long_to_be_kept() -> None:
-    long = call("GetTask", params="x" * HEALTH_LIMIT)
-    assert await answered(FAILED, JSON, asked=long) == "task_failed"
+@pytest.mark.parametrize("length", [10, 1000, 40 * KIB, 2 * MEBIBYTE])
+async def test_poll_is_known_however_long_the_call(length: int) -> None:
+    assert await answered(FAILED, JSON, asked=call("GetTask", params="x" * length)) == "answered"
+    assert await answered(FAILED, JSON, asked=call("SendMessage", params="x" * length)) == "task_failed"
+
+
+@pytest.mark.parametrize("length", [10, 1000, 40 * KIB, 2 * MEBIBYTE])
+async def test_failure_counts_however_long_the_callers_message(length: int) -> None:
+    """SDKs repeat the message in the answer's `history`."""
+    text = "x" * min(length, MEBIBYTE - KIB)
+    task = {"status": {"state": "TASK_STATE_FAILED"}, "history": [{"parts": [{"text": text}]}]}
+    failed = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"task": task}}).encode()
+    fault = json.dumps({"jsonrpc": "2.0", "error": {"code": -32603, "data": text}}).encode()
+    asked = call("SendMessage", params="x" * length)
+    for body, outcome in ((failed, "task_failed"), (fault, "server_fault"), (failed[:-1], "malformed")):
+        assert await answered(body, JSON, asked=asked) == outcome
+        assert await answered([body[: 40 * KIB], body[40 * KIB :]], JSON, asked=asked) == outcome
+        assert await answered(event(body), EVENTS, asked=asked) == outcome
+        assert await answered([working(), event(body), *[b": ping\n\n"] * 20], EVENTS, asked=asked) == outcome
+
+
+async def test_error_that_is_sent_byte_by_byte_counts() -> None:
+    for body, headers in ((FAULT, JSON), (event(FAULT), EVENTS)):
+        assert await answered([body[at : at + 1] for at in range(len(body))], headers) == "server_fault"
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 100])
+async def test_error_counts_whatever_number_of_events_follows(count: int) -> None:
+    for heartbeat in (b": ping\r\n\r\n", working(), event(RESULT)):
+        assert await answered([working(), event(FAULT), *[heartbeat] * count], EVENTS) == "server_fault"
 
 
 @pytest.mark.parametrize(
@@ -197,15 +234,45 @@ async def test_the_last_event_of_a_stream_decides_however_long_it_is(count: int,
 async def test_events_may_be_split_anywhere(size: int) -> None:
     stream = working() + event(FAILED)
     parts = [stream[at : at + size] for at in range(0, len(stream), size)]
-    # Of more messages than are kept only the last are known: never is it a wrong class.
-    expected = {"task_failed"} if len(parts) < 16 else {"task_failed", "uninspected"}
-    assert await answered(parts, EVENTS) in expected
+    assert await answered(parts, EVENTS) == "task_failed"
 
 
 async def test_a_long_good_stream_is_a_response() -> None:
     assert await answered([working()] * 500, EVENTS) == "answered"
-    assert await answered([working("x" * 40_000)] * 3, EVENTS) == "uninspected"
-    assert await answered([working("x" * 40_000), event(FAILED)], EVENTS) == "task_failed"
+    assert await answered([working("x" * 40_000)] * 50, EVENTS) == "answered"
+    assert await answered([working("x" * MEBIBYTE), working()], EVENTS) == "not_inspected"
+    assert await answered([working("x" * MEBIBYTE), event(FAILED)], EVENTS) == "task_failed"
+
+
+@pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
+@pytest.mark.parametrize("last", [FAULT, FAILED])
+async def test_failure_counts_though_events_before_it_are_passed_over(spec_version: str, last: bytes) -> None:
+    """Servers of one version send each message through another way."""
+    scope = http_scope(asgi={"version": "3.0", "spec_version": spec_version})
+    outcome = "task_failed" if last is FAILED else "server_fault"
+    for pieces in (
+        [*[working()] * 20, event(last), *[b": ping\r\n\r\n"] * 3],
+        [*[working()] * 20, working() + event(last)],
+        [*[working()] * 20, working()[:50], working()[50:] + event(last)],
+        [working()] * 20 + [event(last)[at : at + 9] for at in range(0, len(event(last)), 9)],
+    ):
+        assert await answered(pieces, EVENTS, scope=scope) == outcome
+    assert await answered([working()] * 20, EVENTS, scope=scope) == "answered"
+
+
+@pytest.mark.parametrize("last", [FAULT, FAILED, RESULT])
+async def test_failure_that_a_stream_stated_counts_though_the_caller_leaves(last: bytes) -> None:
+    """Clients leave once they have read what they asked for."""
+    steps: list[Step] = [
+        RECEIVE, start(headers=EVENTS), chunk(working()), chunk(event(last)), RECEIVE, final(),
+    ]  # fmt: skip
+    server = Server(call(), DISCONNECT)
+    played = await play(steps, server=server)
+    assert played.outcome == (
+        "task_failed" if last is FAILED else "server_fault" if last is FAULT else "abandoned"
+    )
+    polled = await play(steps, server=Server(call("SubscribeToTask"), DISCONNECT))
+    assert polled.outcome == ("server_fault" if last is FAULT else "abandoned")
 
 
 @pytest.mark.parametrize("limit", [36, 1000])
@@ -213,12 +280,12 @@ async def test_an_answer_is_looked_into_up_to_the_limit(limit: int) -> None:
     head = b'{"jsonrpc":"2.0","error":{"code":1}'
     fits = head + b" " * (limit - len(head) - 1) + b"}"
     for parts in (1, 2, 5):
-        for body, outcome in [(fits, "server_fault"), (b" " + fits, "uninspected")]:
+        for body, outcome in [(fits, "server_fault"), (b" " + fits, "not_inspected")]:
             cut = -(-len(body) // parts)
             pieces = [body[at : at + cut] for at in range(0, len(body), cut)]
             assert await answered(pieces, JSON, max_inspected_bytes=limit) == outcome
     assert await answered(fits, JSON, max_inspected_bytes=limit) == "server_fault"
-    assert await answered(b" " + fits, JSON, max_inspected_bytes=limit) == "uninspected"
+    assert await answered(b" " + fits, JSON, max_inspected_bytes=limit) == "not_inspected"
 
 
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
@@ -232,8 +299,8 @@ async def test_nothing_is_looked_into_if_switched_off(headers: dict[str, str]) -
 
 async def test_what_is_nested_too_deeply_was_not_inspected() -> None:
     deep = b"[" * 15_000 + b"]" * 15_000
-    assert await answered(deep, JSON) == "uninspected"
-    assert await answered([event(deep)], EVENTS) == "uninspected"
+    assert await answered(deep, JSON) == "not_inspected"
+    assert await answered([event(deep)], EVENTS) == "not_inspected"
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"jsonrpc":"2.0"', b"\xff\xfe", b"{}{}"])
@@ -247,10 +314,13 @@ async def test_an_answer_to_a_json_rpc_call_must_be_what_it_claims(body: bytes) 
 @pytest.mark.parametrize(
     "asked", [request(), request(b"text"), request(b'{"a":1}'), request(b'{"jsonrpc":"2.0","method":"m"}')]
 )
-async def test_who_makes_no_json_rpc_call_may_get_anything(asked: Any) -> None:
-    assert await answered(b"<html>", JSON, asked=asked) == "answered"
+async def test_what_claims_json_must_be_json_whatever_was_asked(asked: Any) -> None:
+    assert await answered(b"<html>", JSON, asked=asked) == "malformed"
+    assert await answered([b"<ht", b"ml>"], JSON, asked=asked) == "malformed"
+    # Nothing is not something else; and an event stream is JSON where it is JSON-RPC only.
     assert await answered(b"", JSON, asked=asked) == "answered"
-    assert await answered([event(b"[DONE]")], EVENTS, asked=asked) == "answered"
+    assert await answered([event(b'{"choices":[]}'), event(b"[DONE]")], EVENTS, asked=asked) == "answered"
+    assert await answered([event(RESULT), event(b"[DONE]")], EVENTS, asked=asked) == "malformed"
 
 
 @pytest.mark.parametrize("status", [202, 204])
@@ -263,10 +333,92 @@ async def test_a_status_without_a_body_needs_none(status: int) -> None:
 async def test_what_the_server_takes_from_a_file_was_not_inspected(
     headers: dict[str, str], message: dict[str, Any]
 ) -> None:
-    """What could not be seen is a response, and never malformed."""
+    """What could not be read is neither good nor malformed."""
     steps: list[Step] = [RECEIVE, start(headers=headers), message]
     played = await play(steps, server=Server(call()))
-    assert played.outcome in {"answered", "uninspected"}
+    assert played.outcome == "not_inspected"
+    plain = await play([RECEIVE, start(), message], server=Server(call()))
+    assert plain.outcome == "answered"
+
+
+@pytest.mark.parametrize("body", [FAULT, FAILED])
+async def test_answer_with_trailers_is_inspected(body: bytes) -> None:
+    steps: list[Step] = [RECEIVE, start(headers=JSON, trailers=True), final(body), TRAILERS]
+    played = await play(steps, server=Server(call()))
+    assert played.outcome == ("task_failed" if body is FAILED else "server_fault")
+
+
+async def test_answer_with_more_brackets_than_the_limit_was_not_inspected() -> None:
+    body = json.dumps({"jsonrpc": "2.0", "error": {"code": -32603, "data": [[]] * 10_000}}).encode()
+    assert await answered(body, JSON) == "not_inspected"
+    assert await answered([body[:100], body[100:]], JSON) == "not_inspected"
+    assert await answered([event(body)], EVENTS) == "not_inspected"
+
+
+@pytest.mark.parametrize("size", [MEBIBYTE, MEBIBYTE + 1])
+async def test_a_mebibyte_is_inspected_by_default(size: int) -> None:
+    head = b'{"jsonrpc":"2.0","error":{"code":1,"data":"'
+    body = head + b"x" * (size - len(head) - 3) + b'"}}'
+    assert len(body) == size
+    outcome = "server_fault" if size == MEBIBYTE else "not_inspected"
+    assert await answered(body, JSON) == outcome
+    assert await answered([body[:1000], body[1000:]], JSON) == outcome
+
+
+async def test_large_request_is_not_held_until_the_answer_ends() -> None:
+    """The server's message goes to the app; what the app drops is gone."""
+    held: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send(start(headers=JSON))
+        await send(chunk(b'{"jsonrpc"'))
+        held.append(tracemalloc.get_traced_memory()[0])
+        await send(final(b':"2.0"}'))
+
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        server = Server(request(b"x" * 16 * MEBIBYTE))
+        assert (await play(app, server=server)).outcome == "answered"
+    finally:
+        tracemalloc.stop()
+    assert held[0] - before < 2 * MEBIBYTE
+
+
+@pytest.mark.parametrize("headers", [JSON, EVENTS, PLAIN])
+@pytest.mark.parametrize("begun", [[], [chunk(b'{"a":')]])
+async def test_nothing_is_held_while_a_background_task_goes_on(
+    headers: dict[str, str], begun: list[Step]
+) -> None:
+    held: list[object] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        for message in [start(headers=headers), *begun, final(b"1}")]:
+            await send(message)
+        (exchange,) = [one for one in gc.get_objects() if type(one) is Exchange and one._scope is scope]
+        held.extend([exchange._last, exchange._request, KEPT.held])
+
+    await play(app, server=Server(call()))
+    assert held == [None, None, 0]
+
+
+@pytest.mark.parametrize("headers", [JSON, EVENTS])
+async def test_nothing_is_kept_once_a_request_has_ended(headers: dict[str, str]) -> None:
+    begun: list[Step] = [RECEIVE, start(headers=headers), chunk(b'data: {"a":')]
+    scripts: list[list[Step]] = [
+        [*begun, final(b"1}\n\n")],
+        begun,
+        [*begun, ValueError()],
+        [*begun, asyncio.CancelledError()],
+        [*begun, Tolerantly(chunk(b"1")), OSError()],
+        [*begun, chunk(b"x" * MEBIBYTE), final()],
+        [RECEIVE, 31.0, start(headers=headers), chunk(b'{"a":'), chunk(b"1"), final(b"}")],
+    ]
+    for steps in scripts:
+        await play(steps, server=Server(call()))
+        assert KEPT.held == 0
 
 
 async def test_an_app_may_use_its_message_again_for_the_next_chunk() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.hand_clock import HandClock
+from tests.support.properties import examples
 from tests.support.recording import agent, outcomes, published, record, samples
 
 from agent_health import AgentHealth
@@ -193,7 +194,7 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzzed")
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(data=st.data(), at=st.integers(0, 1_450_000), noise=st.binary(min_size=1, max_size=4096))
 def test_whatever_stands_in_a_file_the_document_is_sound(
     fuzzed: Path, data: st.DataObject, at: int, noise: bytes

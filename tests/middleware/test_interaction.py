@@ -1,6 +1,7 @@
 """Is an interaction timed by its body, and counted by how the body ends?"""
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.support.hand_clock import HandClock
@@ -100,6 +101,51 @@ def test_the_latency_of_a_streamed_answer_ends_with_its_first_byte(
     assert p99_ms(health) == pytest.approx(20, rel=0.01)
     first_byte = extensions["io.github.agent-health.first-byte"]
     assert first_byte["latency_p99_ms"] == pytest.approx(20, rel=0.01)
+
+
+def test_decorated_function_is_counted_at_each_call(health: AgentHealth, clock: HandClock) -> None:
+    @health.interaction()
+    def answer(text: str, *, takes_s: float) -> str:
+        clock.advance(takes_s)
+        if not text:
+            raise LookupError
+        return text.upper()
+
+    assert answer("good", takes_s=0.1) == "GOOD"
+    assert answer("morning", takes_s=0.3) == "MORNING"
+    with pytest.raises(LookupError):
+        answer("", takes_s=0)
+    assert outcomes(health) == {"answered": 2, "raised": 1}
+    assert p99_ms(health) == pytest.approx(300, rel=0.01)
+    assert answer.__name__ == "answer"
+
+
+async def test_decorated_coroutine_function_is_counted_when_it_ends(
+    health: AgentHealth, clock: HandClock
+) -> None:
+    @health.interaction()
+    async def answer() -> str:
+        await asyncio.sleep(0)
+        clock.advance(0.2)
+        return "answer"
+
+    coroutines = [answer(), answer()]
+    assert outcomes(health) == {}
+    assert await asyncio.gather(*coroutines) == ["answer"] * 2
+    assert outcomes(health) == {"answered": 2}
+
+
+def test_generator_is_refused_as_its_call_is_no_work(health: AgentHealth) -> None:
+    def chunks() -> Iterator[str]:
+        yield "chunk"
+
+    async def events() -> AsyncIterator[str]:
+        yield "event"
+
+    for function in (chunks, events):
+        with pytest.raises(InvalidSetting) as refused:
+            health.interaction()(function)
+        assert refused.value.name == "function"
 
 
 def test_a_mistyped_outcome_is_refused_where_it_is_written() -> None:

@@ -8,10 +8,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from tests.support.asgi_client import ask
 from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
-from tests.support.servers import REPOSITORY
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from agent_health.errors import InvalidSetting
-from agent_health.middleware import AgentHealth, AgentHealthMiddleware
+from agent_health.inspection import Inspection
+from agent_health.middleware import AgentHealth, AgentHealthMiddleware, Outcome
 from agent_health.middleware.metrics import PREFIX, HealthCollector
 
 TOKEN = "a-token-of-sixteen-characters"
@@ -51,7 +52,19 @@ async def test_the_numbers_of_the_document_stand_at_a_path() -> None:
     assert agent.health.document().calibration.sample_count == 20  # type: ignore[union-attr]
 
 
-@pytest.mark.skipif(not HAS_PROMTOOL, reason="no promtool: apt-get install prometheus")
+async def test_answers_that_were_not_inspected_stand_there_by_reason() -> None:
+    agent = wrapped(metrics_path="/metrics")
+    for inspection in (Inspection.COMPRESSED, Inspection.COMPRESSED, Inspection.OVERSIZED):
+        agent.health.count(Outcome.NOT_INSPECTED, 5, None, agent.health.clock.monotonic_ns(), inspection)
+    found = Scraped((await ask(agent, "/metrics")).body.decode())
+    of = {"agent_id": "agent-1"}
+    assert found.value(f"{PREFIX}window_outcomes", **of, outcome="not_inspected") == 3
+    counts = {"compressed": 2, "oversized": 1, "complex": 0, "no_room": 0, "from_file": 0, "unspecified": 0}
+    for reason, count in counts.items():
+        assert found.value(f"{PREFIX}window_not_inspected", **of, reason=reason) == count
+
+
+@pytest.mark.skipif(not HAS_PROMTOOL, reason="NOT RUN: promtool is absent (apt-get install prometheus)")
 async def test_promtool_finds_nothing_to_complain_of() -> None:
     agent = wrapped(metrics_path="/metrics")
     for _ in range(3):
@@ -125,4 +138,4 @@ def test_a_registry_of_ones_own_gets_all_agents_of_the_process() -> None:
 
 def test_whoever_does_not_ask_for_it_loads_no_prometheus_client() -> None:
     code = "import sys, agent_health.middleware; sys.exit('prometheus_client' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_SECONDS).returncode == 0

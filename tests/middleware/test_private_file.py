@@ -20,7 +20,7 @@ from agent_health.middleware.private_file import (
     unlock,
 )
 
-ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to another user: NOT RUN")
+ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give files to another user")
 
 
 @pytest.fixture

@@ -21,10 +21,10 @@ HOUR_MS = 3_600_000
 
 # protocol.md 2, the column `interactions`: what is no dash there.
 SAMPLED = {
-    "answered", "uninspected", "caller_fault", "rate_limited", "server_fault", "task_failed", "raised",
+    "answered", "caller_fault", "rate_limited", "server_fault", "task_failed", "raised",
     "unfinished", "timed_out", "malformed", "abandoned_late",
 }  # fmt: skip
-NOT_SAMPLED = {"no_operation", "not_admitted", "abandoned", "excluded"}
+NOT_SAMPLED = {"not_inspected", "no_operation", "not_admitted", "abandoned", "excluded"}
 
 
 @pytest.fixture

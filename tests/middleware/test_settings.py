@@ -34,7 +34,7 @@ MIDDLEWARE_DEFAULTS: dict[str, Any] = {
     "detail": "full",
     "detail_token": None,
     "metrics_path": None,
-    "max_inspected_bytes": 32_768,
+    "max_inspected_bytes": 1_048_576,
     "stream_latency": "first_byte",
 }
 

@@ -171,7 +171,7 @@ except InvalidSetting as error:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user: NOT RUN")
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may become another user")
 @pytest.mark.parametrize("mode", [0o555, 0o111, 0o666, 0o700])
 @pytest.mark.parametrize("below", ["", "state"])
 def test_a_directory_that_we_may_not_use_is_refused_at_the_start(

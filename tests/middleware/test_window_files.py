@@ -1,6 +1,8 @@
 """Do workers that share a state directory count as one, and do their counts outlive them just long enough?"""
 
+import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -279,6 +281,38 @@ def test_a_reboot_into_an_earlier_wall_clock_loses_nothing(
     rebooted.clock.advance(WINDOW_S + 2 * SLOT_S)
     assert samples(again) == 0
     rebooted.end()
+
+
+# --- opening ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_sleeps_where_another_worker_holds_the_lock(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The windows are opened on the event loop, at ASGI's lifespan startup or with the first request."""
+
+    def refuse(_: float) -> None:
+        raise AssertionError("slept")
+
+    monkeypatch.setattr(time, "sleep", refuse)
+    workers.start()
+    workers.end()
+    # As of a boot that is over, so that a time base must be agreed on anew.
+    monkeypatch.setattr(board, "_boot_id", lambda *_: b"another boot")
+    (path,) = workers.state_dir.glob("*/board")
+    held = os.open(path, os.O_RDWR)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    one, other = workers.start(), workers.start()
+    record(one, 10)
+    record(other, 20)
+    assert samples(one) == samples(other) == 30
+    os.close(held)
+    workers.clock.advance(60)
+    assert published(one).calibration == published(other).calibration
+    workers.clock.step_wall(3600)
+    late = workers.start()
+    assert samples(late) == 30
+    assert published(late) == published(one)
 
 
 # --- other shapes -----------------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from tests.support.certificates import LONG_AGO, Authority
 from tests.support.dns_server import Names
 from tests.support.hostile_server import accepting, answer, serving
 from tests.support.open_files import no_descriptor_left
-from tests.support.safe_asking import HERE, SHORT, asking
+from tests.support.safe_asking import HERE, PATIENT, asking
 from tests.support.servers import free_port
+from yarl import URL
 
 from agent_health.observation import ResultClass
 from agent_health.prober import connector as connector_file
@@ -33,7 +34,7 @@ async def connecting(names: Names | None = None, **more: Any) -> AsyncIterator[J
 
 
 def target(url: str, connector: JudgedConnector) -> TargetUrl:
-    judged = connector.judged(url)
+    judged = connector.guard.vet_url(URL(url))
     assert isinstance(judged, TargetUrl), judged
     return judged
 
@@ -110,7 +111,9 @@ async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", silent)
     names: Names = {"slow.example": ("127.0.0.9", "127.0.0.1"), "silent.example": ("127.0.0.9",)}
-    async with serving({}) as server, connecting(names, timeouts=SHORT) as connector:
+    # One half for each address.
+    patient = PATIENT.model_copy(update={"connect_seconds": 2.0})
+    async with serving({}) as server, connecting(names, timeouts=patient) as connector:
         line = await opened(connector, f"http://slow.example:{server.port}/")
         assert line.address == ip_address("127.0.0.1")
         line.abort()

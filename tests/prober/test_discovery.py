@@ -18,6 +18,7 @@ from tests.support.hostile_server import (
     silence,
 )
 from tests.support.probing import SHORT_SECONDS, Bodies, layer, probing, results, see
+from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from agent_health.observation import Observation, ResultClass
 
@@ -157,6 +158,7 @@ async def test_of_two_places_without_a_card_the_first_ones_answer_counts() -> No
     assert paths == [CARD_PATH, OLD_CARD_PATH]
 
 
+@with_sockets_in_virtual_time
 async def test_who_takes_the_request_and_is_silent_is_not_asked_at_the_other_path() -> None:
     observation, paths = await found({CARD_PATH: silence}, **IMPATIENT)
     assert layer(observation.discovery).result is ResultClass.TIMEOUT

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.properties import examples
 
 from agent_health.prober import due_times
 from agent_health.prober.due_times import DueTimes
@@ -81,7 +82,7 @@ def test_what_is_added_while_things_are_given_out_comes_too_if_it_is_due() -> No
     assert len(due) == 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(0, 9), TIMES | st.none() | st.just("pop"))))
 def test_it_gives_out_what_a_sorted_list_would(deeds: list[tuple[int, float | str | None]]) -> None:
     due: DueTimes[Thing] = DueTimes()

@@ -30,8 +30,6 @@ from agent_health.prober.evidence import (
     Evidence,
 )
 
-# Files that are being written have the age that the system gives them.
-START_S = time.time() // 60 * 60
 KEEP_S = 86_400.0
 BODY = b'{"name": "Weather"}'
 DIGEST = hashlib.sha256(BODY).hexdigest()
@@ -41,7 +39,8 @@ class Wound:
     """A clock that stands still until it is wound."""
 
     def __init__(self) -> None:
-        self.now_s = START_S
+        # Files that are being written have the age that the system gives them.
+        self.start_s = self.now_s = time.time() // 60 * 60
 
     def __call__(self) -> float:
         return self.now_s
@@ -240,7 +239,7 @@ def test_what_was_seen_within_the_hour_is_left_alone(
     (file,) = files_in(tmp_path / "kept")
     clock.now_s += TOUCH_AFTER_S
     evidence.keep(BODY)
-    assert file.stat().st_mtime == START_S
+    assert file.stat().st_mtime == clock.start_s
     clock.now_s += 1 + REMEMBERED_S
     evidence.keep(BODY)
     assert file.stat().st_mtime == clock.now_s
@@ -391,7 +390,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[int]:
     codes = []
     for process in processes:
         with process:
-            codes.append(process.wait(timeout=60))
+            codes.append(process.wait(timeout=PATIENCE_SECONDS))
     return codes
 
 

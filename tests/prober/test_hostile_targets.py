@@ -18,7 +18,8 @@ from tests.support.certificates import LONG_AGO, Authority
 from tests.support.dns_server import Failure
 from tests.support.hostile_server import Reply, accepting, answer, as_json, kept, raw, redirect, serving
 from tests.support.open_files import no_more_than, open_files
-from tests.support.safe_asking import HERE, MAX_BYTES, SHORT, asking
+from tests.support.properties import examples
+from tests.support.safe_asking import HERE, LATE_ANSWER, MAX_BYTES, SHORT, asking
 
 from agent_health.observation import ResultClass
 
@@ -131,7 +132,8 @@ async def test_whoever_is_slow_is_given_up_at_the_deadline() -> None:
         serving(replies) as server,
         accepting(never) as silent_port,
         accepting(drip_before_tls) as drip_port,
-        asking({"silent.example": Failure.SILENCE, "here.example": HERE}, timeouts=SHORT) as asker,
+        asking({"silent.example": Failure.SILENCE}, timeouts=SHORT) as asker,
+        asking({"here.example": HERE}, timeouts=LATE_ANSWER) as patient,
     ):
         urls = [
             *(f"{server.url}{path}" for path in replies),
@@ -142,7 +144,7 @@ async def test_whoever_is_slow_is_given_up_at_the_deadline() -> None:
             assert fetched.result is ResultClass.TIMEOUT, fetched
             assert "in time" in fetched.reason
         unknown, found = await asyncio.gather(
-            asker.get("http://silent.example/"), asker.get(f"http://here.example:{server.port}/silent")
+            asker.get("http://silent.example/"), patient.get(f"http://here.example:{server.port}/silent")
         )
         assert unknown.result is ResultClass.DNS_FAILURE
         assert found.result is ResultClass.TIMEOUT
@@ -198,7 +200,8 @@ async def test_who_talks_first_is_taken_at_their_word_and_no_more() -> None:
 
 
 @settings(
-    max_examples=40, suppress_health_check=[*settings().suppress_health_check, Check.function_scoped_fixture]
+    max_examples=examples(40),
+    suppress_health_check=[*settings().suppress_health_check, Check.function_scoped_fixture],
 )
 @given(data=st.binary(max_size=300), begin=st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n"]))
 def test_no_answer_makes_it_raise(data: bytes, begin: bytes) -> None:

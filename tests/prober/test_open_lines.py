@@ -7,6 +7,7 @@ from tests.support.both_loops import on_both_loops
 from tests.support.hostile_server import kept, serving
 from tests.support.open_files import no_more_than, open_files
 from tests.support.safe_asking import HERE, Asker, asking
+from yarl import URL
 
 from agent_health.observation import ResultClass
 from agent_health.prober import open_lines
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def waiting(asker: Asker, url: str) -> Line | None:
-    target = asker.fetcher.connector.judged(url)
+    target = asker.fetcher.connector.guard.vet_url(URL(url))
     assert isinstance(target, TargetUrl)
     return asker.fetcher._lines.waiting_at((target.scheme, target.host, target.port))
 

@@ -15,6 +15,7 @@ from tests.support.hostile_server import (
     silence,
 )
 from tests.support.probing import SHORT_SECONDS, Probes, layer, probing, results
+from tests.support.virtual_loop import with_sockets_in_virtual_time
 from yarl import URL
 
 from agent_health.observation import Observation, ResultClass
@@ -72,6 +73,7 @@ async def test_a_redirect_to_a_host_that_keeps_us_out_is_not_followed() -> None:
     [answer(404), answer(500), answer(200, b"User-agent: *\nDisallow: /private/\n"), silence],
     ids=["none", "failing", "another path", "silent"],
 )
+@with_sockets_in_virtual_time
 async def test_where_no_rule_concerns_us_the_interface_is_asked(robots: Any) -> None:
     replies = {ROBOTS_PATH: robots, "/a2a": answer(405)}
     async with serving(replies) as other, probing(**FOLLOWING, **IMPATIENT) as probes:

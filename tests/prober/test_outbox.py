@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.properties import examples
 
 from agent_health.observation import LayerResult, Observation, Phases, ResultClass
 from agent_health.probe_memory import ProbeMemory
@@ -181,7 +182,7 @@ def test_a_report_can_be_replaced_while_it_waits() -> None:
     assert result.report == other
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_whatever_happens_nothing_is_lost_doubled_or_overtaken_and_bytes_are_counted(
     data: st.DataObject,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.properties import examples
 
 from agent_health.prober import pace as pace_module
 from agent_health.prober.pace import AddressBusy, Pace, Turn, admit
@@ -206,7 +207,7 @@ def test_hosts_and_addresses_where_nothing_is_going_on_are_forgotten() -> None:
     assert (pace._hosts, pace._at_address, pace._timers, pace._lines) == ({}, {}, [], {})
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_whatever_happens_no_limit_is_exceeded_and_everybody_gets_a_turn(data: st.DataObject) -> None:
     pace = pace_of(concurrency=6, per_host=2, per_address=2, host_requests_per_second=10.0)

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.properties import examples
 
 from agent_health.probe_cadence import Cadence
 from agent_health.probe_memory import ProbeMemory
@@ -130,7 +131,7 @@ def test_ticks_that_back_off_left_out_were_not_missed() -> None:
     assert missed(dead, tick_s(70)) is not None
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.floats(0, 300), st.floats(0, 100_000))
 def test_what_was_missed_lies_between_the_last_probe_and_this_one(after_s: float, took_s: float) -> None:
     last_s = BASE_S + after_s

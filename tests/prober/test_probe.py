@@ -34,6 +34,7 @@ from tests.support.probing import (
     said,
     see,
 )
+from tests.support.properties import examples
 from yarl import URL
 
 from agent_health.observation import Observation, ResultClass
@@ -103,7 +104,7 @@ async def test_what_real_agents_sent_is_read_as_it_was(
 ) -> None:
     folder = DATA / "captures"
     if not folder.is_dir():
-        pytest.skip(f"NO REAL ANSWERS WERE READ: {folder} is absent")
+        pytest.skip(f"NOT COMPARED with real answers: {folder} is absent")
     replies = {
         path: raw((folder / f"{sdk}{case}.response.http").read_bytes()) for path, case in places.items()
     }
@@ -314,7 +315,7 @@ class Chance:
 
 
 @given(st.lists(ANSWERS, min_size=1, max_size=12), MEMORIES, st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 async def test_whatever_peers_answer_there_is_an_observation_and_a_memory_that_can_be_kept(
     answers: list[dict[str, Any]],
     memory: ProbeMemory,

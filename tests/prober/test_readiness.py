@@ -18,6 +18,7 @@ from tests.support.hostile_server import (
     silence,
 )
 from tests.support.probing import SHORT_SECONDS, Bodies, layer, probing, results, see
+from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from agent_health.card_announcement import announce_health
 from agent_health.document import HealthStatus
@@ -268,12 +269,14 @@ async def test_what_is_odd_about_a_valid_document_is_named_and_its_bytes_are_kep
 # ── who is silent ──
 
 
+@with_sockets_in_virtual_time
 async def test_a_stranger_who_is_silent_is_not_asked_for_more() -> None:
     observation, server = await found({CARD_PATH: silence, HEALTH_PATH: silence}, **IMPATIENT)
     assert results(observation) == {"discovery": "timeout"}
     assert server.paths == [CARD_PATH]
 
 
+@with_sockets_in_virtual_time
 async def test_an_agent_that_is_known_is_asked_although_its_card_hangs() -> None:
     replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
     async with serving(replies) as server, probing(**WITHOUT_TRANSPORT, **IMPATIENT) as probes:

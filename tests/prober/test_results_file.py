@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.errors import InvalidSetting
 from agent_health.observation import (
@@ -210,7 +211,7 @@ def appenders(path: Path, count: int) -> list[subprocess.Popen[str]]:
 def test_lines_of_several_processes_stay_whole_and_in_their_order(path: Path) -> None:
     for process in appenders(path, 400):
         with process:
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=PATIENCE_SECONDS) == 0
     names = [str(observation.agent_id) for observation in read(path)]
     for name in ("a", "b", "c"):
         own = [given for given in names if given.startswith(name)]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.properties import examples
 
 from agent_health.observation import ResultClass
 from agent_health.prober.self_check import (
@@ -244,7 +245,7 @@ def test_three_in_ten_that_really_die_are_believed(dying: float) -> None:
         assert check.look(float(number)) is None
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.tuples(st.sampled_from(sorted(HAS_SPOKEN | SILENT)), st.integers(0, 30)), max_size=300))
 def test_facts_are_of_bounded_size_and_consistent(probes: list[tuple[ResultClass, int]]) -> None:
     check = SelfCheck(0.0)

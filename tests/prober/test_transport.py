@@ -17,13 +17,13 @@ from tests.support.hostile_server import (
     serving,
     silence,
 )
-from tests.support.probing import SHORT_SECONDS, Probes, layer, probing, results, see
+from tests.support.probing import Probes, layer, probing, results, see
+from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from agent_health.observation import Observation, ResultClass
 
 RPC = "/rpc"
 WITHOUT_HEALTH: dict[str, Any] = {"ask": {"health": False}}
-IMPATIENT: dict[str, Any] = {"timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": 1}}
 OK, NOT_AN_AGENT = ResultClass.OK, ResultClass.NOT_AN_AGENT
 PAGE = answer(200, b"<!doctype html><p>For sale", Content_Type="text/html")
 
@@ -39,7 +39,7 @@ async def asked(reply: Reply, **members: Any) -> tuple[Observation, HostileServe
     """What a probe sees of an agent whose card names an interface that answers so."""
     async with serving({RPC: reply}) as server:
         server.replies[CARD_PATH] = as_json(card(**({"url": server.url + RPC} | members)))
-        return await see(server.url, **(WITHOUT_HEALTH | IMPATIENT)), server
+        return await see(server.url, **WITHOUT_HEALTH), server
 
 
 # ── what it answers ──
@@ -69,6 +69,7 @@ async def stream(writer: asyncio.StreamWriter, _head: str) -> None:
     await asyncio.Event().wait()
 
 
+@with_sockets_in_virtual_time
 async def test_a_stream_that_has_begun_is_an_answer_although_nothing_comes() -> None:
     transport = layer((await asked(stream))[0].transport)
     assert (transport.result, transport.status_code) == (OK, 200)
@@ -90,6 +91,7 @@ async def test_a_page_at_the_interface_is_an_answer_whatever_its_size() -> None:
         (redirect(RPC), "redirect_refused"),
     ],
 )
+@with_sockets_in_virtual_time
 async def test_what_is_no_answer_is_told_by_class(reply: Reply, expected: str) -> None:
     assert layer((await asked(reply))[0].transport).result.value == expected
 

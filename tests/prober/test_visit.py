@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,9 @@ from tests.support.hostile_server import (
     HEALTH_PATH,
     answer,
     as_json,
-    drip,
     raw,
     redirect,
     serving,
-    silence,
 )
 from tests.support.probing import (
     SHORT_SECONDS,
@@ -30,6 +27,7 @@ from tests.support.probing import (
     results,
     see,
 )
+from tests.support.virtual_loop import with_sockets_in_virtual_time
 from yarl import URL
 
 from agent_health.observation import MAX_REASON_CHARS, Observation, ResultClass
@@ -193,24 +191,24 @@ async def test_of_who_opted_out_it_is_remembered_that_nobody_looks_until_the_lis
 # ── time ──
 
 
+@with_sockets_in_virtual_time
 async def test_a_whole_visit_ends_after_three_times_what_one_request_may_take() -> None:
-    # Every place drips, each on a port of its own, so that nobody counts as silent.
-    slow = drip(lambda: asyncio.sleep(0.01))
-    async with serving({CARD_PATH: slow, HEALTH_PATH: slow}) as server, serving({"/rpc": silence}) as other:
-        memory = ProbeMemory(
-            card_read_at_s=time.time(), card_url=server.url + CARD_PATH, interface_url=other.url + "/rpc"
-        )
-        asked = {"paths": [f"/{number}" for number in range(8)]}
-        for number in range(8):
-            server.replies[f"/{number}"] = slow
-        async with probing(**IMPATIENT, ask=asked) as probes:
-            probes.memory = memory
-            began_s = time.monotonic()
-            observation = await probes.see(server.url)
-            took_s = time.monotonic() - began_s
-    assert observation.result is ResultClass.TIMEOUT
-    # Generous for slow machines: without the bound it would be eleven requests.
-    assert took_s < 3 * SHORT_SECONDS + 1.5
+    async def late(writer: asyncio.StreamWriter, head: str) -> None:
+        """Answer before the time of one request is up, so that nothing counts as silent."""
+        await asyncio.sleep(0.8 * SHORT_SECONDS)
+        await as_json({})(writer, head)
+
+    loop = asyncio.get_running_loop()
+    paths = [f"/{number}" for number in range(8)]
+    async with (
+        serving(dict.fromkeys([CARD_PATH, *paths], late)) as server,
+        probing(**IMPATIENT, ask={"paths": paths, "health": False}) as probes,
+    ):
+        began_s = loop.time()
+        observation = await probes.see(server.url)
+        took_s = loop.time() - began_s
+    assert took_s == pytest.approx(3 * SHORT_SECONDS, abs=0.001)
+    assert [found.result.value for found in (observation.paths or {}).values()] == ["ok", "ok", "timeout"]
 
 
 async def test_what_no_time_was_left_for_was_not_measured() -> None:
@@ -222,6 +220,7 @@ async def test_what_no_time_was_left_for_was_not_measured() -> None:
     assert await visit.ask(URL("https://agent.example/"), max_bytes=1) is None
 
 
+@with_sockets_in_virtual_time
 async def test_a_request_has_its_own_time_and_never_more_than_is_left() -> None:
     loop = asyncio.get_running_loop()
     witness = Played()
@@ -232,8 +231,7 @@ async def test_a_request_has_its_own_time_and_never_more_than_is_left() -> None:
     visit._deadline_s = loop.time() + 5
     await visit.ask(URL("https://a.example/2"), max_bytes=1)
     first, second = (request.deadline_s - loop.time() for request in witness.requests)
-    assert 9 < first <= 10
-    assert 4 < second <= 5
+    assert (first, second) == (10, 5)
 
 
 async def test_the_time_of_an_observation_is_counted_on_from_when_the_visit_began() -> None:
@@ -287,7 +285,7 @@ async def test_a_raw_answer_of_any_status_is_an_observation() -> None:
         async with serving(
             {CARD_PATH: raw(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)}
         ) as server:
-            observation = await see(server.url, ask={"transport": False, "health": False}, **IMPATIENT)
+            observation = await see(server.url, ask={"transport": False, "health": False})
         assert not observation.is_sign_of_life
 
 

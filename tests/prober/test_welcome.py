@@ -32,6 +32,7 @@ from tests.support.probing import (
     said,
     see,
 )
+from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from agent_health.observation import Observation, ResultClass
 from agent_health.prober.fetch import Fetched, Request
@@ -122,6 +123,7 @@ def unfinished(body: bytes, *, is_held_open: bool) -> Reply:
     ],
     ids=["a megabyte", "packed", "endless", "endless and packed", "too slow", "broken off"],
 )
+@with_sockets_in_virtual_time
 async def test_of_a_file_that_cannot_be_read_whole_the_beginning_counts(robots: Reply) -> None:
     observation, server, probes = await looked_at(robots, **IMPATIENT)
     assert results(observation) == {"discovery": "not_measured"}
@@ -234,6 +236,7 @@ async def unfinished_head(writer: asyncio.StreamWriter, _head: str) -> None:
 
 @pytest.mark.parametrize("robots", [silence, unfinished_head])
 @pytest.mark.parametrize("place", [CARD_PATH, HEALTH_PATH])
+@with_sockets_in_virtual_time
 async def test_who_gives_no_answer_for_its_rules_alone_is_asked_all_the_same(
     robots: Reply, place: str
 ) -> None:
@@ -247,6 +250,7 @@ async def test_who_gives_no_answer_for_its_rules_alone_is_asked_all_the_same(
         assert server.paths.count(ROBOTS_PATH) == 1
 
 
+@with_sockets_in_virtual_time
 async def test_what_was_known_stays_in_force_while_nothing_comes_for_the_rules() -> None:
     async with serving(agent(KEEPS_OUT)) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:
         await probes.see(server.url, at_s=1_790_000_000.0)
@@ -256,6 +260,7 @@ async def test_what_was_known_stays_in_force_while_nothing_comes_for_the_rules()
         assert server.paths == [ROBOTS_PATH, ROBOTS_PATH]
 
 
+@with_sockets_in_virtual_time
 async def test_who_gives_no_answer_to_anything_is_asked_for_its_rules_and_its_card() -> None:
     silent = dict.fromkeys((ROBOTS_PATH, CARD_PATH, HEALTH_PATH), silence)
     async with serving(silent) as server, probing(**(FOLLOWING | IMPATIENT)) as probes:

@@ -363,7 +363,7 @@ async def test_a_shards_results_count_with_its_token_and_a_stale_one_refuses_all
     assert len(await api.events(type="fenced_write_rejected")) == 2
     assert await outcomes(api, seen(clock), shard=SHARD, fencing_token=newer) == ["accepted"]
     never = await report(api, seen(clock), shard=SHARD + 1, fencing_token=newer)
-    assert never.status == 404
+    assert (never.status, never.json()["error"]["code"]) == (412, "token_not_issued")
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.ENROLL, Role.COORDINATOR])

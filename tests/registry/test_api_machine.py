@@ -329,12 +329,14 @@ class ApiMachine(RegistryMachine):
             self.owned = event.sequence
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 5), ("postgresql", 2)])
-def test_whatever_is_asked_the_registry_shows_what_the_rules_say(kind: str, examples: int) -> None:
-    drive(ApiMachine, kind, examples=examples, steps=50)
+@pytest.mark.hypothesis
+@pytest.mark.parametrize(("kind", "runs"), [("sqlite", 5), ("postgresql", 2)])
+def test_whatever_is_asked_the_registry_shows_what_the_rules_say(kind: str, runs: int) -> None:
+    drive(ApiMachine, kind, runs=runs, steps=50)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_asked_at_length_the_registry_shows_what_the_rules_say(kind: str) -> None:
-    drive(ApiMachine, kind, examples=150, steps=120)
+    drive(ApiMachine, kind, runs=15, steps=120)

@@ -70,6 +70,13 @@ def test_every_operation_is_there_with_its_members_bounds_and_an_example() -> No
     assert "-H 'If-Match: \"14\"'" in page.text
 
 
+def test_delivery_to_a_webhook_is_there_with_its_headers_and_body() -> None:
+    page = page_of(openapi_document(OPERATIONS))
+    assert "deliver_events" in {attributes.get("id") for _, attributes in page.tags}
+    for shown in ("Deliveries to webhooks", "webhook-signature", "webhook_id", "registry.events", "2XX"):
+        assert shown in page.text
+
+
 def test_all_links_lead_somewhere() -> None:
     page = page_of(openapi_document(OPERATIONS))
     ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}

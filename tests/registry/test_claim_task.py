@@ -232,12 +232,11 @@ async def test_while_it_waits_a_claim_asks_the_database_nothing(
     monkeypatch.setattr(claim_endpoint, "look_for_task", counting)
     one = await worker(api)
     async with followed(api):
-        assert (await one.claim(wait_seconds=0.3)).status == 204
-        # At the beginning, as soon as the log is followed, and at the end.
-        assert looks == 3
-        assert (await one.claim(wait_seconds=0.3)).status == 204
-        # It is followed still.
-        assert looks == 5
+        for _ in range(2):
+            assert (await one.claim(wait_seconds=0.3)).status == 204
+    # At the beginning and at the end of each, and once as soon as the log is followed. On a slow machine a
+    # claim may be over before that, and begin and end with one look.
+    assert 2 <= looks <= 5
 
 
 async def test_while_no_claim_waits_nobody_reads_the_log(api: RegistryApi) -> None:

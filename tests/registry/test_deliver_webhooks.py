@@ -1,27 +1,34 @@
 import asyncio
 import contextlib
 import json
+import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from jsonschema import Draft202012Validator
+from standardwebhooks import Webhook, WebhookVerificationError
 from tests.storage.test_event_log import appending, draft, written
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
-from tests.support.servers import PATIENCE_SECONDS
+from tests.support.servers import PATIENCE_SECONDS, free_port, serving
 
 from agent_health.registry import deliver_webhooks, safe_post
+from agent_health.registry.app import OPERATIONS
 from agent_health.registry.archive_events import archive
 from agent_health.registry.deliver_webhooks import WebhookCourier
 from agent_health.registry.event_feed import EventFeed
+from agent_health.registry.openapi import openapi_document
 from agent_health.registry.settings import RegistrySettings
 from agent_health.storage import webhooks
 from agent_health.storage.database import Database
 from agent_health.storage.webhooks import StoredWebhook
-from agent_health.webhook import GIVE_UP_SECONDS, SIGNATURE_HEADER, is_signed
+from agent_health.webhook import GIVE_UP_SECONDS, ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 
 WEBHOOKS = "/api/v1/webhooks"
 
@@ -32,21 +39,28 @@ class Receiver:
 
     url: str = ""
     behave: Callable[[int], int] = lambda _number: 200
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of its answers."""
     hangs: bool = False
     tries: int = 0
     taken: list[dict[str, Any]] = field(default_factory=list)
-    bodies: list[tuple[str, bytes]] = field(default_factory=list)
+    attempts: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    """Headers and body of every request, taken or not."""
 
     async def take(self, request: web.Request) -> web.Response:
         self.tries += 1
         body = await request.read()
-        self.bodies.append((request.headers[SIGNATURE_HEADER], body))
+        self.attempts.append((dict(request.headers), body))
         if self.hangs:
             await asyncio.Event().wait()
         status = self.behave(self.tries)
         if status == 200:
-            self.taken += json.loads(body)["events"]
-        return web.Response(status=status)
+            self.taken += json.loads(body)["data"]["events"]
+        return web.Response(status=status, headers=self.headers)
+
+    def sent(self, header: str) -> list[str]:
+        """Return what each request had in a header."""
+        return [headers[header] for headers, _ in self.attempts]
 
     @property
     def sequences(self) -> list[int]:
@@ -69,7 +83,8 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 async def api(database: Database, clock: WoundClock) -> RegistryApi:
-    """The API of a server that takes webhooks on this machine."""
+    """The API of a server that takes webhooks on this machine; receivers compare its clock with theirs."""
+    clock.at_s = time.time()
     api = RegistryApi(database, clock, webhook_networks=["127.0.0.0/8"])
     await api.add_keys()
     return api
@@ -128,9 +143,147 @@ async def test_events_arrive_in_order_in_batches_and_signed(api: RegistryApi, re
         await when(api, lambda webhook: webhook.delivered_sequence == 251)
     assert receiver.sequences == list(range(1, 252))
     assert receiver.tries == 3
-    for header, body in receiver.bodies:
-        assert is_signed(created["secret"], header, body, api.clock.now_s())
-        assert json.loads(body)["webhook_id"] == created["webhook_id"]
+    assert len(set(receiver.sent(ID_HEADER))) == 3
+    for headers, body in receiver.attempts:
+        payload = Webhook(created["secret"]).verify(body, headers)
+        assert payload["data"]["webhook_id"] == created["webhook_id"]
+        assert payload["timestamp"] == payload["data"]["events"][-1]["created_at"]
+        for broken in ({**headers, ID_HEADER: "msg_2"}, {**headers, TIMESTAMP_HEADER: "1763640000"}):
+            with pytest.raises(WebhookVerificationError):
+                Webhook(created["secret"]).verify(body, broken)
+
+
+async def test_delivery_is_what_the_openapi_document_says(api: RegistryApi, receiver: Receiver) -> None:
+    await subscribe(api, receiver.url)
+    async with delivering(api.database):
+        await until(lambda: receiver.sequences == [1])
+    document = openapi_document(OPERATIONS)
+    operation = document["webhooks"]["events"]["post"]
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]
+    headers, body = receiver.attempts[0]
+    Draft202012Validator({**reference, "components": document["components"]}).validate(json.loads(body))
+    for parameter in operation["parameters"]:
+        Draft202012Validator(parameter["schema"]).validate(headers[parameter["name"]])
+
+
+async def test_every_attempt_has_the_same_id_and_body_and_its_own_time(
+    api: RegistryApi, receiver: Receiver
+) -> None:
+    created = await subscribe(api, receiver.url)
+    receiver.behave = lambda number: 500 if number <= 2 else 200
+    async with delivering(api.database):
+        for failures in (1, 2):
+            await when(api, has_failed(failures))
+            await api.database.write(appending(draft()))
+            api.clock.advance(60)
+        await until(lambda: receiver.sequences == [1, 2, 3])
+    assert len(receiver.attempts) == 4
+    first, second, third, following = receiver.sent(ID_HEADER)
+    assert first == second == third != following
+    bodies = [body for _, body in receiver.attempts]
+    assert bodies[0] == bodies[1] == bodies[2] != bodies[3]
+    began_s = int(receiver.sent(TIMESTAMP_HEADER)[0])
+    assert [int(at_s) - began_s for at_s in receiver.sent(TIMESTAMP_HEADER)] == [0, 60, 120, 120]
+    for headers, body in receiver.attempts:
+        Webhook(created["secret"]).verify(body, headers)
+
+
+async def test_attempt_after_a_crash_has_the_same_id_and_body(api: RegistryApi, receiver: Receiver) -> None:
+    await subscribe(api, receiver.url)
+    receiver.hangs = True
+    async with delivering(api.database):
+        await until(lambda: receiver.tries == 1)
+    # Whether it was taken is not known: the process ended before the answer.
+    receiver.hangs = False
+    await api.database.write(appending(draft()))
+    api.clock.advance(deliver_webhooks.CLAIM_SECONDS)
+    async with delivering(api.database):
+        await when(api, lambda webhook: webhook.delivered_sequence == 2)
+    first, second, following = receiver.sent(ID_HEADER)
+    assert first == second != following
+    assert receiver.attempts[0][1] == receiver.attempts[1][1]
+
+
+async def test_both_secrets_sign_until_the_overlap_is_over(api: RegistryApi, receiver: Receiver) -> None:
+    created = await subscribe(api, receiver.url)
+    path = f"{WEBHOOKS}/{created['webhook_id']}/rotate"
+    rotated = await api.ask("POST", path, {"overlap_seconds": 100})
+    assert rotated.status == 200, rotated.body
+    secrets = [created["secret"], rotated.json()["secret"]]
+    async with delivering(api.database):
+        await when(api, lambda webhook: webhook.delivered_sequence == 2)
+        api.clock.advance(100)
+        await api.database.write(appending(draft()))
+        await when(api, lambda webhook: webhook.delivered_sequence == 3)
+    during, after = receiver.attempts
+    assert len(during[0][SIGNATURE_HEADER].split(" ")) == 2
+    for secret in secrets:
+        Webhook(secret).verify(during[1], during[0])
+    Webhook(secrets[1]).verify(after[1], after[0])
+    with pytest.raises(WebhookVerificationError):
+        Webhook(secrets[0]).verify(after[1], after[0])
+
+
+async def test_rotation_without_overlap_ends_the_old_secret_for_a_delivery_that_waits(
+    api: RegistryApi, receiver: Receiver
+) -> None:
+    created = await subscribe(api, receiver.url)
+    receiver.behave = lambda number: 500 if number == 1 else 200
+    async with delivering(api.database):
+        await when(api, has_failed(1))
+        path = f"{WEBHOOKS}/{created['webhook_id']}/rotate"
+        secret = (await api.ask("POST", path, {"overlap_seconds": 0})).json()["secret"]
+        api.clock.advance(60)
+        await until(lambda: receiver.sequences == [1, 2])
+    Webhook(secret).verify(receiver.attempts[1][1], receiver.attempts[1][0])
+    with pytest.raises(WebhookVerificationError):
+        Webhook(created["secret"]).verify(receiver.attempts[1][1], receiver.attempts[1][0])
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirect_is_a_failure_and_is_not_followed(
+    api: RegistryApi, receiver: Receiver, status: int
+) -> None:
+    receiver.behave = lambda _number: status
+    receiver.headers = {"Location": receiver.url}
+    await subscribe(api, receiver.url)
+    async with delivering(api.database):
+        webhook = await when(api, has_failed(1))
+    assert webhook.last_error == f"answered {status}"
+    assert receiver.tries == 1
+
+
+async def test_receiver_that_is_gone_gets_nothing_more(api: RegistryApi, receiver: Receiver) -> None:
+    receiver.behave = lambda _number: 410
+    await subscribe(api, receiver.url)
+    async with delivering(api.database):
+        await when(api, lambda webhook: bool(webhook.is_disabled))
+    (event,) = await api.events(type="webhook.disabled")
+    assert event["payload"]["failures"] == 1
+
+
+async def test_retry_after_is_waited_for(api: RegistryApi, receiver: Receiver) -> None:
+    receiver.behave = lambda _number: 503
+    receiver.headers = {"Retry-After": "900"}
+    await subscribe(api, receiver.url)
+    async with delivering(api.database):
+        webhook = await when(api, has_failed(1))
+    assert webhook.next_try_at_s == api.clock.at_s + 900
+
+
+async def test_receiver_of_the_documentation_takes_each_event_once(api: RegistryApi, tmp_path: Path) -> None:
+    port = free_port()
+    created = await subscribe(api, f"http://127.0.0.1:{port}/hook")
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", "docs/examples", "--port", str(port)]
+    env = {"WEBHOOK_SECRET": created["secret"]}
+    log = tmp_path / "receiver.log"
+    with serving([*command, "webhook_receiver:app"], log=log, port=port, env=env) as receiver:
+        async with delivering(api.database):
+            await api.database.write(appending(draft(1), draft(2)))
+            await when(api, lambda webhook: webhook.delivered_sequence == 3)
+        assert (await asyncio.to_thread(receiver.json, "/"))["last_sequence"] == 3
+        status, _ = await asyncio.to_thread(receiver.send, "/hook", method="POST", body=b"{}")
+        assert status == 401
 
 
 async def test_only_what_is_wanted_is_sent(api: RegistryApi, receiver: Receiver) -> None:

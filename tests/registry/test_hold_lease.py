@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, text, update
+from sqlalchemy import insert, select, text, update
 from tests.registry.test_verify_events import execute
 from tests.support.asgi_client import Answer
 from tests.support.registry_api import AGENTS, RegistryApi
@@ -13,8 +13,10 @@ from agent_health.access import Role, digest_of
 from agent_health.errors import AgentHealthError
 from agent_health.lease import Claim
 from agent_health.registry.hold_lease import Acquire, Asked, Release, Renew, hold_leases
+from agent_health.registry.verify_events import verify_log
 from agent_health.storage import keys
 from agent_health.storage.database import Transaction
+from agent_health.storage.leases import find
 from agent_health.storage.tables import leases
 
 LEASES = "/api/v1/leases"
@@ -196,27 +198,108 @@ async def test_a_renewal_needs_exactly_the_current_token(api: RegistryApi, added
     assert await _held(api, "task:1") == [lease]
 
 
-async def test_only_the_holder_renews_and_releases(api: RegistryApi) -> None:
+def _made_up(lease: dict[str, Any]) -> list[str]:
+    """Return ids that lead to the row of a lease, and are not its id."""
+    stem, _, proof = lease["lease_id"].rpartition("_")
+    _, number, token = stem.split("_")
+    other = "a" if proof[0] != "a" else "b"
+    return [
+        stem,
+        f"{stem}_{other}{proof[1:]}",
+        f"lease_{number}_{int(token) + 1}_{proof}",
+        f"lease_{int(number) + 1}_{token}_{proof}",
+    ]
+
+
+async def _refused_alike(api: RegistryApi, lease_id: str, token: int, key: str) -> None:
+    """Check that renewal and release by this key are refused as those of a lease that does not exist."""
+    for shown in (lease_id, "lease_999999_1_" + "a" * 26):
+        answers = [
+            await _renew(api, {"lease_id": shown, "fencing_token": token}, key),
+            await _release(api, {"lease_id": shown}, key),
+        ]
+        for answer in answers:
+            assert _told(answer) == (404, "lease_not_found")
+            error = answer.json()["error"]
+            assert error["details"] == {"named": shown}
+            assert error["message"].replace(shown, "ID") == "no lease of yours has the id 'ID'"
+
+
+async def test_lease_of_another_is_refused_like_one_that_does_not_exist(api: RegistryApi) -> None:
     mine, other = await _agent(api), await _agent(api, "agent-2")
     lease = await _lease(api, "task:1", mine)
-    assert _told(await _renew(api, lease, other)) == (403, "not_holder")
-    assert _told(await _release(api, lease, other)) == (403, "not_holder")
+    for lease_id in (lease["lease_id"], *_made_up(lease)):
+        await _refused_alike(api, lease_id, lease["fencing_token"], other)
+    assert await _held(api, "task:1") == [lease]
+    await _release(api, lease, mine)
+    await _refused_alike(api, lease["lease_id"], lease["fencing_token"], other)
+    api.clock.advance(1)
+    await _lease(api, "task:1", other)
+    await _refused_alike(api, lease["lease_id"], lease["fencing_token"], other)
+    assert _told(await _renew(api, lease, mine)) == (412, "lease_ended")
+
+
+async def test_who_may_acquire_a_resource_sees_who_holds_it(api: RegistryApi) -> None:
+    mine, other = await _agent(api), await _agent(api, "agent-2")
+    lease = await _lease(api, "intent:i/s", mine)
+    refused = await _acquire(api, "intent:i/s", other)
+    assert _told(refused) == (409, "lease_held")
+    existing = refused.json()["existing_lease"]
+    assert existing == lease
+    # To know the id is of no use.
+    await _refused_alike(api, existing["lease_id"], existing["fencing_token"], other)
+
+
+async def test_made_up_id_is_not_found_by_the_holder_either(api: RegistryApi) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "task:1", key)
+    for lease_id in (*_made_up(lease), "nonsense", "lease_1_0", "lease_999_1"):
+        shown = {"lease_id": lease_id, "fencing_token": lease["fencing_token"]}
+        assert _told(await _renew(api, shown, key)) == (404, "lease_not_found")
+        assert _told(await _release(api, shown, key)) == (404, "lease_not_found")
     assert await _held(api, "task:1") == [lease]
 
 
-@pytest.mark.parametrize("lease_id", ["lease_999_1", "nonsense", "lease_1_0"])
-async def test_an_unknown_lease_is_not_found(api: RegistryApi, lease_id: str) -> None:
-    key = await _agent(api)
-    unknown = {"lease_id": lease_id, "fencing_token": 1}
-    assert _told(await _renew(api, unknown, key)) == (404, "lease_not_found")
-    assert _told(await _release(api, unknown, key)) == (404, "lease_not_found")
+async def test_lease_that_was_granted_before_the_upgrade_is_renewed_and_released(api: RegistryApi) -> None:
+    mine, other = await _agent(api), await _agent(api, "agent-2")
+    lease = await _lease(api, "task:1", mine)
+    older = lease["lease_id"].rpartition("_")[0]
+    await execute(api, update(leases).values(lease_id=older, id_secret=None))
+    lease["lease_id"] = older
+    await _refused_alike(api, older, lease["fencing_token"], other)
+    assert (await _renew(api, lease, mine)).status == 200
+    assert (await _release(api, lease, mine)).status == 204
+    following = await _lease(api, "task:1", mine)
+    assert following["lease_id"].count("_") == 3
+    # Nothing in the row tells any more whose it was.
+    assert _told(await _renew(api, lease, mine)) == (404, "lease_not_found")
 
 
-async def test_a_lease_that_was_never_granted_is_not_found_though_its_resource_is(api: RegistryApi) -> None:
+async def test_ids_of_one_resource_tell_nothing_of_each_other(api: RegistryApi) -> None:
     key = await _agent(api)
-    lease = await _lease(api, "task:1", key)
-    made_up = {**lease, "lease_id": lease["lease_id"] + "0"}
-    assert _told(await _renew(api, made_up, key)) == (404, "lease_not_found")
+    proofs = set()
+    for _ in range(5):
+        lease = await _lease(api, "task:1", key)
+        proofs.add(lease["lease_id"].rpartition("_")[2])
+        await _release(api, lease, key)
+    assert len(proofs) == 5
+
+
+async def test_secret_of_lease_ids_is_shown_to_nobody(api: RegistryApi) -> None:
+    key = await _agent(api)
+    lease = await _lease(api, "intent:i/s", key)
+
+    def secret(transaction: Transaction) -> str:
+        return str(transaction.connection.scalar(select(leases.c.id_secret)))
+
+    found = await api.database.read(secret)
+    assert len(found) == 32
+    shown = [await api.ask("GET", path) for path in (f"{LEASES}?include_ended=true", "/api/v1/events")]
+    shown.append(await _acquire(api, "intent:i/s", key))
+    assert not [answer for answer in shown if found in answer.body.decode()]
+    claim = await api.database.read(lambda transaction: find(transaction, "intent:i/s"))
+    assert found not in repr(claim)
+    assert lease["lease_id"] in repr(claim)
 
 
 async def test_releasing_again_is_no_error_and_is_told_once(api: RegistryApi) -> None:
@@ -243,7 +326,7 @@ async def test_nobody_leases_or_renews_in_anothers_name(api: RegistryApi) -> Non
     for role in (Role.ENROLL, Role.READER, Role.COORDINATOR):
         assert (await _renew(api, lease, role)).status == 403
     assert (await _release(api, lease, Role.READER)).status == 403
-    assert _told(await _renew(api, lease, Role.PROBER)) == (403, "not_holder")
+    assert _told(await _renew(api, lease, Role.PROBER)) == (404, "lease_not_found")
     assert _told(await _renew(api, lease, Role.ADMIN)) == (403, "not_holder")
 
 
@@ -316,9 +399,47 @@ async def test_a_former_life_gets_nothing(api: RegistryApi) -> None:
     assert (await _acquire(api, "task:3", key, incarnation="two")).status == 422
 
 
-async def test_an_agents_key_without_its_agent_holds_nothing(api: RegistryApi) -> None:
+async def test_agent_that_never_registered_holds_leases_like_any_other(api: RegistryApi) -> None:
+    """RFC-0016 3.3: registration is optional for standalone agents."""
+    key, other = await api.add_agent_key("agent-9"), await _agent(api)
+    lease = await _lease(api, "intent:i/s", key, ttl_seconds=60)
+    assert lease["holder"] == "agent-9"
+    assert _told(await _acquire(api, "intent:i/s", other)) == (409, "lease_held")
+    assert (await _renew(api, lease, key)).status == 200
+    headers = {"x-fencing-token": str(lease["fencing_token"])}
+    path = "/api/v1/intents/i/state/s"
+    assert (await api.ask("PUT", path, {"a": 1}, key=key, headers=headers)).status == 200
+    assert (await _release(api, lease, key)).status == 204
+    assert (await api.ask("GET", f"{AGENTS}/agent-9")).status == 404
+    found = await api.ask("GET", "/api/v1/events", key=key)
+    assert [event["type"] for event in found.json()["events"]] == [
+        "lease.acquired", "state.written", "lease.released"
+    ]  # fmt: skip
+    assert (await api.database.read(verify_log)).is_good
+
+
+async def test_lease_of_an_agent_that_never_registered_ends_with_its_time(api: RegistryApi) -> None:
+    key, other = await api.add_agent_key("agent-9"), await _agent(api)
+    await _lease(api, "intent:i/s", key, ttl_seconds=60)
+    api.clock.advance(60)
+    assert (await _acquire(api, "intent:i/s", other)).status == 201
+    assert (await api.database.read(verify_log)).is_good
+
+
+async def test_agent_that_never_registered_has_no_life_to_name(api: RegistryApi) -> None:
     key = await api.add_agent_key("agent-9")
-    assert _told(await _acquire(api, "task:1", key)) == (404, "agent_not_found")
+    assert _told(await _acquire(api, "task:1", key, incarnation="1")) == (404, "agent_not_found")
+
+
+async def test_leases_from_before_a_registration_end_with_the_agents_death(api: RegistryApi) -> None:
+    key = await api.add_agent_key("agent-9")
+    await _lease(api, "intent:i/s", key, ttl_seconds=3_600)
+    assert (await api.ask("POST", AGENTS, {"agent_id": "agent-9"}, key=key)).status == 201
+    api.clock.advance(301)
+    await api.sweep()
+    assert (await api.record("agent-9"))["status"] == "dead"
+    assert await _held(api, "intent:i/s") == []
+    assert (await api.database.read(verify_log)).is_good
 
 
 async def test_events_of_an_intents_scope_name_the_intent(api: RegistryApi) -> None:

@@ -198,6 +198,21 @@ async def test_webhooks_that_were_deleted_or_disabled_since_are_told_nothing(
     ]
 
 
+async def test_secret_that_was_rotated_since_does_not_come_back(api: RegistryApi, tmp_path: Path) -> None:
+    made = [(await api.ask("POST", WEBHOOKS, {"url": "https://hook.example/"})).json() for _ in range(2)]
+    await back_up(api, tmp_path / "b.gz")
+    path = f"{WEBHOOKS}/{made[0]['webhook_id']}/rotate"
+    rotated = (await api.ask("POST", path, {"overlap_seconds": 60})).json()
+    await restored(api, tmp_path / "b.gz")
+    stored = await api.database.read(lambda transaction: webhooks.listing(transaction, 10))
+    now_s = api.clock.now_s()
+    assert [webhook.secrets_at(now_s) for webhook in stored] == [
+        [rotated["secret"], made[0]["secret"]],
+        [made[1]["secret"]],
+    ]
+    assert stored[0].secrets_at(now_s + 60) == [rotated["secret"]]
+
+
 async def test_an_origin_that_opted_out_since_is_not_probed_again(api: RegistryApi, tmp_path: Path) -> None:
     await back_up(api, tmp_path / "b.gz")
     token = (await api.ask("POST", OPT_OUTS, {"url": ORIGIN})).json()["token"]

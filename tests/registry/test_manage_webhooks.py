@@ -1,3 +1,5 @@
+import base64
+
 import pytest
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
@@ -15,7 +17,8 @@ async def test_the_secret_is_shown_once(api: RegistryApi) -> None:
     answer = await api.ask("POST", WEBHOOKS, {"url": URL, "types": ["agent.lifecycle"], "agent_id": "a"})
     assert answer.status == 201, answer.body
     created = answer.json()
-    assert created["secret"].startswith("whsec_")
+    prefix, secret = created["secret"].split("_", 1)
+    assert (prefix, len(base64.b64decode(secret, validate=True))) == ("whsec", 32)
     (listed,) = (await api.ask("GET", WEBHOOKS)).json()["webhooks"]
     assert listed == {name: value for name, value in created.items() if name != "secret"}
     assert listed["types"] == ["agent.lifecycle"]
@@ -29,6 +32,46 @@ async def test_events_tell_the_host_and_no_secret(api: RegistryApi) -> None:
     assert {event["payload"]["host"] for event in events} == {"hooks.example:8443"}
     assert "secret" not in str(events)
     assert (await api.ask("GET", WEBHOOKS)).json() == {"webhooks": []}
+
+
+async def test_rotated_secret_is_shown_once_and_the_old_one_has_an_end(api: RegistryApi) -> None:
+    created = (await api.ask("POST", WEBHOOKS, {"url": URL})).json()
+    assert "previous_secret_expires_at" not in created
+    rotated = (await api.ask("POST", f"{WEBHOOKS}/{created['webhook_id']}/rotate", {})).json()
+    assert rotated.pop("secret") != created.pop("secret")
+    assert rotated == {**created, "previous_secret_expires_at": "2025-11-21T12:00:00.000Z"}
+    assert (await api.ask("GET", WEBHOOKS)).json() == {"webhooks": [rotated]}
+    api.clock.advance(86_400)
+    assert (await api.ask("GET", WEBHOOKS)).json() == {"webhooks": [created]}
+    (event,) = await api.events(type="webhook.secret_rotated")
+    assert event["payload"] == {
+        "webhook_id": created["webhook_id"], "host": "hooks.example:8443", "failures": 0
+    }  # fmt: skip
+
+
+async def test_second_rotation_ends_the_oldest_secret(api: RegistryApi) -> None:
+    created = (await api.ask("POST", WEBHOOKS, {"url": URL})).json()
+    path = f"{WEBHOOKS}/{created['webhook_id']}/rotate"
+    first, second = [(await api.ask("POST", path, {})).json()["secret"] for _ in range(2)]
+    (stored,) = await api.database.read(lambda transaction: webhooks.listing(transaction, 10))
+    assert stored.secrets_at(api.clock.now_s()) == [second, first]
+
+
+@pytest.mark.parametrize("overlap", [-1, 604_801, "60", True])
+async def test_rotation_with_a_wrong_overlap_changes_nothing(api: RegistryApi, overlap: object) -> None:
+    created = (await api.ask("POST", WEBHOOKS, {"url": URL})).json()
+    path = f"{WEBHOOKS}/{created['webhook_id']}/rotate"
+    assert (await api.ask("POST", path, {"overlap_seconds": overlap})).status == 422
+    (stored,) = await api.database.read(lambda transaction: webhooks.listing(transaction, 10))
+    assert stored.secrets_at(api.clock.now_s()) == [created["secret"]]
+
+
+async def test_only_an_operator_rotates_a_secret(api: RegistryApi) -> None:
+    created = (await api.ask("POST", WEBHOOKS, {"url": URL})).json()
+    path = f"{WEBHOOKS}/{created['webhook_id']}/rotate"
+    for role in (Role.READER, Role.COORDINATOR, Role.PROBER, Role.ENROLL):
+        assert (await api.ask("POST", path, {}, key=role)).status == 403
+    assert (await api.ask("POST", f"{WEBHOOKS}/nothing/rotate", {})).status == 404
 
 
 async def test_a_webhook_begins_with_what_happens_from_now_on(api: RegistryApi) -> None:

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Route
 from tests.support.registry_api import AGENTS, RegistryApi
-from tests.support.servers import REPOSITORY
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from agent_health.access import Role
 from agent_health.registry import openapi
@@ -49,7 +49,9 @@ def test_the_stored_document_is_the_one_that_is_served() -> None:
 def test_the_document_is_the_same_in_another_process_with_another_hash_seed() -> None:
     command = [sys.executable, "-m", "agent_health.registry.openapi"]
     env = {**os.environ, "PYTHONHASHSEED": "4711"}
-    written = subprocess.run(command, capture_output=True, check=True, timeout=60, env=env).stdout
+    written = subprocess.run(
+        command, capture_output=True, check=True, timeout=PATIENCE_SECONDS, env=env
+    ).stdout
     assert written == openapi_json(OPERATIONS)
 
 

@@ -279,7 +279,7 @@ async def test_without_prometheus_client_it_is_said_what_is_missing(
 
 
 @ON_ONE_DATABASE
-@pytest.mark.skipif(not HAS_PROMTOOL, reason="no promtool: apt-get install prometheus")
+@pytest.mark.skipif(not HAS_PROMTOOL, reason="NOT RUN: promtool is absent (apt-get install prometheus)")
 async def test_promtool_finds_nothing_to_complain_of(api: RegistryApi) -> None:
     await live_a_little(api)
     answer = await api.ask("GET", "/metrics", key=Role.READER)

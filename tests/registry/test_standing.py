@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection
 
 import pytest
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.errors import StoreUnavailable
 from agent_health.registry import standing
@@ -31,13 +32,13 @@ class Followers:
         return self.good & set(digests)
 
     async def wake(self) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await self.woken.wait()
 
     async def looks(self, count: int) -> None:
         """Return after so many more looks."""
         most = len(self.asked) + count
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.asked) < most:  # noqa: ASYNC110 - looking tells nobody
                 await asyncio.sleep(0.005)
 

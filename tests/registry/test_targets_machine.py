@@ -191,12 +191,14 @@ class TargetsMachine(RegistryMachine):
         assert sizes == {name: len(listed) for name, listed in self.model.listed.items()}
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 3), ("postgresql", 1)])
-def test_whatever_happens_exactly_what_should_be_probed_is(kind: str, examples: int) -> None:
-    drive(TargetsMachine, kind, examples=examples, steps=25)
+@pytest.mark.hypothesis
+@pytest.mark.parametrize(("kind", "runs"), [("sqlite", 3), ("postgresql", 1)])
+def test_whatever_happens_exactly_what_should_be_probed_is(kind: str, runs: int) -> None:
+    drive(TargetsMachine, kind, runs=runs, steps=25)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_happens_at_length_exactly_what_should_be_probed_is(kind: str) -> None:
-    drive(TargetsMachine, kind, examples=60, steps=60)
+    drive(TargetsMachine, kind, runs=6, steps=60)

@@ -141,12 +141,14 @@ class TasksMachine(RegistryMachine):
             assert shown["status"] in HELD or budget["reserved"]["tokens"] == 0, shown
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 3), ("postgresql", 1)])
-def test_whatever_is_asked_of_tasks_all_that_is_stored_agrees(kind: str, examples: int) -> None:
-    drive(TasksMachine, kind, examples=examples, steps=30)
+@pytest.mark.hypothesis
+@pytest.mark.parametrize(("kind", "runs"), [("sqlite", 3), ("postgresql", 1)])
+def test_whatever_is_asked_of_tasks_all_that_is_stored_agrees(kind: str, runs: int) -> None:
+    drive(TasksMachine, kind, runs=runs, steps=30)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_is_asked_of_tasks_at_length_all_that_is_stored_agrees(kind: str) -> None:
-    drive(TasksMachine, kind, examples=100, steps=80)
+    drive(TasksMachine, kind, runs=10, steps=80)

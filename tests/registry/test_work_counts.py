@@ -1,6 +1,7 @@
 import multiprocessing
 
 import pytest
+from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.event import EventType
 from agent_health.registry.work_counts import (
@@ -26,7 +27,7 @@ def count_in_a_process(shared: SharedCounts, times: int) -> None:
 def run_process(shared: SharedCounts, times: int) -> None:
     process = multiprocessing.get_context("spawn").Process(target=count_in_a_process, args=(shared, times))
     process.start()
-    process.join(60)
+    process.join(PATIENCE_SECONDS)
     assert process.exitcode == 0
 
 

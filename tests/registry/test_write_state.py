@@ -127,9 +127,9 @@ async def test_a_write_after_the_agents_end_is_refused(api: RegistryApi) -> None
 
 async def test_a_write_to_what_was_never_leased_is_refused_and_told(api: RegistryApi) -> None:
     key, _ = await _agents(api)
-    assert _told(await _write(api, key, 1)) == (404, "lease_not_found")
+    assert _told(await _write(api, key, 1)) == (412, "token_not_issued")
     assert _told(await api.ask("GET", STATE)) == (404, "state_not_found")
-    assert [payload["reason"] for payload in await _rejected(api)] == ["lease_not_found"]
+    assert [payload["reason"] for payload in await _rejected(api)] == ["token_not_issued"]
 
 
 async def test_a_write_needs_its_token(api: RegistryApi) -> None:

@@ -255,7 +255,7 @@ async def test_a_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
         assert {mode & 0o077 for mode in _modes(tmp_path)} == {0}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give files to another user")
 async def test_what_root_sets_up_in_the_directory_of_a_service_is_the_service_s(tmp_path: Path) -> None:
     directory = tmp_path / "service"
     directory.mkdir()

@@ -3,7 +3,8 @@ from dataclasses import replace
 from tests.support.registry_api import RegistryApi
 
 from agent_health.access import Role, StoredKey, digest_of
-from agent_health.storage import keys, lease_askers, leases
+from agent_health.lease_id import number_in
+from agent_health.storage import keys, lease_askers
 from agent_health.storage.database import Transaction
 from agent_health.storage.lease_askers import Askers, Holder
 
@@ -20,7 +21,7 @@ async def test_keys_their_agents_and_the_holders_of_leases_are_told_at_once(api:
     key = (await api.register("agent-1"))["agent_key"]
     held = (await api.register("agent-2"))["agent_key"]
     lease = (await api.ask("POST", "/api/v1/leases", {"resource": "task:1"}, key=held)).json()
-    number = leases.number_in(lease["lease_id"])
+    number = number_in(lease["lease_id"])
     assert number is not None
     digests = [digest_of(key), digest_of(api.keys[Role.PROBER]), UNKNOWN]
     known = await api.database.write(

@@ -2,7 +2,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 from tests.support.databases import WoundClock
 
 from agent_health.lease import Claim, EndReason
@@ -14,7 +13,7 @@ from agent_health.storage.leases import LeaseFilter
 def _claim(number: int, resource: str, holder: str, clock: WoundClock, *, ttl_s: float = 60) -> Claim:
     return Claim(
         resource=resource,
-        lease_id=leases.lease_id_of(number, 1),
+        lease_id=f"lease_{number}_1",
         holder=holder,
         holder_incarnation=1,
         token=1,
@@ -33,22 +32,6 @@ async def _hold(
         return held
 
     return await database.write(deed)
-
-
-@pytest.mark.parametrize(("lease_id", "number", "token"), [("lease_7_4294967297", 7, 2**32 + 1)])
-def test_a_lease_id_leads_to_its_row_and_token(lease_id: str, number: int, token: int) -> None:
-    assert leases.lease_id_of(number, token) == lease_id
-    assert leases.number_in(lease_id) == number
-    assert leases.token_in(lease_id) == token
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "lease_", "lease_0_1", "lease_1_0", "lease_1", "lease_-1_1", "lease_\u0661_1", "lease_1_1\n", "x"],
-)
-def test_what_is_no_lease_id_leads_nowhere(text: str) -> None:
-    assert leases.number_in(text) is None
-    assert leases.token_in(text) is None
 
 
 async def test_a_resource_that_nobody_has_held_has_a_row_and_no_lease(database: Database) -> None:

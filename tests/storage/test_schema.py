@@ -1,6 +1,7 @@
 """Does every database become what tables.py says, once, whatever happens meanwhile?"""
 
 import asyncio
+import base64
 import multiprocessing
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -18,11 +19,12 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
 from agent_health.probe_memory import ProbeMemory
-from agent_health.storage import census_counts, schema, tables, targets
+from agent_health.storage import census_counts, schema, tables, targets, webhooks
 from agent_health.storage.database import Database, Transaction, open_database
 from agent_health.storage.ownership import REVISION_TABLE
 from agent_health.storage.tables import metadata
 from agent_health.target import host_of, shard_of, target_id
+from agent_health.webhook import secret_of
 
 
 @pytest.fixture
@@ -167,6 +169,32 @@ async def test_a_pass_of_an_older_version_tells_nothing_that_was_not_noted_then(
     assert (run.began_at_s, run.deadlines, run.not_read) == (1.0, None, ())
 
 
+async def test_secrets_of_webhooks_are_standard_base64_of_the_same_bytes_in_the_next_version(
+    bare: Database,
+) -> None:
+    random_bytes = bytes(range(224, 256))
+    older = "whsec_" + base64.urlsafe_b64encode(random_bytes).decode().rstrip("=")
+    assert {"-", "_"} & set(older.removeprefix("whsec_"))
+
+    def set_up_as_before(transaction: Transaction) -> None:
+        connection = transaction.connection
+        command.upgrade(schema.alembic_config(connection), "0014")
+        columns = "id, url, types, secret, created_by, created_at_s, delivered_sequence, failures"
+        connection.execute(
+            text(
+                f"INSERT INTO webhooks ({columns}, next_try_at_s, is_disabled)"  # noqa: S608 - constants only
+                " VALUES ('w', 'https://hook.example/', '[]', :secret, 'k', 1, 2, 0, 1, false)"
+            ),
+            {"secret": older},
+        )
+
+    await bare.write(set_up_as_before)
+    await bare.write(schema.upgrade)
+    (webhook,) = await bare.read(lambda transaction: webhooks.listing(transaction, 10))
+    assert webhook.secrets_at(1.0) == [secret_of(random_bytes)]
+    assert (webhook.delivered_sequence, webhook.message_id) == (2, None)
+
+
 async def test_an_empty_database_is_set_up_once(bare: Database) -> None:
     assert await bare.read(schema.revision) is None
     assert await bare.write(schema.set_up_or_check) is True
@@ -287,6 +315,6 @@ def test_of_servers_that_start_at_once_one_sets_up_the_database(database_kind: s
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(PATIENCE_SECONDS)
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert sorted(answers.get() for _ in processes) == [False, False, True]

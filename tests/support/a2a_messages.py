@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from agent_health.a2a_answer import outcome_of_json, outcome_of_stream
+from agent_health.a2a_answer import outcome_of_json
+from agent_health.a2a_stream import read_event_stream
 from agent_health.outcome import Outcome
 
 
@@ -46,4 +47,4 @@ def event(message: object, name: str = "", line_end: str = "\r\n") -> bytes:
 
 
 def streamed(*events: bytes) -> Outcome:
-    return outcome_of_stream(b"".join(events), is_whole=True)
+    return read_event_stream(b"".join(events)).outcome

@@ -10,7 +10,7 @@ from agent_health.storage.database import Database, open_database
 
 RESOURCES = 10
 """How many are raced for, again and again."""
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 
 def key_of_racer(number: int) -> str:

@@ -10,10 +10,10 @@ from mcp.server import Server
 from mcp_types import CallToolResult, TextContent
 
 from agent_health.client import RegistryClient
-from agent_health.mcp.judged_get import judged_get
 from agent_health.mcp.server import new_server
 from agent_health.mcp.tool import Reach
 from agent_health.mcp.tools import offered
+from agent_health.mcp.vetted_get import vetted_get
 from agent_health.target_address import read_networks
 
 LOOPBACK = ("127.0.0.0/8",)
@@ -25,11 +25,10 @@ async def serving_tools(
     key: str | None = None,
     *,
     networks: Sequence[str] = LOOPBACK,
-    name_servers: Sequence[str] = (),
 ) -> AsyncIterator[Server[dict[str, Any]]]:
     """Yield the server that the command would run."""
     async with AsyncExitStack() as opened:
-        get = await opened.enter_async_context(judged_get(read_networks(networks), name_servers=name_servers))
+        get = await opened.enter_async_context(vetted_get(read_networks(networks)))
         registry = None
         if registry_url is not None:
             registry = await opened.enter_async_context(RegistryClient(registry_url, key=key))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.servers import PATIENCE_SECONDS
 
 HAS_PROMTOOL = shutil.which("promtool") is not None
 """Else tests/journeys/test_prometheus.py says what is missing."""
@@ -14,7 +15,12 @@ HAS_PROMTOOL = shutil.which("promtool") is not None
 def complaints(text: str) -> str:
     """What `promtool check metrics` has to say of a scrape: of names, units, labels and help."""
     ran = subprocess.run(
-        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60, check=False
+        ["promtool", "check", "metrics"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     return ran.stdout + ran.stderr
 

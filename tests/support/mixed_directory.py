@@ -1,6 +1,5 @@
 """A small directory of everything that a real one lists, on this machine."""
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.support.hostile_server import (
     as_json,
     serving,
 )
+from tests.support.servers import free_port
 
 DEFINITION = """\
 name: mixed
@@ -46,13 +46,6 @@ def replies(kind: str, url: str) -> dict[str, Reply]:
             return {CARD_PATH: PAGE, HEALTH_PATH: PAGE}
 
 
-def closed_port() -> int:
-    """A port of this machine at which nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
-
-
 @asynccontextmanager
 async def mixed_directory(directory: Path) -> AsyncIterator[dict[str, HostileServer]]:
     """Serve one agent of each kind, and write `mixed.yml` and `agents.txt`; gives the servers by kind."""
@@ -63,7 +56,7 @@ async def mixed_directory(directory: Path) -> AsyncIterator[dict[str, HostileSer
             server.replies |= replies(kind, server.url)
             servers[kind] = server
         urls = [server.url for server in servers.values()]
-        urls.append(f"http://127.0.0.1:{closed_port()}")
+        urls.append(f"http://127.0.0.1:{free_port()}")
         (directory / "mixed.yml").write_text(DEFINITION)
         (directory / "agents.txt").write_text("\n".join(urls) + "\n")
         yield servers

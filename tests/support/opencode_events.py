@@ -71,7 +71,7 @@ def wire(*events: tuple[str, dict[str, Any]], envelope: Envelope = plain) -> byt
 def captured(section: str) -> bytes:
     """Return the bytes of one stream of the capture, such as `GET /event`; skips where it is absent."""
     if not CAPTURE.is_file():
-        pytest.skip(f"THE CAPTURE IS ABSENT, nothing was compared with a real server: {CAPTURE}")
+        pytest.skip(f"NOT COMPARED with a real server: {CAPTURE} is absent")
     found = [part for part in CAPTURE.read_text().split("\n## ") if part.partition("\n")[0] == section]
     assert len(found) == 1, section
     return found[0].partition("\n")[2].encode() + b"\n\n"

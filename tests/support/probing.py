@@ -19,6 +19,10 @@ from agent_health.target import read_target, target_id
 
 SHORT_SECONDS = 0.3
 """For what ends only when the time is up."""
+PATIENT = dict.fromkeys(
+    ("dns_seconds", "connect_seconds", "tls_seconds", "first_byte_seconds", "total_seconds"), 60
+)
+"""For everything else, so that a slow machine changes nothing."""
 
 
 def definition(**settings: Any) -> ProbeDefinition:
@@ -31,6 +35,7 @@ def definition(**settings: Any) -> ProbeDefinition:
             "targets": ["https://agent.example/"],
             "networks": {"allow": ["127.0.0.0/8"]},
             "opt_out": opt_out,
+            "timeouts": PATIENT,
         }
         | settings
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.support.asgi_client import Answer, ask
 from tests.support.databases import WoundClock
+from tests.support.servers import LONGEST_ANSWER_SECONDS
 from tests.support.untold_keys import add_untold
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
@@ -26,7 +27,9 @@ class RegistryApi:
         self.database = database
         self.clock = clock
         self.registry = Registry(
-            RegistrySettings.read(database="sqlite://", **settings),
+            RegistrySettings.read(
+                **{"database": "sqlite://", "answer_seconds": LONGEST_ANSWER_SECONDS} | settings
+            ),
             database=database,
             monotonic_s=clock.now_s,
         )

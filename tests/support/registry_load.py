@@ -211,6 +211,12 @@ class Load:
             while len(self.ledger.facts) < wanted:  # noqa: ASYNC110 - an event would stop it at the same place
                 await asyncio.sleep(random.uniform(0, 0.02))  # noqa: S311 - no secret
 
+    async def until_refused(self) -> None:
+        """Return once a request was answered 503 since the counts were cleared; TimeoutError if none was."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not self.ledger.statuses[503]:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.02)
+
     async def ask(
         self, method: str, path: str, body: object = None, *, key: str, **headers: str
     ) -> tuple[int, Any]:

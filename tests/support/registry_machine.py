@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, run_state_machine_as_test
 from tests.support.databases import WoundClock, create_tables, empty_postgresql
+from tests.support.properties import examples
 from tests.support.registry_api import RegistryApi
 
 from agent_health.registry.verify_events import verify_log
@@ -48,12 +49,15 @@ class RegistryMachine(RuleBasedStateMachine):
         assert report.is_good, (report.fault, report.differences)
 
 
-def drive(machine: type[RegistryMachine], kind: str, *, examples: int, steps: int) -> None:
-    """Let Hypothesis look for steps after which the machine's registry is not as it should be."""
+def drive(machine: type[RegistryMachine], kind: str, *, runs: int, steps: int) -> None:
+    """Let Hypothesis look for steps after which the machine's registry is not as it should be.
+
+    `runs` is scaled by `examples`.
+    """
     run_state_machine_as_test(
         type(f"{kind.title()}{machine.__name__}", (machine,), {"kind": kind}),
         settings=settings(
-            max_examples=examples,
+            max_examples=examples(runs),
             stateful_step_count=steps,
             suppress_health_check=list(HealthCheck),
         ),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import uvicorn
 from tests.support.databases import put_file
-from tests.support.servers import PATIENCE_SECONDS, until
+from tests.support.servers import LONGEST_ANSWER_SECONDS, PATIENCE_SECONDS, free_port, until
 from tests.support.untold_keys import add_untold
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
@@ -100,10 +100,13 @@ class RegistryServer:
 
     async def _serve(self) -> None:
         database = open_database(self.database_url)
-        settings = RegistrySettings.read(database=self.database_url, **self.settings)
+        settings = RegistrySettings.read(
+            **{"database": self.database_url, "answer_seconds": LONGEST_ANSWER_SECONDS} | self.settings
+        )
         config = uvicorn.Config(
             create_app(Registry(settings, database=database), self.face),
-            port=self.port,
+            # Where nothing else can listen while it is stopped.
+            port=self.port or free_port(),
             log_level="warning",
             http=BoundedProtocol,
             ws="none",

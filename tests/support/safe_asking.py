@@ -21,6 +21,12 @@ SHORT = Timeouts(
     dns_seconds=0.4, connect_seconds=0.4, tls_seconds=0.4, first_byte_seconds=0.4, total_seconds=0.8
 )
 """For peers that take longer than anybody waits."""
+PATIENT = Timeouts(
+    dns_seconds=60, connect_seconds=60, tls_seconds=60, first_byte_seconds=60, total_seconds=60
+)
+"""For all others, so that a slow machine changes nothing."""
+LATE_ANSWER = PATIENT.model_copy(update={"first_byte_seconds": 0.4})
+"""For peers that are reached, and take longer than anybody waits."""
 HERE: Answer = ("127.0.0.1",)
 
 
@@ -38,7 +44,7 @@ class Asker:
     async def post(self, url: str | URL, body: bytes = b"{}", **more: Any) -> Fetched:
         return await self.ask(url, method="POST", body=body, **more)
 
-    async def ask(self, url: str | URL, *, seconds: float = 10, **more: Any) -> Fetched:
+    async def ask(self, url: str | URL, *, seconds: float = 60, **more: Any) -> Fetched:
         settings: dict[str, Any] = {
             "url": URL(url),
             "max_bytes": MAX_BYTES,
@@ -56,7 +62,7 @@ async def asking(
     ttl_s: int = 60,
 ) -> AsyncIterator[Asker]:
     """Run a name server with these names and a fetcher that asks it, until the block ends."""
-    timeouts = timeouts or Timeouts()
+    timeouts = timeouts or PATIENT
     async with (
         dns_serving(names or {}, ttl_s=ttl_s) as dns,
         Resolver([dns.address], timeout_s=timeouts.dns_seconds) as resolver,

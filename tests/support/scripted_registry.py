@@ -29,7 +29,6 @@ def refusal(status: int, code: str, message: str = "", **details: Any) -> Answer
     return status, {"error": {"code": code, "message": message or code, "details": details}}
 
 
-GONE = refusal(410, "agent_gone", "register again")
 CONFLICT = refusal(409, "already_registered", "is registered already")
 NO_ANSWER: Answer = (0, {})
 """The connection is closed when the request was read."""
@@ -129,7 +128,8 @@ class ScriptedRegistry:
     def _take_beat(self, asked: Asked) -> Answer:
         life = asked.headers.get("X-Agent-Incarnation", str(self.incarnation))
         if self.status not in {"active", "draining"} or life != str(self.incarnation):
-            return GONE
+            details = {"status": self.status, "incarnation": self.incarnation}
+            return 410, {"error": {"code": "agent_gone", "message": "register again", "details": details}}
         if asked.body["status"] == "draining":
             self.status, self.commands = "draining", []
         return 200, {

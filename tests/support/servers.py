@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -20,6 +21,14 @@ SCRIPTS = Path(sys.executable).parent
 HEALTH_PATH = "/.well-known/agent-health"
 PATIENCE_SECONDS = 120
 """How long is waited for anything that should take a moment: it ends a hang, and no machine is that slow."""
+
+LONGEST_ANSWER_SECONDS = 60
+"""The most that a registry's settings allow for its database, so that a slow machine changes no answer."""
+
+_FIRST_PORT = 18_000
+_PORT_RANGES = 4
+_PORTS_PER_PROCESS = 3_000
+_ports = itertools.count()
 
 Found = TypeVar("Found")
 
@@ -125,5 +134,15 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
+    """Return a port at which nothing listens, and nothing will until a server is started there.
+
+    It lies below those that the kernel hands out itself, since a server binds it a moment later. Each process
+    of pytest-xdist has a range of its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = _FIRST_PORT + worker % _PORT_RANGES * _PORTS_PER_PROCESS
+    for _ in range(_PORTS_PER_PROCESS):
+        port = first + (os.getpid() + next(_ports)) % _PORTS_PER_PROCESS
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")

@@ -14,7 +14,7 @@ from agent_health.registry.run_task import mark_complete
 from agent_health.storage.database import Database, open_database
 from agent_health.task_record import CompletionWrite, RunWrite, TaskClaim, TaskGrant
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 LOOKS = 3
 """After so many looks in a row that found nothing, there is nothing left."""
 

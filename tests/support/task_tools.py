@@ -13,6 +13,7 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
 from agent_health.client import RegistryClient
 from agent_health.client.registry_tasks import GrantedTask, HeldRun
+from agent_health.mcp.answer import code_of
 from agent_health.mcp.server import new_server
 from agent_health.mcp.tool import Reach
 from agent_health.mcp.tools import offered
@@ -80,5 +81,4 @@ async def call(server: Server[dict[str, Any]], tool: str, arguments: Mapping[str
 def failed(result: CallToolResult) -> tuple[str, str]:
     """Return the code and the words of a tool that failed."""
     assert result.is_error
-    content = result.structured_content
-    return ("" if content is None else content["error"], text_of(result))
+    return (code_of(result) or "", text_of(result))

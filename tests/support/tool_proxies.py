@@ -1,7 +1,7 @@
 """How does a test hold a task behind a tool proxy, and speak to it as the agent's process does?"""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,12 +29,20 @@ class Proxied:
     is_held: bool = True
     heard: list[str] = field(default_factory=list)
     """What the holder was told."""
+    progress: list[str] = field(default_factory=list)
+    """When a call began to count as progress, and when it ended."""
     open: OpenProxy | None = None
     model: Client | None = None
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> CallToolResult:
         assert self.model is not None
         return await self.model.call_tool(tool, dict(arguments or {}))
+
+    @contextmanager
+    def noting_progress(self) -> Iterator[None]:
+        self.progress.append("begun")
+        yield
+        self.progress.append("ended")
 
     async def task(self) -> TaskRecord:
         return await self.holder.admin.tasks.get(self.holder.task_id)
@@ -70,6 +78,7 @@ async def proxied(
             is_held=lambda: works[0].is_held,
             ended=lambda tool: works[0].heard.append(tool),  # noqa: PLW0108 - it is not there yet
             budget_gone=lambda: works[0].heard.append("budget_gone"),
+            progress=lambda: works[0].noting_progress(),  # noqa: PLW0108 - see above
         )
         works.append(Proxied(holder, held))
         async with open_tool_proxy(held, upstreams) as opened, connected(opened) as model:

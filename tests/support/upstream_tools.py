@@ -19,19 +19,31 @@ import uvicorn
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
+from tests.support.servers import PATIENCE_SECONDS
 
 COST_KEY = "acme/cost"
 NAMES = ("fetch", "report_progress", "costly", "fail", "die", "wait", "long", "environment", "refuse")
 SCHEMA = {"type": "object", "additionalProperties": True}
+TYPED = Tool(
+    name="typed",
+    description="Does typed.",
+    input_schema=SCHEMA,
+    output_schema={
+        "type": "object",
+        "properties": {"word": {"type": "string"}},
+        "required": ["word"],
+        "additionalProperties": False,
+    },
+)
+"""It promises which form its structured content has."""
 
 
 def new_server(record: Path) -> Server[dict[str, Any]]:
     """Return a server whose tools do what their names say."""
 
     async def list_tools(_context: ServerRequestContext[dict[str, Any]], _asked: object) -> ListToolsResult:
-        return ListToolsResult(
-            tools=[Tool(name=name, description=f"Does {name}.", input_schema=SCHEMA) for name in NAMES]
-        )
+        plain = [Tool(name=name, description=f"Does {name}.", input_schema=SCHEMA) for name in NAMES]
+        return ListToolsResult(tools=[*plain, TYPED])
 
     async def call_tool(
         _context: ServerRequestContext[dict[str, Any]], asked: CallToolRequestParams
@@ -44,6 +56,7 @@ def new_server(record: Path) -> Server[dict[str, Any]]:
         cost = arguments.get("cost")
         return CallToolResult(
             content=[TextContent(type="text", text=_text(asked.name, arguments))],
+            structured_content={"word": arguments["word"]} if asked.name == TYPED.name else None,
             is_error=asked.name == "fail" or bool(arguments.get("fails")),
             _meta=None if cost is None else {COST_KEY: cost},
         )
@@ -100,7 +113,7 @@ def http_upstream(record: Path) -> Iterator[HttpUpstream]:
         yield HttpUpstream(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", record)
     finally:
         server.should_exit = True
-        thread.join(60)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 

@@ -47,7 +47,7 @@ plain = AgentCard(
     default_output_modes=["text/plain"],
     skills=[AgentSkill(id="echo", name="Echo", description="Says it again", tags=["example"])],
 )
-card = AgentCard(**announce_health(plain.model_dump(by_alias=True, exclude_none=True, mode="json")))
+card = announce_health(plain)
 handler = DefaultRequestHandler(Echo(), InMemoryTaskStore())
 app = AgentHealthMiddleware(
     A2AStarletteApplication(card, handler).build(),

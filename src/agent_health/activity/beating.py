@@ -6,15 +6,17 @@ Each agent beats with its own key, so that nobody can beat in another's name.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Protocol, Self
-
-import aiohttp
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from agent_health.agent_record import AgentRecord
 from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_connection import MAX_CONNECTIONS
 from agent_health.client.registry_errors import RateLimited, RegistryError, RegistryRefusal
+from agent_health.http.counted_sessions import CountedConnector, counted_session
 from agent_health.passive_heartbeat import DueBeat
+
+if TYPE_CHECKING:
+    import aiohttp
 
 BEAT_SECONDS: Final = 4.0
 """For one heartbeat with all its tries: less than the time to the next one."""
@@ -68,11 +70,7 @@ class RegistryHeart:
 
     async def __aenter__(self) -> Self:
         # One for all: a thousand agents need no thousand pools of connections.
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-        )
+        self._session = counted_session(CountedConnector(limit=MAX_CONNECTIONS))
         try:
             for agent_id, key in self._keys.items():
                 self._clients[agent_id] = RegistryClient(

@@ -18,20 +18,17 @@ import aiohttp
 from yarl import URL
 
 from agent_health.a2a_answer import parse_or_none
-from agent_health.client.bounded_get import (
-    FAILURES,
-    MAX_HEADER_LINE_BYTES,
-    MAX_HEADERS,
-    judge_failure,
-    read_bounded,
-    user_agent,
-)
 from agent_health.client.event_stream import EventStreamParser
 from agent_health.client.places import read_place
 from agent_health.client.registry_connection import is_loopback
 from agent_health.client.registry_errors import InvalidAnswer
 from agent_health.counted import counted
 from agent_health.errors import AgentHealthError, InvalidSetting
+from agent_health.http.bounded_body import read_bounded, read_piece
+from agent_health.http.bounded_get import user_agent
+from agent_health.http.counted_sessions import CountedConnector, counted_session, counter_of
+from agent_health.http.failures import FAILURES, judge_failure
+from agent_health.http.headers import media_type
 from agent_health.passive_heartbeat import SERVER_SILENT_S, SessionState
 
 ANSWER_SECONDS: Final = 10.0
@@ -95,11 +92,7 @@ class OpencodeServer:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            trust_env=False,
-        )
+        self._session = counted_session(CountedConnector(limit=MAX_CONNECTIONS))
         return self
 
     async def __aexit__(
@@ -171,9 +164,9 @@ class OpencodeServer:
         response = await self._get(path, query)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                if response.status != 404 or response.content_type != "application/json":
+                if response.status != 404 or media_type(response.headers) != "application/json":
                     _check(response, path, "application/json", has_password=self._auth is not None)
-                body = await read_bounded(response, MAX_BODY_BYTES)
+                body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))
         except FAILURES as error:
             raise OpencodeAway(judge_failure(self.url, error)[1]) from None
         finally:
@@ -197,9 +190,7 @@ class OpencodeServer:
                     allow_redirects=False,
                     raise_for_status=False,
                     timeout=aiohttp.ClientTimeout(total=None),
-                    max_line_size=MAX_HEADER_LINE_BYTES,
-                    max_field_size=MAX_HEADER_LINE_BYTES,
-                    max_headers=MAX_HEADERS,
+                    auto_decompress=True,
                 )
         except FAILURES as error:
             failure = OpencodeAway(judge_failure(self.url, error)[1])
@@ -220,11 +211,12 @@ async def _all(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def _lines(response: aiohttp.ClientResponse, url: URL) -> AsyncGenerator[list[str], None]:
     now_s = asyncio.get_running_loop().time
     parser = EventStreamParser()
+    counter = counter_of(response)
     heard_s = now_s()
     while True:
         try:
             async with asyncio.timeout_at(heard_s + SERVER_SILENT_S):
-                piece = await response.content.readany()
+                piece = await read_piece(response, counter)
             before = parser.lines
             messages = parser.feed(piece)
         except TimeoutError:
@@ -244,7 +236,7 @@ async def _lines(response: aiohttp.ClientResponse, url: URL) -> AsyncGenerator[l
 
 def _check(response: aiohttp.ClientResponse, path: str, expected: str, *, has_password: bool) -> None:
     """Raise what is wrong with the head of an answer."""
-    status, got = response.status, response.content_type[:80]
+    status, got = response.status, media_type(response.headers)[:80]
     if status == 200 and got == expected:
         return
     if status == 401:

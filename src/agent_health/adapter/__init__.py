@@ -12,13 +12,13 @@
     workspaces.py      where does a run work, and how long is that kept?
     own_keys.py        where are its own keys, and who lives as which agent here?
     output.py          where does the process's output go?
+    progress_watch.py  progress of the process: output, and calls at the tool proxy
     telling.py         what is told of all this?
 
     held_work.py       what does the tool proxy know of the run that it speaks for?
     tool_proxy.py      where does an agent under a lease get its tools, and who else may ask there?
     proxy_server.py    how is the tool proxy served, once an agent has connected?
-    proxy_app.py       how does a message reach it over HTTP, and its answer go back?
-    proxy_answers.py   what is answered to one message of the agent's MCP client?
+    proxy_app.py       the bound on the messages that are read at once, and the end of requests with the run
     proxied_calls.py   which tools does the agent see, and what becomes of each call?
     metered_call.py    how is a call paid for?
     call_failed.py     how has a call failed: was it carried out all the same?

@@ -1,6 +1,7 @@
 """What does the tool proxy know of the run that it speaks for?"""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from agent_health.adapter.lease_timer import LeaseTimer
@@ -20,5 +21,7 @@ class HeldWork:
     """Told `mark_complete` or `request_human_help` once that tool has ended the run."""
     budget_gone: Callable[[], None]
     """Told when a metered call was refused for the budget."""
+    progress: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Entered for as long as a call of the agent goes on: it makes progress meanwhile."""
     timer: LeaseTimer | None = None
     """For the programs that serve tools: they end with the lease, too; None for none."""

@@ -7,7 +7,7 @@ slow, and must not keep the lease from being renewed.
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
 MAX_KEPT_BYTES: Final = 1024 * 1024
@@ -16,6 +16,7 @@ JOIN_SECONDS: Final = 2.0
 """For the last of it, when all that writes it has ended."""
 _PIECE_BYTES: Final = 65_536
 _OLDER: Final = ".older"
+Progress = Callable[[], AbstractContextManager[object]]
 
 
 class _TailFile:
@@ -56,20 +57,23 @@ class _TailFile:
 class _Stream(threading.Thread):
     """Copies one stream until its end."""
 
-    def __init__(self, name: str, directory_fd: int, to_fd: int) -> None:
+    def __init__(self, name: str, directory_fd: int, to_fd: int, progress: Progress) -> None:
         super().__init__(name=f"agent's {name}", daemon=True)
         self._file = _TailFile(directory_fd, f"{name}.log")
         self._to_fd = to_fd
+        self._progress = progress
         self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
 
     def run(self) -> None:
         passes_on = keeps = True
         while piece := os.read(self.read_fd, _PIECE_BYTES):
-            if keeps:
-                # A full disk ends the copy, not the agent.
-                keeps = _succeeds(self._file.write, piece)
-            if passes_on:
-                passes_on = _succeeds(lambda piece: _write_all(self._to_fd, piece), piece)
+            # An agent that waits for a slow reader of our output does not hang.
+            with self._progress():
+                if keeps:
+                    # A full disk ends the copy, not the agent.
+                    keeps = _succeeds(self._file.write, piece)
+                if passes_on:
+                    passes_on = _succeeds(lambda piece: _write_all(self._to_fd, piece), piece)
         with suppress(OSError):
             self._file.close()
         os.close(self.read_fd)
@@ -78,12 +82,17 @@ class _Stream(threading.Thread):
 class OutputCopy:
     """What an agent writes to its two streams."""
 
-    def __init__(self, directory_fd: int, *, stdout_to: int = 1, stderr_to: int = 2) -> None:
-        """Keep it in `stdout.log` and `stderr.log` of a directory, and pass it on to these descriptors."""
+    def __init__(
+        self, directory_fd: int, *, stdout_to: int = 1, stderr_to: int = 2, progress: Progress = nullcontext
+    ) -> None:
+        """Keep it in `stdout.log` and `stderr.log` of a directory, and pass it on to these descriptors.
+
+        `progress` is entered, in a thread, for as long as each piece takes.
+        """
         self._directory_fd = os.dup(directory_fd)
         self._streams = [
-            _Stream("stdout", self._directory_fd, stdout_to),
-            _Stream("stderr", self._directory_fd, stderr_to),
+            _Stream("stdout", self._directory_fd, stdout_to, progress),
+            _Stream("stderr", self._directory_fd, stderr_to, progress),
         ]
 
     @property

@@ -6,20 +6,20 @@ once the run is not held; only what has ended the run may still be said again, f
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, Tool
+from mcp_types import CallToolResult, Tool
 from pydantic import BaseModel
 
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.metered_call import CLOSE_SECONDS, Meter, lease_lost
-from agent_health.adapter.proxy_answers import NoSuchTool
 from agent_health.adapter.upstreams import Price, Upstreams
 from agent_health.counted import counted, plural
-from agent_health.mcp.answer import MAX_NAME_CHARS, answer, busy, failure, listed, read_arguments
+from agent_health.mcp.answer import answer, busy, code_of, failure, listed, read_arguments
 from agent_health.mcp.refusal_code import RefusalCode
+from agent_health.mcp.server import no_such_tool
 from agent_health.mcp.task_tools import ENDING, TASK_TOOLS
 from agent_health.mcp.tool import Reach, ToolFailed
 from agent_health.mcp.tool import Tool as TaskTool
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("agent_health.adapter.tools")
 _TASK_TOOLS: Final = {tool.name: tool for tool in TASK_TOOLS}
-_LISTED: Final = tuple(listed(tool) for tool in TASK_TOOLS)
+_LISTED: Final = {tool.name: listed(tool) for tool in TASK_TOOLS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +59,31 @@ class ProxiedCalls:
         for upstream, tool in upstreams.named():
             self._offer(upstream, tool)
 
-    async def list(self) -> ListToolsResult:
+    async def list(self) -> Sequence[Tool]:
         """Return the tools of the task, and those of servers that have started."""
         if not self._is_closed:
             await self._learn()
-        tools = [*_LISTED]
+        tools = [*_LISTED.values()]
         for name, offered in self._offered.items():
             known = offered.server.tools.get(offered.tool)
             if known is not None:
                 tools.append(_shown(known, name, offered.price))
-        return ListToolsResult(tools=tools)
+        return tools
 
-    async def call(self, asked: CallToolRequestParams) -> CallToolResult:
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """Return the schema of a tool's arguments, if its server has started; from any thread."""
+        offered = self._offered.get(name)
+        known = _LISTED.get(name) if offered is None else offered.server.tools.get(offered.tool)
+        return None if known is None else known.input_schema
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         """Carry a call out, to its end though whoever asked be gone."""
         if self._is_closed:
             return failure(lease_lost())
         most = self._upstreams.limits.calls_at_once
         if len(self._under_way) >= most:
             return busy(most)
-        carrying = asyncio.create_task(self._carry_out(asked.name, asked.arguments or {}))
+        carrying = asyncio.create_task(self._carry_out(name, arguments))
         self._under_way.add(carrying)
         carrying.add_done_callback(self._done)
         return await asyncio.shield(carrying)
@@ -98,6 +104,10 @@ class ProxiedCalls:
             carrying.exception()
 
     async def _carry_out(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        with self._held.progress():
+            return await self._answer(name, arguments)
+
+    async def _answer(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         tool = _TASK_TOOLS.get(name)
         if self._ended_by and name != self._ended_by:
             return failure(_run_ended(self._ended_by))
@@ -148,7 +158,7 @@ class ProxiedCalls:
                 self._ended_by = name
                 self._held.ended(name)
             return result
-        is_away = (result.structured_content or {}).get("error") == RefusalCode.UNAVAILABLE
+        is_away = code_of(result) == RefusalCode.UNAVAILABLE
         return failure(_run_ended(self._ended_by)) if self._ended_by and not is_away else result
 
     async def _find(self, name: str) -> _Offered:
@@ -156,8 +166,7 @@ class ProxiedCalls:
             await self._learn()
         offered = self._offered.get(name)
         if offered is None:
-            names = ", ".join([*_TASK_TOOLS, *self._offered])
-            raise NoSuchTool(f"no tool is called {name[:MAX_NAME_CHARS]!r}; there are: {names}")
+            raise no_such_tool(name, [*_TASK_TOOLS, *self._offered])
         return offered
 
     async def _learn(self) -> None:

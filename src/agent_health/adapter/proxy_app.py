@@ -1,74 +1,42 @@
-"""How does a message reach the tool proxy over HTTP, and its answer go back? (MCP, streamable HTTP)
-
-Behind the guard, which has asked for the token and read the message. That comes in one POST, and its answer
-is one JSON object: there are no sessions, and no streams.
-"""
+"""Two ASGI apps around the MCP server of a run: a bound on the messages at once, and an end with the run."""
 
 import asyncio
-from collections.abc import Collection, Mapping
-from typing import Final
 
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_health.adapter.proxy_answers import ProxyAnswers, Reply
 
-JSON: Final = "application/json"
-_TAKES_JSON: Final = frozenset({JSON, "application/*", "*/*"})
+class MessageGate:
+    """Lets `most_at_once` messages through; those beyond wait unread.
 
-
-class ProxyApp:
-    """An ASGI app; `hosts` are those that requests may name, and pages may come from.
-
-    `most_at_once` messages are read and answered at a time; those beyond wait unread, since a message
-    takes twenty times its size once it is read.
+    A message takes twenty times its size once it is read.
     """
 
-    def __init__(self, answers: ProxyAnswers, hosts: Collection[str], *, most_at_once: int) -> None:
-        self._answers = answers
-        self._hosts = hosts
+    def __init__(self, app: ASGIApp, *, most_at_once: int) -> None:
+        self._app = app
         self._places = asyncio.Semaphore(most_at_once)
         self._has_ended = False
 
     def end(self) -> None:
-        """Read nothing more; from any thread."""
+        """Let nothing more through; may be called from any thread."""
         self._has_ended = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        headers = _headers_of(scope)
-        reply = self._refusal(headers)
-        if reply is None:
-            whole = await receive()
-            async with self._places:
-                is_over = self._has_ended
-                reply = _OVER if is_over else await self._answers.reply(whole["body"], headers)
-        await _send_back(send, reply)
-
-    def _refusal(self, headers: Mapping[str, str]) -> Reply | None:
-        """Return what is answered to a request that is not meant for us, or not for a program."""
-        if not headers.get("content-type", "").lower().startswith(JSON):
-            return _refused(400, f"expected Content-Type: {JSON}")
-        if not self._is_ours(headers.get("host", "")):
-            return _refused(421, "expected this machine in Host")
-        # A page that a browser was led to here by its own name says so in Host, and by whom in Origin.
-        scheme, _, host = headers.get("origin", "http://localhost").partition("://")
-        if scheme not in {"http", "https"} or not self._is_ours(host):
-            return _refused(403, "expected no Origin, or this machine's")
-        accepted = {one.partition(";")[0].strip().lower() for one in headers.get("accept", "").split(",")}
-        if not accepted & _TAKES_JSON:
-            return _refused(406, f"expected Accept: {JSON}")
-        return None
-
-    def _is_ours(self, host: str) -> bool:
-        name, _, port = host.rpartition(":")
-        return host in self._hosts or (name in self._hosts and port.isdecimal())
+        """Pass a request on once there is room for it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        async with self._places:
+            if self._has_ended:
+                await _send_over(send)
+            else:
+                await self._app(scope, receive, send)
 
 
 class Ending:
-    """An ASGI app that ends what is under way in another one, before its server complains of it.
+    """Ends requests that are under way, before the HTTP server complains about them.
 
-    A run's end is nothing out of the ordinary. Whoever asked is gone mostly, with the agent.
+    A run's end is nothing out of the ordinary. The client is mostly gone with the agent.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -81,6 +49,9 @@ class Ending:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on until the end."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         has_begun = False
 
         async def send_noting(message: Message) -> None:
@@ -100,27 +71,11 @@ class Ending:
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
         if not has_begun:
-            await _send_back(send, _OVER)
+            await _send_over(send)
 
 
-async def _send_back(send: Send, reply: Reply) -> None:
-    fields = [(b"content-length", b"%d" % len(reply.body))]
-    if reply.body:
-        fields.append((b"content-type", JSON.encode()))
-    await send({"type": "http.response.start", "status": reply.status, "headers": fields})
-    await send({"type": "http.response.body", "body": reply.body})
-
-
-def _headers_of(scope: Scope) -> dict[str, str]:
-    """Return all headers; one that stands there twice says both, which nothing is equal to."""
-    found: dict[str, list[str]] = {}
-    for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return {name: ", ".join(values) for name, values in found.items()}
-
-
-def _refused(status: int, text: str) -> Reply:
-    return Reply(status, to_json({"error": text}))
-
-
-_OVER: Final = _refused(503, "the run is over")
+async def _send_over(send: Send) -> None:
+    body = to_json({"error": "the run is over"})
+    fields = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 503, "headers": fields})
+    await send({"type": "http.response.body", "body": body})

@@ -3,31 +3,35 @@
 In a thread, by a loop of its own: what comes in there is as much and as hard to read as the agent likes, and
 the adapter's loop must renew the lease meanwhile. Only what a message asks for is done by that one.
 
-Loaded when that happens: uvicorn and the models of MCP take some MiB. The SDK is loaded where the tools file
-names servers, and takes as much memory as half of all the rest.
+Loaded when that happens: the MCP SDK and an HTTP server take half as much memory as all the rest.
 """
 
 import asyncio
 import socket
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import uvicorn
-from mcp_types import CallToolRequestParams, CallToolResult, Implementation, ListToolsResult
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, CallToolResult, Tool
 
 from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.proxied_calls import ProxiedCalls
-from agent_health.adapter.proxy_answers import ProxyAnswers
-from agent_health.adapter.proxy_app import Ending, ProxyApp
+from agent_health.adapter.proxy_app import Ending, MessageGate
 from agent_health.adapter.upstreams import Upstreams
+from agent_health.free_json import is_plain
+from agent_health.mcp.answer import failure
 from agent_health.mcp.guard import Guard
+from agent_health.mcp.http_app import app_of
 from agent_health.mcp.http_server import config_of
 from agent_health.mcp.place import LOOPBACK_NAMES
+from agent_health.mcp.refusal_code import RefusalCode
+from agent_health.mcp.server import server_of
+from agent_health.mcp.tool import ToolFailed
 
 if TYPE_CHECKING:
     from agent_health.adapter.upstream_server import UpstreamServer
@@ -64,18 +68,15 @@ class ProxyServer:
         limits = upstreams.limits
         self._servers = _servers_of(upstreams, held.timer)
         self._calls = ProxiedCalls(held, upstreams, self._servers)
-        about = Implementation(
-            name="agent-health-tools", version=metadata.version("agent-health"), title="The tools of a task"
+        offer = _FromThread(self._calls, asyncio.get_running_loop())
+        server = server_of(
+            offer, "agent-health-tools", title="The tools of a task", instructions=INSTRUCTIONS
         )
-        tools = _FromThread(self._calls, asyncio.get_running_loop())
-        self._app = ProxyApp(
-            ProxyAnswers(tools, about, INSTRUCTIONS),
-            LOOPBACK_NAMES,
-            most_at_once=limits.calls_at_once + SPARE_MESSAGES,
+        self._gate = MessageGate(
+            app_of(server, LOOPBACK_NAMES), most_at_once=limits.calls_at_once + SPARE_MESSAGES
         )
         call_seconds = limits.start_seconds + limits.call_seconds + ASIDE_SECONDS
-        guarded = Guard(self._app, token, call_seconds=call_seconds)
-        self._uvicorn = _Server(Ending(guarded))
+        self._uvicorn = _Server(Ending(Guard(self._gate, token, call_seconds=call_seconds)))
         self._has_ended = asyncio.Event()
 
     async def serve(self, listening: socket.socket) -> None:
@@ -98,36 +99,48 @@ class ProxyServer:
 
     def end(self) -> None:
         """Take no call any more, and end."""
-        self._app.end()
+        self._gate.end()
         self._uvicorn.should_exit = True
         self._has_ended.set()
 
 
 class _FromThread:
-    """The calls of a run, for whoever asks from another loop than theirs."""
+    """The calls of a run, for a server in another thread than theirs."""
 
     def __init__(self, calls: ProxiedCalls, loop: asyncio.AbstractEventLoop) -> None:
         self._calls = calls
         self._loop = loop
 
-    async def list(self) -> ListToolsResult:
+    async def list(self) -> Sequence[Tool]:
         return await self._there(self._calls.list())
 
-    async def call(self, asked: CallToolRequestParams) -> CallToolResult:
-        return await self._there(self._calls.call(asked))
+    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        if not is_plain(arguments):
+            what = "arguments: expected plain JSON: finite numbers, and text without half surrogate pairs"
+            return failure(ToolFailed(what, code=RefusalCode.INVALID_ARGUMENT))
+        return await self._there(self._calls.call(name, arguments))
+
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        return self._calls.input_schema(name)
 
     async def _there(self, deed: Coroutine[Any, Any, _Given]) -> _Given:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(deed, self._loop))
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(deed, self._loop))
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if asking is None or asking.cancelling():
+                raise
+            # The run has ended it there, and the SDK waits for an answer here.
+            raise MCPError(INTERNAL_ERROR, "the run is over") from None
 
 
 def _servers_of(upstreams: Upstreams, timer: LeaseTimer | None) -> dict[str, "UpstreamServer"]:
     if not upstreams.upstreams:
         return {}
-    from agent_health.adapter.upstream_server import UpstreamServer  # noqa: PLC0415 - it brings the SDK
+    from agent_health.adapter.upstream_server import UpstreamServer  # noqa: PLC0415 - it brings YAML
 
-    limits = upstreams.limits
     return {
-        name: UpstreamServer(name, upstream, limits, timer=timer)
+        name: UpstreamServer(name, upstream, upstreams.limits, timer=timer)
         for name, upstream in upstreams.upstreams.items()
     }
 
@@ -136,7 +149,7 @@ class _Server(uvicorn.Server):
     """Serves in a thread, and leaves signals to whoever runs the agent."""
 
     def __init__(self, app: Ending) -> None:
-        super().__init__(config_of(app, grace_seconds=UVICORN_SECONDS, lifespan="off"))
+        super().__init__(config_of(app, grace_seconds=UVICORN_SECONDS))
         self._app = app
 
     def serve_alone(self, listening: socket.socket) -> None:

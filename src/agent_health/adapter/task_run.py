@@ -21,6 +21,7 @@ from agent_health.adapter.held_work import HeldWork
 from agent_health.adapter.lease_environment import ToolPlace, environment_of
 from agent_health.adapter.lease_timer import LeaseTimer
 from agent_health.adapter.output import OutputCopy
+from agent_health.adapter.progress_watch import ProgressWatch
 from agent_health.adapter.telling import Tell, Told, What
 from agent_health.adapter.workspaces import COMMENTS_FILE, INPUT_FILE, REPORT_FILE, Workspace, Workspaces
 from agent_health.client.lease_keeper import LeaseKeeper, LossKind
@@ -64,6 +65,8 @@ class RunSettings:
     grace_s: float = GRACE_SECONDS
     timeout_s: float | None = None
     """Of a run; None for none."""
+    no_progress_s: float | None = None
+    """Without output and without a call, after which the agent counts as hung; None for never."""
     completes_on_exit: bool = True
     """Whether exit code 0 hands the task in, with what stands in `output.json`."""
     stops_on_budget: bool = False
@@ -145,6 +148,7 @@ class TaskRun:
         self._stop: Stop | None = None
         self._why = ""
         self._is_asked = asyncio.Event()
+        self._progress = ProgressWatch()
         self._written: Telling | None = None
         self._ends_s = 0.0
 
@@ -267,7 +271,12 @@ class TaskRun:
                 user=settings.user,
                 timer=timer,
             )
-            output = OutputCopy(workspace.fd, stdout_to=settings.stdout_to, stderr_to=settings.stderr_to)
+            output = OutputCopy(
+                workspace.fd,
+                stdout_to=settings.stdout_to,
+                stderr_to=settings.stderr_to,
+                progress=self._progress.busy,
+            )
             stack.push_async_callback(asyncio.to_thread, output.finish)
             if settings.user is not None:
                 workspace.hand_over(settings.user)
@@ -285,9 +294,12 @@ class TaskRun:
         exited = asyncio.ensure_future(process.wait())
         lost = asyncio.ensure_future(self._keeper.wait_lost())
         asked = asyncio.ensure_future(self._is_asked.wait())
+        stalled = asyncio.ensure_future(self._stalled())
         try:
             await asyncio.wait(
-                {exited, lost, asked}, timeout=self._settings.timeout_s, return_when=asyncio.FIRST_COMPLETED
+                {exited, lost, asked, stalled},
+                timeout=self._settings.timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
             )
             if self._written is not None:
                 # It has handed its task in, and says good-bye: by itself, and then asked to.
@@ -303,12 +315,25 @@ class TaskRun:
                 self.stop(Stop.OVER, f"{self._why}, and goes on")
             elif lost.done():
                 self.stop(_STOPS[lost.result().kind], lost.result().why)
+            elif stalled.done() and not asked.done():
+                what = "it has written nothing and called no tool"
+                self.stop(Stop.NO_PROGRESS, f"{what} for {self._settings.no_progress_s:g} s")
             elif not asked.done():
                 self.stop(Stop.TIMEOUT, f"it has run for {self._settings.timeout_s:g} s")
             self._say(What.STOPPING, f"the agent is asked to end: {self._why}")
         finally:
-            for waiting in (exited, lost, asked):
+            for waiting in (exited, lost, asked, stalled):
                 waiting.cancel()
+
+    async def _stalled(self) -> None:
+        """Wait until the agent counts as hung."""
+        with self._progress.busy():
+            # Its start is progress, however long ago the run began.
+            pass
+        if self._settings.no_progress_s is None:
+            await asyncio.Event().wait()
+        else:
+            await self._progress.wait_stalled(self._settings.no_progress_s)
 
     def _open_timer(self, stack: AsyncExitStack) -> LeaseTimer:
         """Return what kills the agent at the lease's deadline, whoever is stopped by then."""
@@ -340,6 +365,7 @@ class TaskRun:
             is_held=self._keeper.is_held,
             ended=self._ended_by_tool,
             budget_gone=self._budget_gone,
+            progress=self._progress.busy,
             timer=timer,
         )
 

@@ -2,7 +2,7 @@
 
 An MCP server (streamable HTTP, stateless) on loopback, at a port that is free, for whoever shows the run's
 token: nobody but the agent's process is given it, and it is good for this run alone. It is the only way to
-metered tools. Until somebody connects there is a socket and nothing else.
+metered tools. Without servers of a tools file there is a socket and nothing else until somebody connects.
 """
 
 import asyncio
@@ -54,10 +54,13 @@ async def open_tool_proxy(held: HeldWork, upstreams: Upstreams | None = None) ->
 
 async def _serve(held: HeldWork, upstreams: Upstreams, token: str, listening: socket.socket) -> None:
     """Wait for the first connection, then serve until cancelled."""
-    await _connected(listening)
+    if not upstreams.upstreams:
+        # An agent that never asks for tools does not pay for them. One with tools of its own does ask.
+        await _connected(listening)
     try:
         # In a thread: it takes a second or two, in which the lease has to be renewed.
         module: Any = await asyncio.to_thread(importlib.import_module, "agent_health.adapter.proxy_server")
+        await _connected(listening)
         server: ProxyServer = module.ProxyServer(held, upstreams, token)
     except Exception:
         _log.exception("the tool proxy cannot be served")

@@ -4,6 +4,7 @@
     runner.py          how does an agent live, from registering to the end?
     profile.py         what does it say of itself when it registers?
     given_settings.py  is what its program sets of the right kind?
+    shown_log.py          the log of an agent, in a program that sets no logging up
     own_key.py         by which key does it speak, and where is its own kept?
     place.py           which place has it in the registry?
     heartbeat_loop.py  how does it stay known, whatever becomes of either?

@@ -16,6 +16,7 @@ from agent_health.agent.heartbeat_loop import HeartbeatLoop
 from agent_health.agent.own_key import AgentKeys, registry_url
 from agent_health.agent.place import Load, Place
 from agent_health.agent.profile import AgentProfile
+from agent_health.agent.shown_log import show_log
 from agent_health.agent.worker_crew import HAS_LEFT, WorkerCrew, default_directory
 from agent_health.agent_record import HeartbeatConfig
 from agent_health.client.registry_errors import RegistryError
@@ -132,6 +133,8 @@ class AgentLink:
     def begin(self) -> None:
         """Begin to be an agent; returns at once, and again does nothing."""
         if self._living is None:
+            # uvicorn sets up its own loggers only.
+            show_log()
             self._living = asyncio.create_task(self._live(), name=f"agent {self.profile.agent_id}")
 
     async def end(self) -> None:

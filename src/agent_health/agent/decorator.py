@@ -14,6 +14,7 @@ from agent_health.agent.drain import Ending
 from agent_health.agent.given_settings import check_key_file, check_kinds
 from agent_health.agent.profile import AgentProfile
 from agent_health.agent.runner import AgentRunner
+from agent_health.agent.shown_log import show_log
 from agent_health.agent_record import HeartbeatConfig
 from agent_health.errors import InvalidAgent, InvalidSetting
 from agent_health.verdict import Monitoring
@@ -59,12 +60,18 @@ def run_agent(agent: object, beside: Beside | None = None) -> Ending:
     What happens is logged (`agent_health.agent`), and shown on standard error if nothing else is set up.
     SystemExit with code 2, after one line there, for a key or a registry that cannot be right.
     """
+    return _run(agent, beside)
+
+
+def _run(agent: object, beside: Beside | None, **settings: Any) -> Ending:
+    """Run an object of a declared class; `settings` replace those of its declaration."""
     import asyncio  # noqa: PLC0415 - whoever only declares does not run
 
-    _show_log()
+    show_log()
 
     async def run() -> Ending:
-        runner = AgentRunner.of(agent)
+        runner = AgentRunner.of(agent, **settings)
+        _warn_without_work(agent, runner, beside, settings)
         accompanying = asyncio.create_task(_accompany(runner, beside))
         try:
             return await runner.run()
@@ -80,6 +87,19 @@ def run_agent(agent: object, beside: Beside | None = None) -> Ending:
         raise SystemExit(EXIT_USAGE) from None
 
 
+def _warn_without_work(
+    agent: object, runner: AgentRunner, beside: Beside | None, settings: Mapping[str, Any]
+) -> None:
+    """Log a warning if nothing can ever call the agent's @on_assignment."""
+    declared = getattr(type(agent), "__agent_health__", None)
+    if beside is None and not settings and isinstance(declared, Declared) and declared.takes_tasks is None:
+        _log.warning(
+            "%s: its @on_assignment gets no work. Pass tasks=True to @Agent for tasks of the registry, or "
+            "hand work in with run_agent(..., beside=...)",
+            runner.agent_id,
+        )
+
+
 async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
     if beside is None:
         return
@@ -88,17 +108,6 @@ async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
         await beside(runner)
     except Exception:  # noqa: BLE001 - the agent lives on
         _log.exception("%s: what its program does beside it has failed", runner.agent_id)
-
-
-def _show_log() -> None:
-    """Show what an agent says of itself, in a program that has said nothing of logging."""
-    ours = logging.getLogger("agent_health")
-    if ours.hasHandlers() or ours.level != logging.NOTSET:
-        return
-    shown = logging.StreamHandler()
-    shown.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    ours.addHandler(shown)
-    ours.setLevel(logging.INFO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +119,14 @@ class Declared:
     """Names of methods, by what they are for."""
     settings: Mapping[str, Any] = field(repr=False)
     """May hold a key."""
+    takes_tasks: bool | None = None
+    """Whether the registry gives it tasks; None if the declaration does not say."""
 
     def runner_settings(self, agent: object) -> dict[str, Any]:
         """Return what `AgentRunner` takes, for one object of the class."""
         handlers = {part: getattr(agent, name) for part, name in self.handlers.items()}
-        return {"profile": self.profile, **handlers, **self.settings}
+        tasks = bool(self.takes_tasks)
+        return {"profile": self.profile, "tasks": tasks, **handlers, **self.settings}
 
 
 class Agent:
@@ -130,8 +142,9 @@ class Agent:
 
         run_agent(Billing())
 
-    The arguments are those of `AgentRunner`. InvalidSetting or InvalidAgent, where the class is declared,
-    for what cannot be; whether there is a registry and a key is looked at when it is run.
+    The arguments are those of `AgentRunner`. The class gets a class method `run` unless it has one: see
+    `run_class`. InvalidSetting or InvalidAgent, where the class is declared, for what cannot be; whether
+    there is a registry and a key is looked at when it is run.
     """
 
     def __init__(
@@ -149,7 +162,7 @@ class Agent:
         drain_timeout_seconds: float | None = None,
         metadata: Mapping[str, Any] = MappingProxyType({}),
         profile: AgentProfile | None = None,
-        tasks: bool = False,
+        tasks: bool | None = None,
         auto_heartbeat: bool = True,
         registry: str | None = None,
         key: str | None = None,
@@ -160,7 +173,7 @@ class Agent:
             raise InvalidAgent("@Agent", 'its agent_id first, as in @Agent("billing-01")')
         check_kinds(
             profile=profile,
-            tasks=tasks,
+            tasks=False if tasks is None else tasks,
             auto_heartbeat=auto_heartbeat,
             registry=registry,
             key=key,
@@ -181,8 +194,8 @@ class Agent:
             metadata=metadata,
         )
         check_key_file(self.profile, key_file)
+        self._takes_tasks = tasks
         self._settings = {
-            "tasks": tasks,
             "auto_heartbeat": auto_heartbeat,
             "registry": registry,
             "key": key,
@@ -214,9 +227,26 @@ class Agent:
         handlers = _handlers_of(declared)
         if _Part.ON_ASSIGNMENT not in handlers:
             raise InvalidAgent(where, "a method that is marked with @on_assignment")
-        note = Declared(self.profile, MappingProxyType(handlers), MappingProxyType(self._settings))
+        note = Declared(
+            self.profile, MappingProxyType(handlers), MappingProxyType(self._settings), self._takes_tasks
+        )
         declared.__agent_health__ = note  # type: ignore[attr-defined]
+        if not hasattr(declared, "run"):
+            declared.run = classmethod(run_class)  # type: ignore[attr-defined]
         return declared
+
+
+def run_class(declared: type, base_url: str | None = None, api_key: str | None = None) -> Ending:
+    """Make an object of a declared class and run it, as `run_agent` does; the SDK of RFC-0016 has it so.
+
+    It takes tasks of the registry unless the declaration says `tasks=False`: no other work can reach it.
+    `base_url` and `api_key` replace the declaration's `registry` and `key`.
+    """
+    note = getattr(declared, "__agent_health__", None)
+    takes_tasks = not (isinstance(note, Declared) and note.takes_tasks is False)
+    given = {"registry": base_url, "key": api_key}
+    settings = {name: value for name, value in given.items() if value is not None}
+    return _run(declared(), None, tasks=takes_tasks, **settings)
 
 
 def _marked(method: F, part: _Part) -> F:

@@ -20,7 +20,9 @@ from agent_health.client.registry_errors import (
     Conflict,
     Gone,
     InvalidAnswer,
+    NotAuthorized,
     NotFound,
+    NotPermitted,
     RegistryError,
     RegistryFailure,
     Unavailable,
@@ -35,7 +37,7 @@ from agent_health.heartbeat_rhythm import (
     next_claim_at_s,
     next_try_at_s,
 )
-from agent_health.lifecycle import Status
+from agent_health.lifecycle import ALIVE, Status
 
 MAX_COMMANDS_KNOWN: Final = 64
 """A registry lets 16 wait for one agent."""
@@ -217,7 +219,14 @@ class HeartbeatLoop:
         if self.is_draining:
             self.has_left.set()
             return _now_s()
-        _log.warning("%s: registers again: %s", self._place.agent_id, error)
+        if error.details.get("status") in ALIVE:
+            _log.warning(
+                "%s: another process has registered as this agent; hint: give each process an agent_id of "
+                "its own, and all of them one role_id",
+                self._place.agent_id,
+            )
+        else:
+            _log.warning("%s: registers again: %s", self._place.agent_id, error)
         self._told.life_lost(str(error))
         # Many that were given up together come back together.
         return next_try_at_s(_now_s(), self._rhythm.interval_seconds, 1, self._chance())
@@ -268,7 +277,8 @@ class HeartbeatLoop:
             if is_away:
                 _log.warning("%s: the registry is away: %s; asked again", self._place.agent_id, error)
             else:
-                _log.error("%s: refused, and asked again: %s", self._place.agent_id, error)
+                hint = _hint(error, self._place.agent_id)
+                _log.error("%s: refused, and asked again: %s%s", self._place.agent_id, error, hint)
         self._last_said = said
         return self._try_again_s(error.retry_after_s if isinstance(error, RegistryError) else None)
 
@@ -289,6 +299,17 @@ class HeartbeatLoop:
             async with asyncio.timeout_at(None if is_on_demand else due_s):
                 await self._nudge.wait()
         self._nudge.clear()
+
+
+def _hint(error: RegistryError | InvalidSetting, agent_id: str) -> str:
+    """Return what helps against a refusal, where something is known to."""
+    make = f"agent-health keys create --role agent --agent-id {agent_id} --name {agent_id}"
+    if isinstance(error, NotAuthorized):
+        return f"; hint: the registry does not take this key. An operator can make another one: {make}"
+    if isinstance(error, NotPermitted):
+        needs = "an agent that is there already needs its own key, which key_file keeps"
+        return f"; hint: {needs}. If it is lost, an operator can make another one: {make}"
+    return ""
 
 
 def _now_s() -> float:

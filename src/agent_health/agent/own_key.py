@@ -6,12 +6,11 @@ a former life of it. Whoever does not keep it cannot come back: an enrolling key
 
 import logging
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
 from agent_health.client.registry_connection import check_key
-from agent_health.client.secret_file import find_secret
+from agent_health.client.secret_file import find_secret, write_private
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.errors import InvalidSetting
 
@@ -62,10 +61,11 @@ class AgentKeys:
                 )
             return
         try:
-            _write_private(self._file, own)
+            write_private(self._file, own)
         except OSError as error:
             _log.error(
-                "this agent's own key cannot be kept in %s (%s): the next start will be refused",
+                "this agent's own key cannot be kept in %s (%s): the next start will be refused; hint: make "
+                "the folder writable; an operator can make another key (agent-health keys create)",
                 self._file,
                 error.strerror,
             )
@@ -86,18 +86,3 @@ def registry_url(given: str | None, environment: Mapping[str, str] = os.environ)
     if not url:
         raise InvalidSetting("registry", None, f"a URL, as registry or in ${URL_VARIABLE}")
     return url
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Put a text into a file that only we may read; whole or not at all."""
-    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w") as file:
-            file.write(f"{text}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise

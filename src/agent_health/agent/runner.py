@@ -142,12 +142,12 @@ class AgentRunner:
         self._home: asyncio.AbstractEventLoop | None = None
 
     @classmethod
-    def of(cls, agent: object) -> Self:
-        """Return what runs an object whose class is declared with `@Agent`."""
+    def of(cls, agent: object, **settings: Any) -> Self:
+        """Return what runs an object whose class is declared with `@Agent`; `settings` go before its own."""
         declared = getattr(type(agent), "__agent_health__", None)
         if declared is None:
             raise InvalidAgent(type(agent).__qualname__, "an object of a class that is declared with @Agent")
-        return cls(**declared.runner_settings(agent))
+        return cls(**declared.runner_settings(agent) | settings)
 
     @property
     def agent_id(self) -> str:

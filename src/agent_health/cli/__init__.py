@@ -33,6 +33,7 @@
     migrate.py          is the database of this version?
     keys.py             who gets a key?
     backup.py           how does all that the registry knows get into a file, and back?
+    database.py         how is a database accepted that is not the one that this host knows?
     crawl_run.py        how does a crawl go, from its first line to its last?
     crawl_home.py       where does a crawl have its home: in a database of its own, or in a registry?
     crawl_processes.py  how do several processes crawl together, and what if one of them dies?
@@ -78,7 +79,7 @@ EXIT_USAGE = 3
 _EXTRAS = {
     "aiohttp": "client", "typer": "client", "yarl": "client",
     "alembic": "registry", "sqlalchemy": "registry", "starlette": "registry", "sse_starlette": "registry",
-    "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry",
+    "httptools": "registry", "rfc8785": "registry", "ulid": "registry", "uvicorn": "registry",
     "publicsuffixlist": "prober", "pycares": "prober", "rich": "prober", "schedule": "prober",
     "uvloop": "prober", "yaml": "prober,registry",
     "asyncpg": "postgres",

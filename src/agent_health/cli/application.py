@@ -15,6 +15,7 @@ from agent_health.cli.check import check
 from agent_health.cli.completion import completion, is_asked
 from agent_health.cli.config_file import told_by_source
 from agent_health.cli.crawl import crawl
+from agent_health.cli.database import database
 from agent_health.cli.directories import directories
 from agent_health.cli.doctor import doctor
 from agent_health.cli.erase import erase
@@ -71,6 +72,8 @@ def run(arguments: Sequence[str] | None) -> int:
         return EXIT_USAGE
     except AgentHealthError as error:
         _complain(str(error))
+        if error.hint:
+            sys.stderr.write(f"hint: {printable(error.hint)}\n")
         return EXIT_FAILED
     except SystemExit:
         # So typer ends if its reader has left: with 1, which would read as degraded.
@@ -158,5 +161,6 @@ _application.command(context_settings=_CONTEXT)(migrate)
 _application.command(context_settings=_CONTEXT)(doctor)
 _application.command(context_settings=_CONTEXT)(completion)
 _application.add_typer(keys, context_settings=_CONTEXT)
+_application.add_typer(database, context_settings=_CONTEXT)
 _application.command(context_settings=_CONTEXT)(backup)
 _application.command(context_settings=_CONTEXT)(restore)

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,13 +12,15 @@ from agent_health.cli.server_database import (
     DEFAULT_DATABASE,
     DatabaseUrl,
     ServerConfig,
+    StateDir,
+    check_unused_file,
     run_deed,
     sqlite_file,
 )
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import MAX_LISTED, printable
 from agent_health.counted import counted
-from agent_health.errors import StoreUnavailable
+from agent_health.errors import AgentHealthError
 
 if TYPE_CHECKING:
     from agent_health.registry.back_up import Restored
@@ -74,6 +75,7 @@ def restore(
     *,
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
+    state_dir: StateDir = None,
     is_forced: Annotated[bool, typer.Option("--force", help="Replace all that the database holds.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -86,6 +88,8 @@ def restore(
     origins that opted out stay so, as far as the database that is replaced knows of it; keys and webhooks
     that it does not know are named. Agents that were erased since are back: `agent-health agents erase` them
     again. Move archives that were written since to another place.
+
+    If this host has a marker of the database, it names the restored one afterwards.
 
     Stop all servers of this database first, and start them again afterwards: what they remember is of
     another past. A database that a server uses is not restored to, nor an SQLite file that anybody has
@@ -106,17 +110,11 @@ def restore(
 
     from agent_health.registry import update_backup  # noqa: PLC0415
     from agent_health.registry.back_up import restore as put_back  # noqa: PLC0415
-    from agent_health.storage import event_news, file_use, schema  # noqa: PLC0415
+    from agent_health.storage import event_news, schema  # noqa: PLC0415
 
     # Before the database is opened, which would create an SQLite file.
     header = update_backup.check(file)
-    place = sqlite_file(database)
-    if place is not None and place.exists():
-        # To ask for its use changes how SQLite keeps it, which must not happen to another program's file. Of
-        # what is no database at all that question tells more.
-        with suppress(StoreUnavailable):
-            run_deed(database, schema.revision, is_write=False)
-        file_use.check_unused(place)
+    check_unused_file(database)
 
     def deed(transaction: "Transaction", current: Path) -> "Restored":
         event_news.check_unserved(transaction)
@@ -127,6 +125,7 @@ def restore(
         is_older = header.revision != schema.newest_revision()
         current = asyncio.run(update_backup.updated(file, Path(directory))) if is_older else file
         restored = run_deed(database, partial(deed, current=current), must_exist=False)
+    _update_marker(database, state_dir)
     if as_json:
         write_json(sys.stdout, {**_as_json(restored), "revision": header.revision})
         return 0
@@ -137,6 +136,20 @@ def restore(
     for line in (*_withdrawn_lines(restored.withdrawn), *_unknown_lines(restored)):
         sys.stderr.write(printable(line) + "\n")
     return 0
+
+
+def _update_marker(database: str, state_dir: Path | None) -> None:
+    """Have this host's marker, if it has one, name the restored database. What fails is told, and no more."""
+    from agent_health.registry.marker_file import marker_file, put_marker  # noqa: PLC0415
+    from agent_health.registry.recognize_database import Known, current_marker  # noqa: PLC0415
+
+    try:
+        file = marker_file(database, state_dir)
+        if not Known.read(file).is_new:
+            put_marker(file, run_deed(database, current_marker))
+    except AgentHealthError as error:
+        told = f"warning: the marker of the database was not updated: {error}"
+        sys.stderr.write(f"agent-health: {printable(told)}\n")
 
 
 def _withdrawn_lines(withdrawn: "Withdrawn") -> Iterator[str]:

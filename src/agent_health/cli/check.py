@@ -14,6 +14,7 @@ from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.option_names import options
 from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import Colour, Line, has_colours, listed, write_page
+from agent_health.counted import counted
 from agent_health.errors import InvalidSetting
 from agent_health.target_address import MAX_URL_CHARACTERS
 from agent_health.time_span import duration_text
@@ -161,11 +162,36 @@ def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator
         yield Line("age", age_text(checked.age_seconds).removesuffix(" old"))
     yield Line("document", _place(checked.health_url, checked.document_result, checked.latency_ms))
     yield from _card(checked)
+    for hint in hints(checked):
+        yield Line("hint", hint)
     if is_scheme_assumed and checked.card is None and document is None:
         yield Line("hint", "https:// was assumed; if it speaks plain http, write http:// before it")
     yield from listed("finding", map(_told, checked.findings))
     if decision.status != "unknown":
         yield Line("", _FOOTER, Colour.FAINT)
+
+
+def hints(checked: "HealthCheck") -> Iterator[str]:
+    """Say what helps if a document says less than it could."""
+    from agent_health.health_status import MINIMUM_SAMPLES  # noqa: PLC0415 - see page
+    from agent_health.inspection import read_inspection  # noqa: PLC0415 - see page
+
+    document = checked.document
+    if document is None:
+        return
+    calibration, age_s, refresh_in_s = document.calibration, checked.age_seconds, checked.refresh_in_seconds
+    is_new = calibration is not None and calibration.sample_count < MINIMUM_SAMPLES
+    if is_new and age_s is not None and age_s >= 0 and refresh_in_s:
+        yield (
+            f"this document is {duration_text(age_s)} old and does not show what came after it; "
+            f"check again in {duration_text(refresh_in_s + 1)}"
+        )
+    note = read_inspection(document.extensions)
+    if note is not None and (compressed := note.tally.not_inspected.get("compressed")):
+        yield (
+            f"{counted(compressed, 'answer')} reached AgentHealthMiddleware compressed, and could not be "
+            "inspected; wrap the compression around the middleware, not the other way round"
+        )
 
 
 def _details(document: "HealthDocument") -> Iterator[Line]:
@@ -177,7 +203,7 @@ def _details(document: "HealthDocument") -> Iterator[Line]:
         ratios = (("answered", calibration.response_ratio), ("failed", calibration.error_ratio))
         known = [f"{shown_ratio(ratio)} {name}" for name, ratio in ratios if ratio is not None]
         window = duration_text(calibration.measurement_window_seconds)
-        yield Line("ratios", ", ".join(known) or "none yet")
+        yield Line("ratios", ", ".join(known) or ("left out" if calibration.sample_count else "none yet"))
         yield Line("samples", f"{calibration.sample_count} within {window}")
         latencies = (("p50", calibration.latency_p50_ms), ("p99", calibration.latency_p99_ms))
         told = [f"{name} {latency:.6g} ms" for name, latency in latencies if latency is not None]

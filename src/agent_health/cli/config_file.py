@@ -50,7 +50,7 @@ _KINDS: Final[Mapping[object, tuple[str, frozenset[type]]]] = MappingProxyType(
 """What a file may say for a parameter: it has types, other than the environment, where all is text."""
 _PLACES: Final = "agent_health.config_places"
 """Under which name a command's context keeps where the settings of its file stand."""
-_TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]")
+_TABLE = re.compile(r"\s*\[([^\[\]]+)\]")
 _NAME = re.compile(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=")
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)$")
 

@@ -12,7 +12,7 @@ import typer
 from agent_health.cli.left_reader import whoever_reads
 from agent_health.cli.registry_access import KeyFile
 from agent_health.cli.serve import listed
-from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig
+from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
 from agent_health.cli.table import write_json
 from agent_health.cli.terminal import Colour, Line, has_colours, write_page
 from agent_health.client.variables import URL_VARIABLE
@@ -29,6 +29,7 @@ def doctor(
     *,
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
+    state_dir: StateDir = None,
     host: Annotated[
         str,
         typer.Option(
@@ -104,7 +105,7 @@ def doctor(
     logging.getLogger("agent_health").addHandler(logging.NullHandler())
     findings = [
         *machine.of_the_program(),
-        *of_the_database(database, server.held_place(host, port)),
+        *of_the_database(database, server.held_place(host, port), state_dir),
         *server.of_the_archives(archive_dir),
         *server.of_the_server(host, port, tls_certificate, tls_key),
         *server.of_the_proxies(listed(trusted_proxies)),

@@ -160,11 +160,11 @@ async def _serve(
 ) -> None:
     """Serve until the client leaves, or somebody asks for the end."""
     from agent_health.client import RegistryClient  # noqa: PLC0415 - see mcp
-    from agent_health.mcp.judged_get import judged_get  # noqa: PLC0415
     from agent_health.mcp.tool import Reach  # noqa: PLC0415
+    from agent_health.mcp.vetted_get import vetted_get  # noqa: PLC0415
 
     async with AsyncExitStack() as opened:
-        get = await opened.enter_async_context(judged_get(networks))
+        get = await opened.enter_async_context(vetted_get(networks))
         client = None
         if registry is not None:
             client = await opened.enter_async_context(

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +26,7 @@ from agent_health.cli.task_id import read_task_id
 from agent_health.cli.terminal import printable
 from agent_health.client.variables import KEY_VARIABLE
 from agent_health.errors import CommandFailed, InvalidSetting
+from agent_health.state_home import state_home
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -106,6 +106,15 @@ def run(  # noqa: PLR0913 - each option is one
         float | None,
         typer.Option("--timeout", metavar="DURATION", parser=read_duration, help="For one run."),
     ] = None,
+    no_progress_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--no-progress-timeout",
+            metavar="DURATION",
+            parser=read_duration,
+            help="Without output or tool calls, after which the agent counts as hung; else never.",
+        ),
+    ] = None,
     grace: Annotated[
         float | None,
         typer.Option(
@@ -154,6 +163,7 @@ def run(  # noqa: PLR0913 - each option is one
     Examples:
       agent-health run --agent-id coder-1 --pool coder --key-file key -- ./agent.sh
       agent-health run --pool coder --once --wait 0s --timeout 1h -- python agent.py
+      agent-health run --pool coder --no-progress-timeout 15m -- ./agent.sh
       agent-health run --task task_01jd8w3q5t6v7x9zabcdefghjk --pool coder -- opencode run
 
     \b
@@ -173,7 +183,7 @@ def run(  # noqa: PLR0913 - each option is one
         raise InvalidSetting(
             "platform", sys.platform, "Linux, whose kernel says which processes are an agent's"
         )
-    _check(task=task, once=once, timeout_s=timeout)
+    _check(task=task, once=once, timeout_s=timeout, no_progress_s=no_progress_timeout)
     # aiohttp takes 200 ms, which `--help` need not pay.
     import asyncio  # noqa: PLC0415
 
@@ -209,7 +219,7 @@ def run(  # noqa: PLR0913 - each option is one
         tell = stack.enter_context(telling(as_json=as_json))
         stack.enter_context(logging_to(LogTeller(tell)))
         open_tools, hidden = _tools(tools)
-        places = stack.enter_context(Workspaces(workspaces or _usual_workspaces(os.environ), user=runs_as))
+        places = stack.enter_context(Workspaces(workspaces or state_home(os.environ) / "runs", user=runs_as))
         own_key = own_key_file(places.root, profile.agent_id)
         stack.enter_context(alone_as(profile.agent_id, own_key))
         keys = AgentKeys(key=_given_key(key_file, own_key), key_file=own_key, environment={})
@@ -229,6 +239,7 @@ def run(  # noqa: PLR0913 - each option is one
             directory=None if in_workspace else Path.cwd(),
             grace_s=grace_s,
             timeout_s=timeout,
+            no_progress_s=no_progress_timeout,
             completes_on_exit=complete_on_exit,
             stops_on_budget=stop_on_budget,
             hidden=hidden,
@@ -267,12 +278,13 @@ def run(  # noqa: PLR0913 - each option is one
     return _exit_code(outcome, wanted_one=wanted.is_once, waits=wait is not None)
 
 
-def _check(*, task: str | None, once: bool, timeout_s: float | None) -> None:
+def _check(*, task: str | None, once: bool, timeout_s: float | None, no_progress_s: float | None) -> None:
     """Refuse what cannot be meant, before anybody is registered for it."""
     if task is not None and once:
         raise InvalidSetting("--once", None, "not to be given with --task, which is one task already")
-    if timeout_s is not None and timeout_s <= 0:
-        raise InvalidSetting("--timeout", "0s", "more than that")
+    for option, given_s in (("--timeout", timeout_s), ("--no-progress-timeout", no_progress_s)):
+        if given_s is not None and given_s <= 0:
+            raise InvalidSetting(option, "0s", "more than that")
 
 
 def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
@@ -341,12 +353,6 @@ def _found(command: list[str], user: "AgentUser | None") -> list[str]:
         )
         why = f" ({error.reason})" if error.reason else ""
         raise InvalidSetting("COMMAND", command[0], expected + why) from None
-
-
-def _usual_workspaces(environment: Mapping[str, str]) -> Path:
-    state = environment.get("XDG_STATE_HOME")
-    home = Path(state) if state and Path(state).is_absolute() else Path.home() / ".local" / "state"
-    return home / "agent-health" / "runs"
 
 
 def _hint(error: "RegistryError", wanted: "Wanted") -> str:

@@ -18,6 +18,8 @@ from agent_health.utc_time import utc_text
 
 _OF_TOOLS: Final = ("agent_health.adapter.tools", "agent_health.mcp", "mcp", "uvicorn", "httpx2")
 """The loggers of what offers tools to an agent."""
+_SDK_SERVER: Final = "mcp.server"
+"""The logger of the SDK's server. Its warnings are about requests of the agent, which gets them back."""
 REPEAT_SECONDS: Final = 10.0
 """In which the same line of a library is told once."""
 MAX_WAITING: Final = 10_000
@@ -98,6 +100,9 @@ class LogTeller(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Tell one line."""
+        if record.name.startswith(_SDK_SERVER) and record.levelno < logging.ERROR:
+            # An agent could fill the log with them.
+            return
         is_of_tools = any(record.name == name or record.name.startswith(f"{name}.") for name in _OF_TOOLS)
         text = record.getMessage().strip()
         if record.exc_info and record.exc_info[1] is not None:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -12,8 +13,9 @@ import typer
 from agent_health.cli.config_file import SOURCES, blaming_the_source
 from agent_health.cli.config_file import show_config as print_config
 from agent_health.cli.log_output import LogFormat
-from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig
+from agent_health.cli.server_database import DEFAULT_DATABASE, DatabaseUrl, ServerConfig, StateDir
 from agent_health.cli.terminal import printable
+from agent_health.errors import DatabaseMismatch
 from agent_health.target_address import without_passwords
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
     _config: ServerConfig = None,
     show_config: ShowConfig = False,
     database: DatabaseUrl = DEFAULT_DATABASE,
+    state_dir: StateDir = None,
     host: Annotated[
         str,
         typer.Option(envvar=f"{PREFIX}HOST", metavar="ADDRESS", help="Where to listen; 0.0.0.0: everywhere."),
@@ -194,6 +197,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
       0 it was asked to end   1 it cannot serve   3 wrong usage
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from agent_health.registry.listening_socket import check_address  # noqa: PLC0415 - as below
+    from agent_health.registry.marker_file import state_directory  # noqa: PLC0415
     from agent_health.registry.run_server import (  # noqa: PLC0415 - takes 500 ms
         TRUSTS_EVERYBODY,
         Listening,
@@ -204,6 +208,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
     with blaming_the_source(context, "server"):
         settings = _settings(
             database=database,
+            state_dir=state_dir,
             public_url=public_url,
             open_dashboard=open_dashboard,
             dialects=listed(dialects),
@@ -235,17 +240,25 @@ def serve(  # noqa: PLR0913 - each setting is an option
         if settings.trusts_everybody:
             sys.stderr.write(f"agent-health: {TRUSTS_EVERYBODY}\n")
         known = {name: field.default for name, field in type(settings).model_fields.items()}
+        known["state_dir"] = state_directory(None)
         return print_config(context, "server", known)
     is_for_programs = log_format is LogFormat.JSON
     say_prepared = partial(_say_prepared, same=_same_database(context))
-    return run_server(
-        settings,
-        listening,
-        face=_dashboard,
-        may_show_key=sys.stdout.isatty(),
-        say_prepared=_log_prepared if is_for_programs else say_prepared,
-        say_ready=_log_ready if is_for_programs else _say_ready,
-    )
+    try:
+        return run_server(
+            settings,
+            listening,
+            face=_dashboard,
+            may_show_key=sys.stdout.isatty(),
+            say_prepared=_log_prepared if is_for_programs else say_prepared,
+            say_ready=_log_ready if is_for_programs else _say_ready,
+        )
+    except DatabaseMismatch as error:
+        error.hint = (
+            "put the right database back, or restore a backup. To accept this database, run: "
+            f"{_adopt_command(context)} (it ends all leases and raises the epoch)"
+        )
+        raise
 
 
 def _settings(**given: object) -> "RegistrySettings":
@@ -272,11 +285,20 @@ def _same_database(context: typer.Context) -> str:
 
     Empty if it needs none: they know the same variables.
     """
-    for name, option in (("database", "--database"), ("_config", "--config")):
+    return next(_given(context, {"database": "--database", "_config": "--config"}), "")
+
+
+def _given(context: typer.Context, options: Mapping[str, str]) -> Iterator[str]:
+    """Yield those of some parameters' options that were given on the command line, each after a space."""
+    for name, option in options.items():
         source = context.get_parameter_source(name)
         if source is not None and SOURCES.get(source.name) == "option":
-            return f" {option} {quote(without_passwords(str(context.params[name])))}"
-    return ""
+            yield f" {option} {quote(without_passwords(str(context.params[name])))}"
+
+
+def _adopt_command(context: typer.Context) -> str:
+    options = {"database": "--database", "_config": "--config", "state_dir": "--state-dir"}
+    return f"agent-health database adopt{''.join(_given(context, options))}"
 
 
 def _say_prepared(prepared: "Prepared", same: str = "") -> None:

@@ -1,6 +1,7 @@
 """How does a command reach the registry's database itself, without a server?"""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -8,7 +9,7 @@ import typer
 
 from agent_health.actor import OwnActor
 from agent_health.cli.config_file import take_server_config
-from agent_health.errors import InvalidSetting
+from agent_health.errors import InvalidSetting, StoreUnavailable
 
 if TYPE_CHECKING:
     from agent_health.storage.database import Transaction
@@ -42,6 +43,18 @@ ServerConfig = Annotated[
     ),
 ]
 """Of `serve`, and of whatever opens the same database."""
+
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        envvar="AGENT_HEALTH_SERVER_STATE_DIR",
+        metavar="DIRECTORY",
+        help="Directory outside the database for its marker. Default: agent-health/databases in "
+        "$XDG_STATE_HOME or ~/.local/state.",
+    ),
+]
+"""Of `serve`, and of what adopts or restores its database."""
 
 T = TypeVar("T")
 
@@ -81,6 +94,19 @@ def check_exists(url: str) -> None:
     file = sqlite_file(url)
     if file is not None and not file.exists():
         raise InvalidSetting("database", str(file), "a file that is there")
+
+
+def check_unused_file(url: str) -> None:
+    """Raise DatabaseInUse if another process has the SQLite file open; ForeignDatabase."""
+    from agent_health.storage import file_use, schema  # noqa: PLC0415 - SQLAlchemy takes 150 ms
+
+    place = sqlite_file(url)
+    if place is not None and place.exists():
+        # To ask for its use changes how SQLite keeps it, which must not happen to another program's file. Of
+        # what is no database at all that question tells more.
+        with suppress(StoreUnavailable):
+            run_deed(url, schema.revision, is_write=False)
+        file_use.check_unused(place)
 
 
 def sqlite_file(url: str) -> Path | None:

@@ -3,10 +3,6 @@
     health.py               fetch_health: is there an agent, how is it, and should I call it?
     check_report.py         how is that told as JSON?
     places.py               where may its card and its health document stand?
-    bounded_get.py          what comes back from one GET, whatever the peer does?
-    reach.py                whom may an agent lead us to?
-    redirects.py            where does a redirect lead, and do we follow it?
-    http_headers.py         what do the answer's headers say that matters?
 
     registry.py             RegistryClient: how is the registry asked from outside?
     registry_agents.py      client.agents

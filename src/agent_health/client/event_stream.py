@@ -1,4 +1,4 @@
-"""What does a stream of server-sent events say? (HTML Standard, 9.2.6)"""
+"""Streams of server-sent events, parsed from pieces of bytes (HTML Standard, 9.2.6)."""
 
 import re
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from agent_health.client.registry_errors import InvalidAnswer
 MAX_LINE_BYTES = 1_048_576
 """Of one line: the registry's largest event has about half of that."""
 MAX_MESSAGE_BYTES = 2_097_152
-"""Of the `data:` lines of one message together."""
+"""Of all lines between two empty ones, comments and empty `data:` lines included."""
 MAX_ID_CHARS = 64
 
 _LINE_END = re.compile(rb"\r\n?|\n")
-_BYTE_ORDER_MARK = "\ufeff"
+_BYTE_ORDER_MARK = "\ufeff".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class EventStreamParser:
         """Whole ones so far, comments and empty ones too: each is a sign of life."""
         self._rest = bytearray()
         self._data: list[str] = []
-        self._data_bytes = 0
+        self._message_bytes = 0
+        """Of the lines since the last empty one, with one byte for the end of each."""
         self._last_id = ""
         self._is_first_line = True
         self._ended_with_cr = False
@@ -43,7 +44,8 @@ class EventStreamParser:
     def feed(self, piece: bytes) -> list[Message]:
         """Return the messages that this piece completes; InvalidAnswer for one that is too large.
 
-        Unlike the standard, a message without data is returned too: it may carry an id.
+        Unlike the standard, a message without data is returned too: it may carry an id. Empty lines in a row
+        are one.
         """
         if not piece:
             return []
@@ -55,7 +57,7 @@ class EventStreamParser:
         begin = 0
         for end in _LINE_END.finditer(self._rest, searched):
             self._check(end.start() - begin, MAX_LINE_BYTES)
-            message = self._take(self._rest[begin : end.start()].decode("utf-8", "replace"))
+            message = self._take(bytes(self._rest[begin : end.start()]))
             if message is not None:
                 messages.append(message)
             begin = end.end()
@@ -63,20 +65,20 @@ class EventStreamParser:
         self._check(len(self._rest), MAX_LINE_BYTES)
         return messages
 
-    def _take(self, line: str) -> Message | None:
+    def _take(self, raw: bytes) -> Message | None:
         self.lines += 1
         if self._is_first_line:
-            line = line.removeprefix(_BYTE_ORDER_MARK)
+            raw = raw.removeprefix(_BYTE_ORDER_MARK)
             self._is_first_line = False
-        if not line:
-            message = Message("\n".join(self._data), self._last_id)
-            self._data, self._data_bytes = [], 0
+        if not raw:
+            message = Message("\n".join(self._data), self._last_id) if self._message_bytes else None
+            self._data, self._message_bytes = [], 0
             return message
-        name, _, value = line.partition(":")
+        self._message_bytes += len(raw) + 1
+        self._check(self._message_bytes, MAX_MESSAGE_BYTES)
+        name, _, value = raw.decode("utf-8", "replace").partition(":")
         value = value.removeprefix(" ")
         if name == "data":
-            self._data_bytes += len(value)
-            self._check(self._data_bytes, MAX_MESSAGE_BYTES)
             self._data.append(value)
         elif name == "id" and "\0" not in value:
             self._last_id = value[:MAX_ID_CHARS]

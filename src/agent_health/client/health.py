@@ -14,7 +14,6 @@ from yarl import URL
 
 from agent_health.agent_card import MAX_CARD_BYTES, AgentCard
 from agent_health.card_announcement import DEFAULT_HEALTH_PATH
-from agent_health.client.bounded_get import Answer, Ask, bounded_get
 from agent_health.client.places import (
     ANOTHERS_CARD,
     ANOTHERS_DOCUMENT,
@@ -29,13 +28,15 @@ from agent_health.client.places import (
     place_under,
     read_given_place,
 )
-from agent_health.client.reach import Reach
-from agent_health.client.redirects import is_same_origin, parsed
 from agent_health.decision import Decision, age_seconds, decide, is_stale
 from agent_health.document import HealthDocument
 from agent_health.document_reader import MAX_DOCUMENT_BYTES
 from agent_health.errors import InvalidSetting
 from agent_health.finding import Finding
+from agent_health.http.answer import Answer
+from agent_health.http.bounded_get import Ask, bounded_get
+from agent_health.http.guarded_sessions import GuardedSessions
+from agent_health.http.redirects import is_same_origin, parsed
 from agent_health.observation import ResultClass
 from agent_health.served_body import is_absent, judge_card, judge_document
 from agent_health.time_span import duration_text
@@ -84,6 +85,8 @@ class HealthCheck:
     """What is odd about the document and the way to it; if it is invalid, its faults come first."""
     age_seconds: float | None
     """Of the document, by the clock of whoever served it; negative if it comes from the future."""
+    refresh_in_seconds: int | None
+    """The `max-age` that the document was served with: when it may be made anew. None if there was none."""
     latency_ms: float | None
     """Of the request for the document, redirects included; None if none was made."""
     decision: Decision
@@ -108,7 +111,8 @@ async def fetch_health(
 
     `timeout_seconds` (above 0, at most 300) is for everything together. `detail_token` goes as Bearer to
     the health document on the origin of `url`, nowhere else. A session of your own keeps its cookies,
-    proxies and default headers, and is asked for the host of `url` alone; ours has none.
+    proxies and default headers, and sends the requests to the host of `url` only; ours has none. Of a session
+    of your own, the header of an answer is bounded by aiohttp's limits only.
 
     The host of `url` may be anywhere: whoever asks has named it. Where the agent leads from there is its own
     choice: another host is asked only at public addresses, and in `allowed_networks` (such as `10.1.0.0/16`;
@@ -122,8 +126,8 @@ async def fetch_health(
     visit = _Visit(url, given, started_s, timeout_seconds, detail_token)
     if get is not None:
         return await _check(get, visit)
-    async with Reach(given.url, networks, session) as reach:
-        return await _check(partial(bounded_get, reach), visit)
+    async with GuardedSessions(networks, trusted=given.url, session=session) as sessions:
+        return await _check(partial(bounded_get, sessions), visit)
 
 
 async def fetch_document(
@@ -138,10 +142,10 @@ async def fetch_document(
     has_path = given.url.raw_path != "/"
     place = given.url if has_path else place_under(given.url, "", DEFAULT_HEALTH_PATH)
     deadline_s = asyncio.get_running_loop().time() + timeout_seconds
-    async with Reach(given.url) as reach:
+    async with GuardedSessions(trusted=given.url) as sessions:
         # Its redirects stay with the host that was named, so that no other is judged.
         ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=deadline_s)
-        answer = await bounded_get(reach, place, ask)
+        answer = await bounded_get(sessions, place, ask)
     findings = [] if answer.url.scheme == "https" else [_NOT_HTTPS]
     if not answer.is_json:
         message = f"expected application/json; got {answer.content_type or 'none'}"
@@ -384,6 +388,7 @@ def _conclude(
         document_reason="" if result is ResultClass.OK else decision.reasons[0],
         findings=findings,
         age_seconds=age,
+        refresh_in_seconds=None if document is None else answer.max_age_seconds,
         latency_ms=None if health is None else answer.latency_ms,
         decision=decision,
     )

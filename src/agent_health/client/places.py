@@ -15,8 +15,8 @@ from yarl import URL
 from agent_health.agent_card import AgentCard
 from agent_health.card_announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
 from agent_health.card_interfaces import MAX_URL_CHARS
-from agent_health.client.redirects import is_same_origin, joined, parsed
 from agent_health.errors import InvalidSetting
+from agent_health.http.redirects import is_same_origin, joined, parsed
 from agent_health.public_address import is_address
 from agent_health.target_address import Refused, judge_url
 

@@ -20,15 +20,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from yarl import URL
 
-from agent_health.client.bounded_get import (
-    FAILURES,
-    MAX_HEADER_LINE_BYTES,
-    MAX_HEADERS,
-    judge_failure,
-    read_bounded,
-    user_agent,
-)
-from agent_health.client.http_headers import retry_after_seconds
 from agent_health.client.places import read_place
 from agent_health.client.registry_errors import (
     InvalidAnswer,
@@ -41,6 +32,18 @@ from agent_health.client.registry_errors import (
 from agent_health.errors import InvalidSetting
 from agent_health.expectation import MAX_SHOWN_CHARACTERS, invalid_setting
 from agent_health.finding import json_pointer
+from agent_health.http.bounded_body import read_bounded, read_piece
+from agent_health.http.bounded_get import user_agent
+from agent_health.http.byte_counter import READ_BYTES
+from agent_health.http.counted_sessions import CountedConnector, counted_session, counter_of
+from agent_health.http.failures import (
+    FAILURES,
+    MAX_HEADER_LINE_BYTES,
+    MAX_HEADERS,
+    TooManyBytes,
+    judge_failure,
+)
+from agent_health.http.headers import media_type, retry_after_seconds
 
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
@@ -222,10 +225,11 @@ class RegistryConnection:
         try:
             async with asyncio.timeout_at(loop.time() + self.timeout_seconds):
                 response = await self._send(question)
+                counter = counter_of(response)
                 failure = await _stream_refusal(response)
             while failure is None:
                 async with asyncio.timeout(IDLE_SECONDS):
-                    piece = await response.content.readany()
+                    piece = await read_piece(response, counter)
                 if not piece:
                     return
                 yield piece
@@ -241,7 +245,7 @@ class RegistryConnection:
         sent_at_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout_at(deadline_s), await self._send(question) as response:
-                body = await read_bounded(response, MAX_BODY_BYTES)
+                body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))
         except FAILURES as error:
             return _failure(self.url, error)
         if body is None:
@@ -249,7 +253,7 @@ class RegistryConnection:
         if not 200 <= response.status < 300:
             return _refusal(response, body)
         return Reply(
-            status=response.status, content_type=response.content_type, body=body, sent_at_s=sent_at_s
+            status=response.status, content_type=media_type(response.headers), body=body, sent_at_s=sent_at_s
         )
 
     async def _send(self, question: Question) -> aiohttp.ClientResponse:
@@ -269,6 +273,7 @@ class RegistryConnection:
             raise_for_status=False,
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=True,
+            read_bufsize=READ_BYTES,
             max_line_size=MAX_HEADER_LINE_BYTES,
             max_field_size=MAX_HEADER_LINE_BYTES,
             max_headers=MAX_HEADERS,
@@ -278,11 +283,7 @@ class RegistryConnection:
         if self._given_session is not None:
             return self._given_session
         if self._own_session is None:
-            self._own_session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,
-            )
+            self._own_session = counted_session(CountedConnector(limit=MAX_CONNECTIONS))
         return self._own_session
 
 
@@ -319,11 +320,11 @@ def _is_worth_repeating(error: RegistryError, question: Question) -> bool:
 async def _stream_refusal(response: aiohttp.ClientResponse) -> RegistryError | None:
     """Return why an answer is no stream, or None."""
     if response.status == 200:
-        if response.content_type == "text/event-stream":
+        if (content_type := media_type(response.headers)) == "text/event-stream":
             return None
-        what = f"expected text/event-stream; got {response.content_type[:80]!a}"
+        what = f"expected text/event-stream; got {content_type[:80]!a}"
         return InvalidAnswer(f"HTTP 200: {what}", status=200)
-    return _refusal(response, await read_bounded(response, MAX_BODY_BYTES) or b"")
+    return _refusal(response, await read_bounded(response, MAX_BODY_BYTES, counter_of(response)) or b"")
 
 
 def _refusal(response: aiohttp.ClientResponse, body: bytes) -> RegistryError:
@@ -339,7 +340,7 @@ def _refusal(response: aiohttp.ClientResponse, body: bytes) -> RegistryError:
 
 def _failure(url: URL, error: BaseException) -> RegistryError:
     _, reason = judge_failure(url, error)
-    if isinstance(error, aiohttp.ClientResponseError):
+    if isinstance(error, aiohttp.ClientResponseError | TooManyBytes):
         return InvalidAnswer(reason)
     is_before = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError)
     return Unreachable(reason, was_sent=not is_before)

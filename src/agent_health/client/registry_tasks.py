@@ -296,7 +296,10 @@ class RegistryTasks:
         detail: str | None = None,
         idempotency_key: str = "release",
     ) -> TaskWritten:
-        """End the run without a result: `crash`, `timeout`, `killed` or `auth`; `detail` is for people."""
+        """End the run without a result: `crash`, `timeout`, `no_progress`, `killed` or `auth`.
+
+        `detail` is for people.
+        """
         body = _of_run(
             RunRelease,
             run,

@@ -139,7 +139,7 @@ class Desk:
 
     def page(self, request: Request, template: str, visitor: Visitor, **shown: object) -> Response:
         """Return a page for a visitor."""
-        said = request.cookies.get(self._cookie(request, notices.COOKIE), "")
+        said = visitors.cookie_in(request, self._cookie(request, notices.COOKIE))
         done = notices.done_just_now(request, said, self.token_in(request, SESSION_COOKIE))
         is_over = not visitor.is_logged_in and self.tells_that_it_is_over(request)
         common = {
@@ -215,7 +215,7 @@ class Desk:
     async def form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form, of those that stand there twice the last; empty ones are left out."""
         check_length(request.headers, MAX_FORM_BYTES)
-        body = b""
+        body = bytearray()
         try:
             async with asyncio.timeout(MAX_BODY_SECONDS):
                 async for part in request.stream():

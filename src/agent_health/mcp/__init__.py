@@ -12,9 +12,10 @@
     delegate_subtask.py   the tool of one that gives a part away
     task_tools.py         which tools has whoever holds a task?
     refusal_code.py       by which codes does a tool refuse?
-    judged_get.py         which addresses may a model have asked?
+    vetted_get.py         GET requests for models, to public and allowed addresses only
     answer.py             how does a call become an answer, whatever goes wrong?
-    server.py             how is the SDK's server told which tools there are?
+    server.py             the SDK's server, and the tools that it offers; the tool proxy uses it, too
+    http_app.py           the ASGI app of that server over streamable HTTP
     over_stdio.py         how is it served to the program that started it?
     over_http.py          how is it served on a socket?
     place.py              where is it served, and under which names may it be asked?

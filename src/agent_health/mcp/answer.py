@@ -27,11 +27,14 @@ from agent_health.client.registry_errors import (
 )
 from agent_health.errors import InvalidSetting
 from agent_health.expectation import invalid_setting
+from agent_health.harmless_text import visible
 from agent_health.mcp.refusal_code import RefusalCode
 from agent_health.mcp.tool import Reach, Told, Tool, ToolFailed
 
 MAX_NAME_CHARS: Final = 100
 """Of the name of a tool that is not there, as it is told."""
+ERROR_KEY: Final = "agent-health/error"
+"""Of a refusal's `_meta`: its code, for programs."""
 
 _REMEDIES: Final[Sequence[tuple[type[RegistryError], str]]] = (
     (NotAuthorized, "whoever runs this server must give it a key that the registry knows (--key-file)"),
@@ -97,19 +100,41 @@ def _refused(error: RegistryError) -> ToolFailed:
 def _written(tool: Tool, told: Told) -> CallToolResult:
     content = told.content.model_dump(mode="json", by_alias=True, exclude_none=not tool.shows_absent)
     return CallToolResult(
-        content=[TextContent(type="text", text=told.text)],
-        structured_content=content,
+        content=[TextContent(type="text", text=visible(told.text))],
+        structured_content=_all_visible(content),
         is_error=told.is_error,
     )
 
 
+def _all_visible(value: Any) -> Any:
+    """Return JSON whose texts say nothing that people would not see: agents have written some of them."""
+    match value:
+        case str():
+            return visible(value)
+        case dict():
+            return {visible(name): _all_visible(inner) for name, inner in value.items()}
+        case list():
+            return [_all_visible(inner) for inner in value]
+        case _:
+            return value
+
+
 def failure(error: ToolFailed) -> CallToolResult:
-    """Return what is told of a tool that failed: in words that begin with its code, and by that."""
+    """Return a refusal: a text that begins with its code, and the code in `_meta`.
+
+    There is no structured content. A client that holds it against the tool's output schema, as the TypeScript
+    SDK does, would report its own error in place of the refusal.
+    """
     return CallToolResult(
-        content=[TextContent(type="text", text=str(error))],
-        structured_content={"error": str(error.code), "message": str(error)},
+        content=[TextContent(type="text", text=visible(str(error)))],
+        _meta={ERROR_KEY: str(error.code)},
         is_error=True,
     )
+
+
+def code_of(result: CallToolResult) -> str | None:
+    """Return the code of a refusal; None for any other result."""
+    return (result.meta or {}).get(ERROR_KEY)
 
 
 def busy(most: int) -> CallToolResult:

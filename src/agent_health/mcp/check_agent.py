@@ -9,9 +9,18 @@ from agent_health.client.check_report import check_report
 from agent_health.client.health import HealthCheck, fetch_health
 from agent_health.decision import Action
 from agent_health.document import HealthStatus
-from agent_health.mcp.judged_get import MAX_SECONDS
 from agent_health.mcp.refusal_code import RefusalCode
-from agent_health.mcp.tool import MAX_ANSWER_BYTES, Arguments, Reach, Told, Tool, ToolFailed
+from agent_health.mcp.tool import (
+    MAX_ANSWER_BYTES,
+    NOTICE,
+    Arguments,
+    QuotesAgents,
+    Reach,
+    Told,
+    Tool,
+    ToolFailed,
+)
+from agent_health.mcp.vetted_get import MAX_SECONDS
 from agent_health.observation import ResultClass
 
 DEFAULT_SECONDS: Final = 10.0
@@ -84,8 +93,8 @@ class ShownHealth(BaseModel):
     latency_ms: float | None
 
 
-class CheckedAgent(BaseModel):
-    """What `agent-health check --json` prints."""
+class CheckedAgent(QuotesAgents):
+    """What `agent-health check --json` prints, and how to read it."""
 
     url: str
     status: Annotated[HealthStatus, Field(description="As whoever calls the agent has to take it")]
@@ -134,10 +143,10 @@ def _bounded(checked: HealthCheck) -> CheckedAgent:
 
 
 def _text(checked: HealthCheck) -> str:
-    """Tell the decision in one line."""
+    """Return the decision in one line, and how to read what agents say."""
     decision = checked.decision
     action = decision.action.replace("_", " ")
-    return f"{checked.url} is {decision.status}: {action} ({'; '.join(decision.reasons)})"
+    return f"{checked.url} is {decision.status}: {action} ({'; '.join(decision.reasons)})\n{NOTICE}"
 
 
 CHECK_AGENT: Final = Tool(

@@ -5,6 +5,7 @@ deregistered, `inactive` is dead; `idle` is no status of ours and stands in the 
 what the agent says of its work.
 """
 
+import logging
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
@@ -31,6 +32,8 @@ METADATA_MEMBER: Final = "heartbeat"
 """Of a record's metadata: what the agent said last by this tool."""
 MAX_WRITES: Final = 3
 """Of the metadata, where somebody else changes the record each time."""
+
+_log = logging.getLogger("agent_health.mcp")
 
 _AGENT_ID: Final[TypeAdapter[str]] = TypeAdapter(AgentId)
 _CAMEL: Final = ConfigDict(alias_generator=to_camel, validate_by_name=True, hide_input_in_errors=True)
@@ -91,7 +94,7 @@ async def heartbeat(asked: HeartbeatInput, reach: Reach) -> Told:
 
 
 async def _beat(asked: HeartbeatInput, agents: RegistryAgents) -> Told:
-    record = await agents.get(asked.agent_id)
+    record = await _record_of(asked.agent_id, agents)
     if record.role_id != asked.team_name:
         return _failed(_not_found(asked.agent_id))
     ended = _ended(record)
@@ -115,6 +118,23 @@ async def _beat(asked: HeartbeatInput, agents: RegistryAgents) -> Told:
     text = f"{asked.agent_id} is {status}; the next heartbeat is due before {deadline:%H:%M:%S} UTC"
     waiting = ", ".join(f"{command.command}" for command in reply.pending_commands)
     return Told(content=content, text=f"{text}; the registry asks it to: {waiting}" if waiting else text)
+
+
+async def _record_of(agent_id: str, agents: RegistryAgents) -> AgentRecord:
+    """Return an agent's record; NotFound for one that the key of another agent asks for.
+
+    The registry answers 403 for each id but that agent's own, whether there is such an agent or not.
+    """
+    try:
+        return await agents.get(agent_id)
+    except NotPermitted as error:
+        try:
+            # An agent's own key lists that agent. One that only enrols lists nothing.
+            await agents.list(limit=1)
+        except NotPermitted:
+            raise error from None
+        _log.warning("heartbeat for %s: the key of this server is another agent's own", agent_id)
+        raise NotFound(str(error), code=error.code, status=error.status) from None
 
 
 async def _stored(asked: HeartbeatInput, agents: RegistryAgents, record: AgentRecord) -> Mapping[str, Any]:

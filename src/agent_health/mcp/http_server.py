@@ -1,6 +1,6 @@
 """How does uvicorn serve it: bounded in connections, heads and time, and silent?"""
 
-from typing import Final, Literal
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -11,11 +11,11 @@ from agent_health.registry.listening_socket import BACKLOG
 MAX_CONNECTIONS: Final = 256
 
 
-def config_of(app: ASGIApp, *, grace_seconds: int, lifespan: Literal["on", "off"] = "on") -> uvicorn.Config:
+def config_of(app: ASGIApp, *, grace_seconds: int) -> uvicorn.Config:
     """Return how an app is served; calls under way have `grace_seconds` once the server is asked to end."""
     return uvicorn.Config(
         app,
-        lifespan=lifespan,
+        lifespan="on",
         http=BoundedProtocol,
         ws="none",
         log_config=None,

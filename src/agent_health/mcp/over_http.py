@@ -1,8 +1,4 @@
-"""How is it served on a socket? (MCP, streamable HTTP)
-
-Every request stands for itself: there are no sessions that somebody could take over or pile up, and any
-answer is one JSON object.
-"""
+"""How is it served on a socket? (MCP, streamable HTTP)"""
 
 import logging
 import logging.config
@@ -13,10 +9,9 @@ from typing import Any, Final
 
 import uvicorn
 from mcp.server import Server
-from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp
 
-from agent_health.mcp.guard import CALL_SECONDS, MAX_BODY_BYTES, PATH, Guard
+from agent_health.mcp.guard import PATH, Guard
+from agent_health.mcp.http_app import app_of
 from agent_health.mcp.http_server import config_of
 from agent_health.mcp.place import Place
 from agent_health.registry.listening_socket import bound, url_of
@@ -28,29 +23,6 @@ GRACE_SECONDS: Final = 5
 _log = logging.getLogger("agent_health.mcp")
 
 
-def app_of(server: Server[Any], place: Place, token: str, *, call_seconds: float = CALL_SECONDS) -> ASGIApp:
-    """Return the app: first the token is asked for, then for whom the request is meant, then it is read."""
-    hosts = place.known_as()
-    app = server.streamable_http_app(
-        streamable_http_path=PATH,
-        json_response=True,
-        stateless_http=True,
-        max_request_body_size=MAX_BODY_BYTES,
-        host=place.host,
-        # A page that a browser was led to here by its own name says so in Host, and by whom in Origin.
-        transport_security=TransportSecuritySettings(
-            allowed_hosts=[name for host in hosts for name in (host, f"{host}:*")],
-            allowed_origins=[
-                f"{scheme}://{host}{port}"
-                for host in hosts
-                for scheme in ("http", "https")
-                for port in ("", ":*")
-            ],
-        ),
-    )
-    return Guard(app, token, call_seconds=call_seconds)
-
-
 async def over_http(
     server: Server[Any], place: Place, token: str, *, say_ready: Callable[[str], None]
 ) -> None:
@@ -58,7 +30,7 @@ async def over_http(
 
     `say_ready` is told the URL once it answers.
     """
-    app = app_of(server, place, token)
+    app = Guard(app_of(server, place.known_as()), token)
     with bound(place.host, place.port) as opened:
         logging.config.dictConfig(dict(log_config(access_log=False)))
         if not place.is_local:

@@ -2,7 +2,7 @@
 
     asgi.py          wraps an ASGI app
     exchange.py      follows one request and says how it ended
-    body.py          keeps as much of a body as may be looked into
+    body.py          keeps as much of a body as may be inspected
     endpoint.py      answers /.well-known/agent-health
     recorder.py      counts; makes and publishes the document; usable without ASGI
     interaction.py   times one interaction of an agent without ASGI

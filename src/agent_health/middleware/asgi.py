@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from agent_health.card_announcement import CARD_PATHS, DEFAULT_HEALTH_PATH
+from agent_health.errors import InvalidSetting
 from agent_health.middleware.body import Message
 from agent_health.middleware.endpoint import HealthEndpoint
 from agent_health.middleware.exchange import Exchange, Receive, Scope, Send, sends_may_raise
@@ -28,11 +29,14 @@ class AgentHealthMiddleware:
     """Wraps an ASGI app: counts what becomes of its requests, serves `/.well-known/agent-health`.
 
     The app, its messages and its exceptions pass through untouched; only the answer at a card path
-    gets one header more, `Link: <path>; rel="status"` (RFC 8631). Its place is inside any compression.
+    gets one header more, `Link: <path>; rel="status"` (RFC 8631). Wrap the app as the last step, when its
+    routes are there, or give the class to `add_middleware` of Starlette or FastAPI. A compression goes around
+    the middleware: an answer that is compressed before it comes here cannot be inspected.
 
-    Settings (InvalidSetting for a wrong one). Those of the recorder, which stands in `health`, are
-    `agent_id`, `window_seconds`, `refresh_seconds`, `baseline_p99_ms`, `counting`, `state_dir`,
-    `model_changed_at`, `capabilities_updated_at` and `clock`: see `AgentHealth`. The others:
+    Settings (InvalidSetting for a wrong one, and for an `app` that cannot be called). Those of the
+    recorder, which stands in `health`, are `agent_id`, `window_seconds`, `refresh_seconds`,
+    `baseline_p99_ms`, `counting`, `state_dir`, `model_changed_at`, `capabilities_updated_at` and `clock`:
+    see `AgentHealth`. The others:
 
     path: where the document is served, below the app's root path; "/.well-known/agent-health" by default.
     timeout_seconds: an answer whose first byte takes longer has failed; 30 by default, above 0, up to
@@ -47,8 +51,9 @@ class AgentHealthMiddleware:
         characters. None, the default: nobody gets it.
     metrics_path: where the numbers of the document are served for Prometheus, such as "/metrics"; None, the
         default: nowhere. With "coarse", to who shows `detail_token`. Needs prometheus-client.
-    max_inspected_bytes: how much of an answer is looked into for failures inside HTTP 200; 32768 by
-        default, 0 (never) to 16777216. A longer answer counts as a response that was not inspected.
+    max_inspected_bytes: how long an answer, or one event of a stream, may be to be inspected for failures
+        inside HTTP 200: 1048576 (1 MiB) by default, 0 (never) to 16777216. A longer one counts as
+        `not_inspected`: in no ratio. If most do, the status is unknown.
     stream_latency: which is the latency of a `text/event-stream` answer, "first_byte" (default) or
         "last_byte".
     """
@@ -72,7 +77,7 @@ class AgentHealthMiddleware:
         detail: Literal["full", "coarse"] = "full",
         detail_token: str | None = None,
         metrics_path: str | None = None,
-        max_inspected_bytes: int = 32_768,
+        max_inspected_bytes: int = 1_048_576,
         stream_latency: Literal["first_byte", "last_byte"] = "first_byte",
         clock: Clock | None = None,
     ) -> None:
@@ -87,6 +92,8 @@ class AgentHealthMiddleware:
             max_inspected_bytes=max_inspected_bytes,
             stream_latency=stream_latency,
         )
+        if not callable(app):
+            raise InvalidSetting("app", repr(app), "an ASGI application, which is callable")
         self.app = app
         self.health = AgentHealth(
             agent_id=agent_id,
@@ -100,6 +107,9 @@ class AgentHealthMiddleware:
             clock=clock,
         )
         """The recorder, for interactions that do not come over HTTP."""
+        self.health.is_inspecting = settings.max_inspected_bytes > 0
+        # Full detail tells of each refresh by its numbers; coarse detail must not tell when there was one.
+        self.health.is_on_grid = settings.detail == "coarse"
         self._path = settings.path
         self._pages = {settings.path: HealthEndpoint(self.health, settings).answer}
         """What we answer ourselves."""
@@ -115,6 +125,8 @@ class AgentHealthMiddleware:
         self.now_ns = self.health.clock.monotonic_ns
         self.count = self.health.count
         self.count_quick_answer = self.health.count_quick_answer
+        self.count_inspected_answer = self.health.count_inspected_answer
+        self.note_compressed = self.health.note_compressed
         self.complain = self.health.complain
         self.sends_may_raise: bool | None = None
         """Of the server, told by its first request."""

@@ -1,13 +1,12 @@
-"""What do the worker processes of one agent tell each other?
+"""The file that the worker processes of one agent share: their time base and the published document.
 
-One file, mapped by all: the time base that they have in common, and the last notice, which is the
-published document. A notice is written by whoever holds the file's lock, into the older of two
+It is mapped by all: the time base that they have in common, and the last notice, which is the
+published document. A notice is written by the worker that holds the file's lock, into the older of two
 places, and carries a checksum: a reader never waits, and a writer may be killed at any point.
 """
 
 import errno
 import struct
-import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ _CHECKSUM = struct.Struct("<I")
 _PLACE_BYTES = 40_960
 _PLACES = (4096, 4096 + _PLACE_BYTES)
 _SIZE = 4096 + 2 * _PLACE_BYTES
-_PATIENCE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +34,7 @@ class Notice:
 
     computed_ns: int
     expires_ns: int
+    """On the grid of a coarse document, the wall clock's next grid point."""
     last_healthy_ms: int
     """When the agent was last seen healthy, in ms since 1970; 0 is never."""
     document: bytes
@@ -51,7 +50,8 @@ class Board:
         if fd is None:
             raise OSError(errno.EACCES, "cannot be made a file of ours", str(path))
         self.fd = fd
-        self._path = path
+        self._unwritten: tuple[bytes, int] | None = None
+        """The boot and the offset that could not be written, because another worker held the lock."""
         allocate(fd, _SIZE)
         with opened_again(path, fd) as mapped_fd:
             self._view = map_shared(mapped_fd, _SIZE, writable=True)
@@ -60,24 +60,34 @@ class Board:
         """Return what to add to the monotonic clock for the time base that all workers share.
 
         It begins as the time since 1970, goes on evenly whatever is done to the wall clock, and
-        after a reboot goes on from the wall clock, never backwards.
+        after a reboot goes on from the wall clock, never backwards. Nothing waits here: while another
+        worker holds the lock, this one takes what that one is about to write. Both read the same clocks.
         """
         boot = _boot_id(monotonic_ns, wall_ns)
         if (offset := self._offset(boot)) is not None:
             return offset
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            with lock_held(self.fd) as is_ours:
-                if (offset := self._offset(boot)) is not None:
-                    return offset
-                if is_ours:
-                    last = self.read()
-                    offset = max(wall_ns, last.computed_ns if last else 0) - monotonic_ns
-                    fields = _TIME_BASE.pack(_MAGIC, _LAYOUT_VERSION, boot, offset)
-                    self._view[: len(fields) + _CHECKSUM.size] = fields + _checksum(fields)
-                    return offset
-            time.sleep(0.002)
-        raise OSError(errno.EAGAIN, "another worker holds the lock and does not go on", str(self._path))
+        with lock_held(self.fd) as is_ours:
+            if (offset := self._offset(boot)) is not None:
+                return offset
+            last = self.read()
+            offset = max(wall_ns, last.computed_ns if last else 0) - monotonic_ns
+            if is_ours:
+                self._write_offset(boot, offset)
+            else:
+                self._unwritten = (boot, offset)
+        return offset
+
+    def keep_offset(self) -> None:
+        """Write the time base if no worker has; only by the holder of the lock."""
+        if self._unwritten is not None:
+            boot, offset = self._unwritten
+            self._unwritten = None
+            if self._offset(boot) is None:
+                self._write_offset(boot, offset)
+
+    def _write_offset(self, boot: bytes, offset: int) -> None:
+        fields = _TIME_BASE.pack(_MAGIC, _LAYOUT_VERSION, boot, offset)
+        self._view[: len(fields) + _CHECKSUM.size] = fields + _checksum(fields)
 
     def read(self) -> Notice | None:
         """Return the newest sound notice, None if there is none."""

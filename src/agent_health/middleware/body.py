@@ -1,14 +1,20 @@
-"""What does an answer claim to be, how much of its body is kept, and what does it say?
+"""Answer bodies: the content that an answer claims, and the bytes of it that are kept until they are read."""
 
-An answer is looked into only while it is short; of a stream, its last messages are kept, as they say
-how it ended. What could not be seen whole is never judged by its fragments.
-"""
-
+import os
+import threading
 from collections import deque
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from agent_health.a2a_answer import TooDeep, outcome_of_json, outcome_of_stream
+from agent_health.a2a_answer import (
+    MAX_CALL_BYTES,
+    TooComplex,
+    call_of_excerpt,
+    outcome_of_json,
+    parse_or_none,
+)
+from agent_health.a2a_stream import EventStreamReader, Shape, StreamEnd
+from agent_health.inspection import Inspection
 from agent_health.outcome import ANSWERED, Outcome
 
 Message = MutableMapping[str, Any]
@@ -18,8 +24,8 @@ JSON = "json"
 EVENTS = "events"
 OTHER = "other"
 
-_TAIL_MESSAGES = 16
-"""So many last messages of a stream are kept; SDKs send one for each event."""
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+"""How many bytes of answers one process keeps for inspection, of all agents and requests together."""
 
 # As frameworks spell them; others are parsed.
 _CONTENT_OF_TYPE = {
@@ -30,6 +36,7 @@ _CONTENT_OF_TYPE = {
     b"text/html; charset=utf-8": OTHER,
     b"text/plain; charset=utf-8": OTHER,
 }
+_READABLE_ENCODINGS = frozenset({b"", b"identity"})
 
 
 def content_of(start: Message) -> str:
@@ -48,87 +55,206 @@ def header(start: Message, wanted: bytes) -> bytes:
     return b""
 
 
-def outcome_of_body(start: Message, content: str, body: bytes | None, *, is_whole: bool = True) -> Outcome:
-    """Judge a 2xx answer by what it says; None is a body that was too long to be kept.
+def is_compressed(start: Message) -> bool:
+    """Whether the application encoded the body of an answer, as a compression inside the middleware does."""
+    return header(start, b"content-encoding").lower() not in _READABLE_ENCODINGS
 
-    Of a stream, `body` may be its tail only (`is_whole` False). Raises NotJson for what does not parse
-    as the content type it claims.
+
+Judged = tuple[Outcome, Inspection]
+# Looked up once, see JSON.
+INSPECTED = Inspection.INSPECTED
+GOOD: Judged = (ANSWERED, INSPECTED)
+MALFORMED: Judged = (Outcome.MALFORMED, INSPECTED)
+
+
+def judge_json(body: bytes, max_bytes: int) -> Judged:
+    """Return the outcome that a whole JSON body states, GOOD itself for a good one, and if it was read.
+
+    Raises NotJson for what does not parse, also an empty body.
     """
-    if content == OTHER:
-        return ANSWERED
-    if body is None or header(start, b"content-encoding").lower() not in _READABLE_ENCODINGS:
-        return Outcome.UNINSPECTED
+    if len(body) > max_bytes:
+        return Outcome.NOT_INSPECTED, Inspection.OVERSIZED
     try:
-        if content == EVENTS:
-            return outcome_of_stream(body, is_whole=is_whole)
-        # 202 and 204 have no body by right.
-        return outcome_of_json(body) if body or start["status"] == 200 else ANSWERED
-    except TooDeep:
-        return Outcome.UNINSPECTED
+        outcome = outcome_of_json(body)
+    except TooComplex:
+        return Outcome.NOT_INSPECTED, Inspection.COMPLEX
+    return GOOD if outcome is ANSWERED else (outcome, INSPECTED)
 
 
-class ShortBody:
-    """A body in several pieces, as long as they are few bytes."""
+class KeptBytes:
+    """Counts the bytes that a process keeps for inspection, and refuses more than `max_bytes`."""
 
-    __slots__ = ("_pieces", "_room")
+    def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.reset()
 
-    def __init__(self, most_bytes: int) -> None:
-        self._pieces: list[bytes] = []
-        self._room = most_bytes
+    def reset(self) -> None:
+        """Begin anew, as a process does after a fork: a thread that is gone may hold the lock."""
+        self.held = 0
+        self._lock = threading.Lock()
 
-    def append(self, piece: bytes | None) -> None:
-        """Keep a piece; beyond the limit, forget them all."""
-        self._room -= len(piece or b"")
-        if self._room >= 0:
-            self._pieces.append(piece or b"")
+    def take(self, count: int) -> bool:
+        """Add `count`, unless that is more than there may be. Returns whether it was added."""
+        with self._lock:
+            if self.held + count > self.max_bytes:
+                return False
+            self.held += count
+            return True
+
+    def give_back(self, count: int) -> None:
+        """Subtract what was added."""
+        with self._lock:
+            self.held = max(0, self.held - count)
+
+
+KEPT = KeptBytes()
+"""Of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=KEPT.reset)
+
+
+class JsonBody:
+    """A JSON body in several messages. It is kept whole, or not at all."""
+
+    __slots__ = ("_bytes", "_max_bytes", "missed")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = bytearray()
+        self.missed: Inspection | None = None
+        """Why it is not kept."""
+
+    def append(self, piece: bytes) -> None:
+        """Keep a piece. Beyond a limit, drop them all."""
+        if self.missed is not None:
+            return
+        if len(self._bytes) + len(piece) > self._max_bytes:
+            self._drop(Inspection.OVERSIZED)
+        elif not KEPT.take(len(piece)):
+            self._drop(Inspection.NO_ROOM)
         else:
-            self._pieces.clear()
+            self._bytes += piece
 
-    def read(self) -> bytes | None:
-        """Return the bytes, None if there were too many."""
-        return None if self._room < 0 else b"".join(self._pieces)
+    def is_empty(self) -> bool:
+        """Whether there was no byte in it."""
+        return self.missed is None and not self._bytes
+
+    def judge(self, last: bytes) -> Judged:
+        """Judge what was kept together with the last piece. Raises NotJson."""
+        if self.missed is not None:
+            return Outcome.NOT_INSPECTED, self.missed
+        return judge_json(bytes(self._bytes) + last, self._max_bytes)
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        KEPT.give_back(len(self._bytes))
+        self._bytes = bytearray()
+
+    def _drop(self, reason: Inspection) -> None:
+        self.missed = reason
+        self.close()
+
+
+class EventsBody:
+    """An event stream, which is read as it passes: at most one event of it is kept."""
+
+    __slots__ = ("_held", "_reader")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._reader = EventStreamReader(max_bytes)
+        self._held = 0
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape of events that need not be given to `append`."""
+        return self._reader.shape
+
+    def append(self, piece: bytes) -> None:
+        """Read a piece."""
+        reader = self._reader
+        reader.append(piece if type(piece) is bytes else bytes(piece))
+        more = reader.held_bytes - self._held
+        if more > 0 and not KEPT.take(more):
+            reader.skip_event(Inspection.NO_ROOM)
+            more = -self._held
+        if more < 0:
+            KEPT.give_back(-more)
+        self._held += more
+
+    def end(self, last: bytes) -> StreamEnd:
+        """Return what the stream said, up to the last piece, and keep nothing any more."""
+        self.append(last)
+        self.close()
+        return self._reader.end()
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        KEPT.give_back(self._held)
+        self._held = 0
 
 
 class StreamedBody:
-    """What is kept of an answer's body in several messages.
+    """What is kept of a body in several messages, and whether it is as long as was declared.
 
-    `append` keeps a piece. It is an attribute because every chunk goes through it: of a stream of
-    events it is that of a deque.
+    `append` takes a piece. It is an attribute because every piece goes through it.
     """
 
-    __slots__ = ("_declared_bytes", "_kept", "_most_bytes", "_seen_bytes", "append")
+    __slots__ = ("_declared_bytes", "_keep", "_seen_bytes", "append", "kept")
 
-    def __init__(self, start: Message, content: str, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, start: Message, content: str, max_bytes: int) -> None:
+        self.kept: JsonBody | EventsBody | None = None
+        is_inspected = max_bytes and content != OTHER and 200 <= start.get("status", 500) < 300
+        if is_inspected and not is_compressed(start):
+            self.kept = JsonBody(max_bytes) if content == JSON else EventsBody(max_bytes)
+        self._keep = _drop if self.kept is None else self.kept.append
         declared = header(start, b"content-length")
         self._declared_bytes = int(declared) if declared.isdigit() else None
         self._seen_bytes = 0
-        self._kept: ShortBody | deque[bytes | None]
-        if content == JSON:
-            self._kept = ShortBody(most_bytes)
-        else:
-            self._kept = deque(maxlen=_TAIL_MESSAGES if content == EVENTS and most_bytes else 0)
-        self.append = self._kept.append if self._declared_bytes is None else self._keep_and_measure
-
-    def read(self, last: bytes) -> tuple[bytes | None, bool]:
-        """Return the bytes up to the `last` ones, None if they are too many, and whether they are all."""
-        self._kept.append(last)
-        if isinstance(self._kept, ShortBody):
-            return self._kept.read(), True
-        tail = b"".join([piece or b"" for piece in self._kept])
-        is_whole = len(self._kept) < _TAIL_MESSAGES and len(tail) <= self._most_bytes
-        return tail[-self._most_bytes :], is_whole
+        self.append = self._keep if self._declared_bytes is None else self._keep_and_measure
 
     def is_as_long_as_declared(self, last: bytes | None) -> bool:
         """Whether the answer had a content length, and all of it was sent."""
         return self._seen_bytes + len(last or b"") == self._declared_bytes
 
-    def _keep_and_measure(self, piece: bytes | None) -> None:
-        self._seen_bytes += len(piece or b"")
-        self._kept.append(piece)
+    def close(self) -> None:
+        """Keep nothing any more."""
+        if self.kept is not None:
+            self.kept.close()
+
+    def _keep_and_measure(self, piece: bytes) -> None:
+        self._seen_bytes += len(piece)
+        self._keep(piece)
 
 
-_READABLE_ENCODINGS = frozenset({b"", b"identity"})
+class RequestBody:
+    """The beginning and the end of a request body, so that a call is known without keeping what it sends.
+
+    A body of up to MAX_CALL_BYTES is kept whole.
+    """
+
+    __slots__ = ("_beginning", "_end", "_length")
+
+    def __init__(self) -> None:
+        self._beginning = self._end = b""
+        self._length = 0
+
+    def append(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        self._length += len(piece)
+        half = MAX_CALL_BYTES // 2
+        if len(self._beginning) < MAX_CALL_BYTES:
+            self._beginning += bytes(piece[: MAX_CALL_BYTES - len(self._beginning)])
+        self._end = (self._end + bytes(piece[-half:]))[-half:]
+
+    def call(self) -> object:
+        """Return what the caller asked for, parsed; None if that is not known."""
+        if self._length <= MAX_CALL_BYTES:
+            return parse_or_none(self._beginning)
+        return call_of_excerpt(self._beginning, self._end)
+
+
+_drop: Callable[[Any], None] = deque[Any](maxlen=0).append
+"""Forget a piece. The fastest way that there is."""
 
 
 def _parsed_content_of(content_type: bytes) -> str:

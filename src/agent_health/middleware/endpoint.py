@@ -16,6 +16,8 @@ Headers = list[tuple[bytes, bytes]]
 
 _JSON = b"application/json"
 _HEALTH_JSON = b"application/health+json"
+# What `application/json` matches, the most specific first.
+_RANGES = (_JSON, b"application/*", b"*/*")
 _OF_THE_BODY = frozenset({b"content-type", b"content-length"})
 _NEGOTIATING = frozenset({b"accept", b"if-none-match", b"authorization"})
 _MOST_HEADER_BYTES = 4096
@@ -52,7 +54,7 @@ class HealthEndpoint:
     """Answers GET and HEAD with the published document, always 200 whatever the status.
 
     A 5xx would read as "the request failed" (draft, appendix A). The exception is the form of
-    draft-inadarei-api-health-check-06, for whom asks for `application/health+json`: 503 if unhealthy.
+    draft-inadarei-api-health-check-06, if a request prefers `application/health+json`: 503 if unhealthy.
     """
 
     def __init__(self, recorder: AgentHealth, settings: MiddlewareSettings) -> None:
@@ -129,15 +131,23 @@ def _bearer_token(asked: Mapping[bytes, bytes]) -> bytes | None:
 
 
 def _prefers_health_json(accept: bytes) -> bool:
-    """Whether `application/health+json` is asked for by name, and more than `application/json`."""
+    """Whether `application/health+json` is asked for by name, and no less than `application/json`.
+
+    The quality of `application/json` is that of the most specific range that it matches (RFC 9110 12.5.1).
+    Between two equal ones, a type that is named wins over a range, and `application/json` over the other.
+    """
     if len(accept) > _MOST_HEADER_BYTES or _HEALTH_JSON not in (accept := accept.lower()):
         return False
-    quality = {_JSON: 0.0, _HEALTH_JSON: 0.0}
+    quality: dict[bytes, float] = {}
     for item in accept.split(b","):
         media_type, *parameters = (part.strip() for part in item.split(b";"))
-        if media_type in quality:
+        if media_type in _RANGES or media_type == _HEALTH_JSON:
             quality[media_type] = _quality(parameters)
-    return quality[_HEALTH_JSON] > quality[_JSON]
+    wanted = quality.get(_HEALTH_JSON, 0.0)
+    if _JSON in quality:
+        return wanted > quality[_JSON]
+    others = next((quality[media_range] for media_range in _RANGES if media_range in quality), 0.0)
+    return wanted > 0 and wanted >= others
 
 
 def _quality(parameters: list[bytes]) -> float:

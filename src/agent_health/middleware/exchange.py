@@ -10,23 +10,33 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from agent_health.a2a_answer import (
+    MAX_CALL_BYTES,
     NotJson,
-    TooDeep,
+    TooComplex,
     expects_rpc_answer,
     is_poll,
     outcome_of_json,
     parse_or_none,
 )
+from agent_health.a2a_stream import Shape, has_shape
+from agent_health.inspection import Inspection
 from agent_health.middleware.body import (
     EVENTS,
+    GOOD,
+    INSPECTED,
     JSON,
+    MALFORMED,
     OTHER,
+    EventsBody,
+    JsonBody,
+    Judged,
     Message,
-    ShortBody,
+    RequestBody,
     StreamedBody,
     content_of,
     header,
-    outcome_of_body,
+    is_compressed,
+    judge_json,
 )
 from agent_health.outcome import ANSWERED, TASK_FAILED, Outcome, outcome_of_exception, outcome_of_status
 
@@ -48,11 +58,24 @@ class Observer(Protocol):
     sends_may_raise: bool | None
     now_ns: Callable[[], int]
 
-    def count(self, outcome: int, latency_ns: int, first_byte_ns: int | None, now_ns: int) -> None:
+    def count(
+        self,
+        outcome: int,
+        latency_ns: int,
+        first_byte_ns: int | None,
+        now_ns: int,
+        inspection: int | None = None,
+    ) -> None:
         """Count one interaction; may raise."""
 
     def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one answer that took less than `quick_ns`; may raise."""
+        """Count one answer that took less than `quick_ns` and was nothing to inspect; may raise."""
+
+    def count_inspected_answer(self, latency_ns: int, now_ns: int) -> None:
+        """Count one good answer that took less than `quick_ns` and was inspected; may raise."""
+
+    def note_compressed(self, encoding: str) -> None:
+        """Log, once, that an answer could not be inspected because it was compressed."""
 
     def complain(self, what: str) -> None:
         """Log the exception being handled."""
@@ -67,9 +90,14 @@ class Exchange:
 
     __slots__ = (
         "_began_ns", "_body", "_content", "_ended_ns", "_first_byte_ns", "_headers", "_is_complete",
-        "_is_sent_by_server", "_keep", "_last", "_left_ns", "_observer", "_receive", "_request", "_scope",
-        "_send", "_start", "is_counted",
+        "_is_sent_by_server", "_judged", "_keep", "_last", "_left_ns", "_observer", "_receive", "_request",
+        "_scope", "_send", "_shape", "_start", "is_counted",
     )  # fmt: skip
+
+    _shape: Shape | None
+    """Of a stream, once it has begun: the shape of events that need not be read."""
+    _last: bytes | None
+    """The last piece of the answer's body, until it is judged."""
 
     def begin(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
         """Follow a request that has just come in."""
@@ -81,14 +109,15 @@ class Exchange:
         self._content = OTHER
         self._body: StreamedBody | None = None
         self._keep: Callable[[Any], None] | None = None
-        self._request: Message | ShortBody | None = None
+        self._request: bytes | RequestBody | None = None
+        self._judged: Judged | None = None
         self._first_byte_ns = self._ended_ns = self._left_ns = 0
         self._is_complete = self._is_sent_by_server = self.is_counted = False
         now_ns = observer.now_ns
         self._began_ns = now_ns()
 
     async def receive(self) -> Message:
-        """Pass on what the caller sends; keep a short body, note when the caller leaves."""
+        """Pass on what the caller sends; keep a short call, note when the caller leaves."""
         now_ns = self._observer.now_ns
         receive = self._receive
         asked_ns = now_ns()
@@ -97,16 +126,21 @@ class Exchange:
         if kind == "http.request":
             # A slow upload is the caller's time.
             self._began_ns += now_ns() - asked_ns
-            if self._request is None:
-                # Nearly always the only one.
-                self._request = message
-            else:
-                self._keep_request(message)
+            try:
+                body = message["body"]
+            except KeyError:
+                body = None
+            if body:
+                if self._request is None and len(body) <= MAX_CALL_BYTES:
+                    # Nearly always the only one.
+                    self._request = body
+                else:
+                    self._keep_request(body)
         elif kind == "http.disconnect" and not self._ended_ns and not self._left_ns:
             self._left_ns = now_ns()
         return message
 
-    def send(self, message: Message) -> Awaitable[None]:
+    def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - calls would cost more than the work
         """Pass on what the app answers. Not a coroutine itself: it costs a third of one per chunk."""
         send = self._send
         keep = self._keep
@@ -117,7 +151,17 @@ class Exchange:
             except KeyError:
                 piece = None
             if piece is not None:
-                keep(piece)
+                shape = self._shape
+                if shape is None:
+                    keep(piece)
+                    return send(message)
+                # `has_shape`, written out: a call takes as long as half of it.
+                head, prefix, tail, suffix, inside = shape
+                try:
+                    if piece[head] != prefix or piece[tail] != suffix or 10 in piece[inside]:
+                        keep(piece)
+                except TypeError:
+                    keep(piece)
                 return send(message)
         kind = message.get("type")
         if kind == "http.response.start":
@@ -144,6 +188,11 @@ class Exchange:
                 self._count(error)
             except Exception:  # noqa: BLE001 - measuring must never fail what it measures
                 self._observer.complain("a request could not be counted")
+            finally:
+                # The app may go on for long.
+                self._last = self._request = self._shape = None
+                if self._body is not None:
+                    self._body.close()
 
     def end_if_overdue(self, now_ns: int) -> None:
         """Count the exchange as timed out if its first byte is overdue: it may never end. May raise."""
@@ -153,29 +202,50 @@ class Exchange:
             self.is_counted = True
             self._observer.count(Outcome.TIMED_OUT, latency_ns, None, now_ns)
 
-    def _keep_request(self, message: Message) -> None:
-        if not isinstance(self._request, ShortBody):
-            first, self._request = self._request, ShortBody(self._observer.max_inspected_bytes)
+    def _keep_request(self, body: bytes) -> None:
+        """Keep the beginning and the end of a body that is long, or comes in several messages."""
+        if not isinstance(self._request, RequestBody):
+            first, self._request = self._request, RequestBody()
             if first is not None:
-                self._request.append(first.get("body"))
-        self._request.append(message.get("body"))
+                self._request.append(first)
+        self._request.append(body)
 
     def _note_chunk(self, message: Message) -> None:
         """Note the first bytes of a body in several messages, and what is needed of the others."""
         start, observer = self._start, self._observer
-        if start is None:
+        if start is None or self.is_counted:
             return
         try:
+            piece = message.get("body") or b""
             if self._body is None:
+                self._shape = None
                 self._content = content_of(start)
-                self._body = StreamedBody(start, self._content, observer.max_inspected_bytes)
-            self._body.append(message.get("body"))
-            if not self._first_byte_ns and (message.get("body") or message["type"] != _BODY):
+                sent = {**start, "headers": self._headers}
+                self._body = StreamedBody(sent, self._content, observer.max_inspected_bytes)
+            if self._shape is None or not has_shape(self._shape, piece):
+                self._body.append(piece)
+                self._note_shape()
+            if not self._first_byte_ns and (piece or message["type"] != _BODY):
                 self._first_byte_ns = observer.now_ns()
                 if not observer.sends_may_raise:
-                    self._keep = self._body.append
+                    self._keep = self._body.append if self._body.kept is None else self._keep_piece
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            observer.complain("an answer could not be looked into")
+            observer.complain("an answer could not be inspected")
+
+    def _keep_piece(self, piece: bytes) -> None:
+        """Keep, or read, one piece of a body that is inspected."""
+        body = self._body
+        if body is None or self.is_counted:
+            return
+        try:
+            body.append(piece)
+            self._note_shape()
+        except Exception:  # noqa: BLE001 - measuring must never fail what it measures
+            self._observer.complain("an answer could not be inspected")
+
+    def _note_shape(self) -> None:
+        if self._content is EVENTS and self._body is not None and isinstance(self._body.kept, EventsBody):
+            self._shape = self._body.kept.shape
 
     async def _send_watched(self, message: Message) -> None:
         """Send a message; since HTTP spec 2.4, OSError means that the caller has left."""
@@ -207,18 +277,25 @@ class Exchange:
             if self._body is None:
                 if observer.max_inspected_bytes:
                     self._content = content_of(start)
-                # Surely good and soon: the most frequent case, counted in short.
+                # Surely good and soon: the most frequent cases, counted in short.
                 if (
                     body
                     and start.get("status") == 200
                     and latency_ns < observer.quick_ns
                     and not self._left_ns
-                    and (self._content is OTHER or self._is_good_json(body))
                 ):
-                    self.is_counted = True
-                    count_quick_answer = observer.count_quick_answer
-                    count_quick_answer(latency_ns, ended_ns)
-                    return
+                    if self._content is OTHER:
+                        self.is_counted = True
+                        self._last = self._request = None
+                        count_quick_answer = observer.count_quick_answer
+                        count_quick_answer(latency_ns, ended_ns)
+                        return
+                    if self._is_good_json(body):
+                        self.is_counted = True
+                        self._last = self._request = None
+                        count_inspected_answer = observer.count_inspected_answer
+                        count_inspected_answer(latency_ns, ended_ns)
+                        return
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
             observer.complain("a request could not be counted")
         # An empty message may be a middleware's way to close an answer that failed.
@@ -226,13 +303,23 @@ class Exchange:
             self.end()
 
     def _is_good_json(self, body: bytes) -> bool:
-        """Whether an answer in one message is short JSON without a failure in it."""
+        """Whether an answer in one message is short JSON without a failure in it; keep what it is else."""
         if self._content is not JSON or type(body) is not bytes:
             return False
-        try:
-            return len(body) <= self._observer.max_inspected_bytes and outcome_of_json(body) is ANSWERED
-        except (NotJson, TooDeep):
+        if len(body) > self._observer.max_inspected_bytes:
             return False
+        try:
+            outcome = outcome_of_json(body)
+        except NotJson:
+            self._judged = MALFORMED
+            return False
+        except TooComplex:
+            self._judged = (Outcome.NOT_INSPECTED, Inspection.COMPLEX)
+            return False
+        if outcome is ANSWERED:
+            return True
+        self._judged = (outcome, INSPECTED)
+        return False
 
     async def _send_trailers(self, message: Message) -> None:
         await self._send_watched(message)
@@ -250,62 +337,98 @@ class Exchange:
         if error is not None and is_whole:
             # After an answer that is surely whole, the exception is a background task's own.
             is_whole = self._body is not None and self._body.is_as_long_as_declared(self._last)
+        inspection = None
         if not is_whole:
-            outcome = self._outcome_of_break(error, latency_ns)
+            outcome, inspection = self._judge_break(error, latency_ns)
         elif first_byte_ns > observer.timeout_ns:
             outcome = Outcome.TIMED_OUT
         else:
-            outcome = self._outcome_of_answer()
+            outcome, inspection = self._judge_answer()
         if self._content is not EVENTS:
-            observer.count(outcome, latency_ns, None, now_ns)
+            observer.count(outcome, latency_ns, None, now_ns, inspection)
         elif observer.streams_by_first_byte:
-            observer.count(outcome, first_byte_ns, first_byte_ns, now_ns)
+            observer.count(outcome, first_byte_ns, first_byte_ns, now_ns, inspection)
         else:
-            observer.count(outcome, latency_ns, first_byte_ns, now_ns)
+            observer.count(outcome, latency_ns, first_byte_ns, now_ns, inspection)
 
-    def _outcome_of_break(self, error: BaseException | None, waited_ns: int) -> Outcome:
+    def _judge_break(self, error: BaseException | None, waited_ns: int) -> tuple[Outcome, Inspection | None]:
         """Judge what did not end well: the caller left, the app raised or did not finish."""
         outcome = Outcome.UNFINISHED if error is None else outcome_of_exception(error)
         if not self._left_ns and outcome is not Outcome.ABANDONED:
-            return outcome
-        return Outcome.ABANDONED_LATE if waited_ns > self._observer.timeout_ns else Outcome.ABANDONED
+            return outcome, None
+        if self._body is not None and isinstance(self._body.kept, EventsBody):
+            # Clients leave once they have read the error, or the last state.
+            stated = self._judge_events(self._body.kept, b"")
+            if stated[0] is not ANSWERED and stated[0] is not Outcome.NOT_INSPECTED:
+                return stated
+        return (Outcome.ABANDONED_LATE if waited_ns > self._observer.timeout_ns else Outcome.ABANDONED), None
 
-    def _outcome_of_answer(self) -> Outcome:
-        """Judge a whole answer."""
+    def _judge_answer(self) -> tuple[Outcome, Inspection | None]:
+        """Judge a whole answer. Only a 2xx that claims JSON or an event stream is inspected."""
         start = self._start
         if start is None:
-            return Outcome.UNFINISHED
+            return Outcome.UNFINISHED, None
         status = start.get("status", 500)
         if not 200 <= status < 300:
-            return outcome_of_status(status, has_route=_has_route(self._scope))
+            return outcome_of_status(status, has_route=_has_route(self._scope)), None
         if not self._observer.max_inspected_bytes:
-            return ANSWERED
-        body, is_whole = self._read_body()
-        try:
-            sent = {**start, "headers": self._headers}
-            outcome = outcome_of_body(sent, self._content, body, is_whole=is_whole)
-        except NotJson:
-            return Outcome.MALFORMED if expects_rpc_answer(self._call()) else ANSWERED
-        if outcome is TASK_FAILED and is_poll(self._scope["method"], self._scope["path"], self._call()):
-            return ANSWERED
-        return outcome
+            return ANSWERED, None
+        sent = {**start, "headers": self._headers}
+        if self._body is None:
+            self._content = content_of(sent)
+        if self._content is OTHER:
+            return ANSWERED, None
+        return self._judge_body(sent)
 
-    def _read_body(self) -> tuple[bytes | None, bool]:
-        """Return the body, None if it is not known or too long to be looked into, and whether it is whole."""
+    def _judge_body(self, sent: Message) -> Judged:
+        """Judge a 2xx answer that claims JSON or an event stream; `sent` is its start as the app sent it."""
+        if is_compressed(sent):
+            self._observer.note_compressed(header(sent, b"content-encoding").decode("ascii", "replace"))
+            return Outcome.NOT_INSPECTED, Inspection.COMPRESSED
         if self._is_sent_by_server:
-            return None, True
+            return Outcome.NOT_INSPECTED, Inspection.FROM_FILE
+        kept = None if self._body is None else self._body.kept
         last = bytes(self._last or b"")
-        if self._body is not None:
-            return self._body.read(last)
-        return (last if len(last) <= self._observer.max_inspected_bytes else None), True
+        if self._content is JSON:
+            return self._judge_json(kept if isinstance(kept, JsonBody) else None, last, sent["status"])
+        max_bytes = self._observer.max_inspected_bytes
+        return self._judge_events(kept if isinstance(kept, EventsBody) else EventsBody(max_bytes), last)
+
+    def _judge_events(self, events: EventsBody, last: bytes) -> Judged:
+        end = events.end(last)
+        outcome = end.outcome
+        is_failure = outcome is not ANSWERED and outcome is not Outcome.NOT_INSPECTED
+        if end.has_other_data and not is_failure and (end.is_rpc or expects_rpc_answer(self._call())):
+            return MALFORMED
+        if outcome is TASK_FAILED and self._is_poll():
+            outcome = ANSWERED if end.missed is None else Outcome.NOT_INSPECTED
+        if outcome is not Outcome.NOT_INSPECTED or end.missed is None:
+            return outcome, INSPECTED
+        return outcome, end.missed
+
+    def _judge_json(self, kept: JsonBody | None, last: bytes, status: int) -> Judged:
+        judged = self._judged
+        if judged is None and not last and (kept is None or kept.is_empty()):
+            # 202 and 204 have no body by right.
+            return MALFORMED if status == 200 and expects_rpc_answer(self._call()) else GOOD
+        if judged is None:
+            try:
+                judged = (
+                    judge_json(last, self._observer.max_inspected_bytes) if kept is None else kept.judge(last)
+                )
+            except NotJson:
+                judged = MALFORMED
+        return GOOD if judged[0] is TASK_FAILED and self._is_poll() else judged
+
+    def _is_poll(self) -> bool:
+        return is_poll(self._scope["method"], self._scope["path"], self._call())
 
     def _call(self) -> object:
-        """What the caller sent, parsed; None if it is too long or no JSON."""
+        """Return what the caller asked for, parsed; None if that is not known."""
         request = self._request
-        body = request.read() if isinstance(request, ShortBody) else (request or {}).get("body")
-        if not body or len(body) > self._observer.max_inspected_bytes:
-            return None
-        return parse_or_none(body)
+        if isinstance(request, RequestBody):
+            return request.call()
+        return parse_or_none(request) if request else None
 
 
 def sends_may_raise(scope: Scope) -> bool:

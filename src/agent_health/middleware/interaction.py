@@ -1,10 +1,17 @@
-"""How does an agent without ASGI time one interaction?"""
+"""Interactions of an agent without ASGI: each is timed, and counted by how it ends."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
+from agent_health.errors import InvalidSetting
 from agent_health.middleware.windows import Clock
 from agent_health.outcome import Outcome, outcome_named, outcome_of_exception
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 class _Recorder(Protocol):
@@ -16,12 +23,40 @@ class _Recorder(Protocol):
 
 
 class Interaction:
-    """One interaction of an agent without ASGI; made by `AgentHealth.interaction`."""
+    """One interaction of an agent without ASGI; made by `AgentHealth.interaction`.
+
+    As a decorator, it makes each call of the function an interaction of its own.
+    """
 
     def __init__(self, health: _Recorder) -> None:
         self._outcome: Outcome | None = None
         self._health = health
         self._first_byte_ns: int | None = None
+
+    def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
+        """Return the function with each of its calls counted.
+
+        InvalidSetting for a generator function: its call ends before its work begins.
+        """
+        health = self._health
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            expected = "a function or a coroutine function; within a generator, use `with` instead"
+            raise InvalidSetting("function", function, expected)
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def counted_coroutine(*args: Any, **kwargs: Any) -> Any:
+                with Interaction(health):
+                    return await function(*args, **kwargs)
+
+            return counted_coroutine  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def counted(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            with Interaction(health):
+                return function(*args, **kwargs)
+
+        return counted
 
     @property
     def outcome(self) -> Outcome | None:

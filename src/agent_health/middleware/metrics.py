@@ -5,21 +5,23 @@ state directory. docs/monitoring.md lists them all. Needs prometheus-client, whi
 """
 
 import hmac
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from agent_health.document import HealthDocument, HealthStatus, Trend
+from agent_health.document import EXTENSION_PREFIX, HealthDocument, HealthStatus, Trend
+from agent_health.inspection import Inspection, read_inspection
 from agent_health.middleware.body import Message
 from agent_health.middleware.exchange import Scope
 from agent_health.middleware.recorder import AgentHealth, living_recorders
 from agent_health.outcome import Outcome
-from agent_health.self_report import EXTENSION_PREFIX
 
 PREFIX = "agent_health_agent_"
+_REASONS = [reason.name.lower() for reason in Inspection if reason is not Inspection.INSPECTED]
 MOST_HEADER_BYTES = 1_024
 """A longer Accept is as good as none."""
 KEPT_NS = 1_000_000_000
@@ -92,6 +94,7 @@ def families(documents: Iterable[HealthDocument]) -> Iterator[Metric]:
     samples = _gauge("window_samples", "Interactions of the window that count on either side of the ratio.")
     window = _gauge("window_seconds", "Length of the window.")
     outcomes = _gauge("window_outcomes", "Interactions of the window by outcome.", "outcome")
+    missed = _gauge("window_not_inspected", "Answers of the window that could not be read.", "reason")
     latency = _summary("latency_seconds", "Latency over the window.")
     first_byte = _summary("first_byte_latency_seconds", "Until the first byte of streamed answers.")
     trend = _gauge("trend", "This window against the one before: 1 for the trend that it has.", "trend")
@@ -112,6 +115,7 @@ def families(documents: Iterable[HealthDocument]) -> Iterator[Metric]:
             for outcome in Outcome:
                 name = outcome.name.lower()
                 outcomes.add_metric([of, name], counts.get(name, 0))
+            _add_missed(missed, of, extensions)
         if (first := extensions.get(f"{EXTENSION_PREFIX}first-byte")) is not None:
             _add_ms(first_byte, of, first["latency_p50_ms"], first["latency_p99_ms"])
         if document.decay is not None:
@@ -127,6 +131,7 @@ def families(documents: Iterable[HealthDocument]) -> Iterator[Metric]:
         samples,
         window,
         outcomes,
+        missed,
         latency,
         first_byte,
         trend,
@@ -152,6 +157,13 @@ def _add_ms(family: Metric, agent_id: str, p50_ms: float | None, p99_ms: float |
     for quantile, latency_ms in (("0.5", p50_ms), ("0.99", p99_ms)):
         if latency_ms is not None:
             family.add_sample(family.name, {"agent_id": agent_id, "quantile": quantile}, latency_ms / 1000)
+
+
+def _add_missed(family: GaugeMetricFamily, agent_id: str, extensions: Mapping[str, Any]) -> None:
+    note = read_inspection(extensions)
+    if note is not None:
+        for reason in _REASONS:
+            family.add_metric([agent_id, reason], note.tally.not_inspected.get(reason, 0))
 
 
 def _seconds(moment: datetime | None) -> float | None:

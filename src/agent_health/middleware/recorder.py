@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agent_health.document import HealthDocument
 from agent_health.errors import InvalidSetting
+from agent_health.inspection import Inspection
 from agent_health.latency_histogram import LONGEST_LATENCY_NS, bin_of, clamped
 from agent_health.middleware.board import Notice
 from agent_health.middleware.interaction import Interaction
@@ -29,10 +30,14 @@ _log = logging.getLogger("agent_health")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _STREAMS = len(Outcome)
 """The lane behind the outcomes: how many of them were streams."""
+_INSPECTIONS = _STREAMS + 1
+"""The lanes behind that one: how many answers were inspected, and why others were not."""
+_INSPECTED = _INSPECTIONS + Inspection.INSPECTED
 _MOST_PENDING = 256
 """So many quick answers are put into the window together at most: it takes 30 µs."""
 _RETRY_NS = 50_000_000
 _COMPLAINT_INTERVAL_NS = 60_000_000_000
+_MAX_SHOWN_CHARS = 40
 
 QUICK_NS = (1 << 30) - 1
 """About a second, and the largest number that CPython compares and shifts in its fast way."""
@@ -91,12 +96,22 @@ class AgentHealth:
         self._complaint_due_ns: dict[str, int] = {}
         if self.settings.state_dir is not None:
             self.count_quick_answer = self._count_quick_answer_at_once  # type: ignore[method-assign]
+            self.count_inspected_answer = self._count_inspected_answer_at_once  # type: ignore[method-assign]
         if not getattr(sys, "_is_gil_enabled", lambda: True)():
             # Without the GIL an increment is no longer one step.
             self.count = self._count_locked  # type: ignore[method-assign]
             self.count_quick_answer = self._count_answer_locked  # type: ignore[method-assign]
+            self.count_inspected_answer = self._count_inspected_locked  # type: ignore[method-assign]
         self.count_overdue: Callable[[int], None] | None = None
         """Called with the monotonic time before a document is made, to count what may never end."""
+        self.is_inspecting = True
+        """Whether bodies are inspected; the document says so."""
+        self.is_on_grid = False
+        """Whether what is published depends on the wall clock alone as long as the status stays the same.
+
+        Then it is of the last multiple of `refresh_seconds` since 1970, and changes at the next.
+        """
+        self._has_noted_compressed = False
         self._begin()
         check_state_dir(self.settings.state_dir)
         _recorders.add(self)
@@ -112,19 +127,23 @@ class AgentHealth:
 
         `outcome` is an `Outcome` or its name in lower case ("answered", "task_failed", ...);
         `latency_ms` how long it took, in milliseconds; `first_byte_ms`, of a streamed answer, how long
-        its first byte took. Raises InvalidSetting for an outcome that is none and a latency that is
-        no number; negative latencies count as 0, those above an hour as an hour.
+        its first byte took. What you record counts as inspected, unless it is "not_inspected".
+        Raises InvalidSetting for an outcome that is none and a latency that is no number; negative
+        latencies count as 0, those above an hour as an hour.
         """
         known = outcome_named(outcome)
         latency_ns = _nanoseconds("latency_ms", latency_ms)
         first_byte_ns = None if first_byte_ms is None else _nanoseconds("first_byte_ms", first_byte_ms)
+        inspection = Inspection.INSPECTED if self._is_sampled[known] else None
+        if known is Outcome.NOT_INSPECTED:
+            inspection = Inspection.UNSPECIFIED
         try:
-            self.count(known, latency_ns, first_byte_ns, self.clock.monotonic_ns())
+            self.count(known, latency_ns, first_byte_ns, self.clock.monotonic_ns(), inspection)
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
             self.complain("an interaction could not be counted")
 
     def interaction(self) -> Interaction:
-        """Return a context manager that times its body and counts how it ended.
+        """Return a context manager, or a decorator, that times its body and counts how it ended.
 
         An exception counts as `raised`, a TimeoutError as `timed_out`, a cancellation as `abandoned`,
         and goes on. Within, set `outcome` to say otherwise, and call `first_byte()` when a streamed
@@ -137,7 +156,7 @@ class AgentHealth:
         with self._lock:
             now_ns = self.clock.monotonic_ns()
             self._catch_up(now_ns)
-            return self._report(self._opened(now_ns), now_ns)
+            return self._report(self._opened(now_ns), now_ns, self.clock.wall_ns())
 
     def published(self, now_ns: int) -> Notice:
         """Return what is published: at most `refresh_seconds` old, and the same in all workers.
@@ -146,21 +165,31 @@ class AgentHealth:
         says `unknown`.
         """
         held = self._held
-        if held is not None and now_ns < self._refresh_due_ns:
+        if held is not None and now_ns < self._refresh_due_ns and not self.is_on_grid:
             return held
         with self._lock:
             try:
                 self._catch_up(now_ns)
             except Exception:  # noqa: BLE001 - the endpoint must answer: this fails again, and says so
                 return self._refresh(now_ns)
-            return self._held or self._refresh(now_ns)
+            held = None if self._is_provisional else self._held
+            return held or self._refresh(now_ns)
 
     def seconds_to_refresh(self, now_ns: int) -> int:
         """Return how many whole seconds what is published stays so, at least 0."""
-        left_ns = self._refresh_due_ns - now_ns
+        left_ns = (
+            self._held_until_ns - self.clock.wall_ns() if self.is_on_grid else self._refresh_due_ns - now_ns
+        )
         return left_ns // 1_000_000_000 if left_ns > 0 else 0
 
-    def count(self, outcome: int, latency_ns: int, first_byte_ns: int | None, now_ns: int) -> None:
+    def count(
+        self,
+        outcome: int,
+        latency_ns: int,
+        first_byte_ns: int | None,
+        now_ns: int,
+        inspection: int | None = None,
+    ) -> None:
         """Count one interaction: the hot path of `record`, in nanoseconds and unchecked. May raise."""
         if now_ns >= self._due_ns:
             self._catch_up_locked(now_ns)
@@ -169,10 +198,12 @@ class AgentHealth:
             if first_byte_ns is not None:
                 self._first_bytes[bin_of(clamped(first_byte_ns))] += 1
                 self._counts[_STREAMS] += 1
+        if inspection is not None:
+            self._counts[_INSPECTIONS + inspection] += 1
         self._counts[outcome] += 1
 
     def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one answer that took 0 to QUICK_NS: `count` without what that case does not need.
+        """Count one answer that took 0 to QUICK_NS and was nothing to inspect: `count` for that case alone.
 
         It is put into the window with others, before anybody looks there or the slot ends.
         """
@@ -182,6 +213,27 @@ class AgentHealth:
         pending_ns.append(latency_ns)
         if len(pending_ns) >= _MOST_PENDING:
             self._count_pending_locked()
+
+    def count_inspected_answer(self, latency_ns: int, now_ns: int) -> None:
+        """Count one good answer that took 0 to QUICK_NS and was inspected."""
+        if now_ns >= self._due_ns:
+            self._catch_up_locked(now_ns)
+        pending_ns = self._pending_inspected_ns
+        pending_ns.append(latency_ns)
+        if len(pending_ns) >= _MOST_PENDING:
+            self._count_pending_locked()
+
+    def note_compressed(self, encoding: str) -> None:
+        """Log, once for each agent and process, that a compression hides answers from the middleware."""
+        if not self._has_noted_compressed:
+            self._has_noted_compressed = True
+            _log.warning(
+                "agent-health: %s: an answer was compressed (content-encoding %r) before the middleware saw "
+                "it, and is counted as not_inspected. Wrap the compression around AgentHealthMiddleware, "
+                "not the other way round. This is logged once.",
+                self.settings.agent_id,
+                encoding[:_MAX_SHOWN_CHARS],
+            )
 
     def open(self) -> None:
         """Open the windows now rather than with the first interaction: the disk may take its time."""
@@ -219,14 +271,29 @@ class AgentHealth:
         self._is_refreshing = False
         self._healthy_ms = 0
         self._refresh_due_ns = 0
+        self._held_from_ns = self._held_until_ns = 0
+        """On the grid: when by the wall clock what is held became good, and until when it is."""
+        self._is_provisional = False
+        """On the grid: whether what is held was made at the grid point itself, to which more may belong."""
+        self._look_again_ns: int | None = None
+        """On the grid: when to see what another worker has published meanwhile."""
         self._pending_ns: list[int] = []
         """Latencies of quick answers that are not in the window yet."""
+        self._pending_inspected_ns: list[int] = []
+        """Those of answers that were inspected."""
         self._due_ns = 0
         """When `count` must look up: the slot ends, or the document is due. 0 until it is open."""
 
-    def _count_locked(self, outcome: int, latency_ns: int, first_byte_ns: int | None, now_ns: int) -> None:
+    def _count_locked(
+        self,
+        outcome: int,
+        latency_ns: int,
+        first_byte_ns: int | None,
+        now_ns: int,
+        inspection: int | None = None,
+    ) -> None:
         with self._lock:
-            AgentHealth.count(self, outcome, latency_ns, first_byte_ns, now_ns)
+            AgentHealth.count(self, outcome, latency_ns, first_byte_ns, now_ns, inspection)
 
     def _count_quick_answer_at_once(self, latency_ns: int, now_ns: int) -> None:
         """Count where a kill of this process loses nothing that was counted."""
@@ -235,21 +302,34 @@ class AgentHealth:
         self._latencies[bin_of(latency_ns)] += 1
         self._counts[0] += 1
 
+    def _count_inspected_answer_at_once(self, latency_ns: int, now_ns: int) -> None:
+        if now_ns >= self._due_ns:
+            self._catch_up_locked(now_ns)
+        self._latencies[bin_of(latency_ns)] += 1
+        self._counts[_INSPECTED] += 1
+        self._counts[0] += 1
+
     def _count_pending_locked(self) -> None:
         with self._lock:
             self._count_pending()
 
     def _count_pending(self) -> None:
         """Put into the window what is pending. The lock is held; other threads may add more meanwhile."""
-        pending_ns = self._pending_ns[:]
-        del self._pending_ns[: len(pending_ns)]
         latencies = self._latencies
-        for latency_ns in pending_ns:
-            latencies[bin_of(latency_ns)] += 1
-        self._counts[0] += len(pending_ns)
+        for pending in (self._pending_ns, self._pending_inspected_ns):
+            pending_ns = pending[:]
+            del pending[: len(pending_ns)]
+            for latency_ns in pending_ns:
+                latencies[bin_of(latency_ns)] += 1
+            if pending is self._pending_inspected_ns:
+                self._counts[_INSPECTED] += len(pending_ns)
+            self._counts[0] += len(pending_ns)
 
     def _count_answer_locked(self, latency_ns: int, now_ns: int) -> None:
         self._count_locked(Outcome.ANSWERED, latency_ns, None, now_ns)
+
+    def _count_inspected_locked(self, latency_ns: int, now_ns: int) -> None:
+        self._count_locked(Outcome.ANSWERED, latency_ns, None, now_ns, Inspection.INSPECTED)
 
     def _opened(self, now_ns: int) -> Windows:
         if self._windows is None:
@@ -277,22 +357,50 @@ class AgentHealth:
         if is_new:
             self._refresh_due_ns = now_ns + self.settings.refresh_ns
         self._count_pending()
+        if self.is_on_grid and self._is_off_grid(now_ns):
+            # Before a slot is opened: it is made as of the last grid point.
+            self._refresh(now_ns)
         if now_ns + windows.offset_ns >= self._writer.ends_ns:
             self._writer.open_slot(now_ns + windows.offset_ns)
             self._take_lanes()
-        if now_ns >= self._refresh_due_ns:
+        if not self.is_on_grid and now_ns >= self._refresh_due_ns:
             self._refresh(now_ns)
         self._due_ns = min(self._writer.ends_ns - windows.offset_ns, self._refresh_due_ns)
+        if self.is_on_grid:
+            look_again_ns = now_ns if self._is_provisional else self._look_again_ns
+            self._due_ns = min(self._due_ns, look_again_ns or self._due_ns)
+
+    def _is_off_grid(self, now_ns: int) -> bool:
+        """Whether what is held may not be what belongs to the last grid point."""
+        wall_ns = self.clock.wall_ns()
+        if not self._held_from_ns <= wall_ns < self._held_until_ns:
+            return True
+        if self._is_provisional:
+            return wall_ns > self._held_from_ns
+        return self._look_again_ns is not None and now_ns >= self._look_again_ns
 
     def _refresh(self, now_ns: int) -> Notice:
         """Adopt what another worker has published, or make and publish the document."""
         # First of all: an operator's function may record, or ask for the document, in its turn.
         self._refresh_due_ns = now_ns + self.settings.refresh_ns
+        wall_ns = self.clock.wall_ns()
+        if self.is_on_grid:
+            self._held_from_ns = wall_ns // self.settings.refresh_ns * self.settings.refresh_ns
+            self._held_until_ns = self._held_from_ns + self.settings.refresh_ns
+            self._refresh_due_ns = now_ns + self._held_until_ns - wall_ns
+            if self._is_provisional:
+                self._held = None
+            self._is_provisional = wall_ns == self._held_from_ns
+            self._look_again_ns = None
         if self._is_refreshing:
             return self._unknown(now_ns)
         self._is_refreshing = True
         try:
-            notice = self._renewed(self._opened(now_ns), now_ns)
+            windows = self._opened(now_ns)
+            if self.is_on_grid:
+                notice = self._renewed_on_grid(windows, now_ns, wall_ns)
+            else:
+                notice = self._renewed(windows, now_ns, wall_ns)
         except Exception:  # noqa: BLE001 - the endpoint must answer, whatever is wrong with the windows
             self.complain("the health document could not be made; it says `unknown`")
             notice = self._unknown(now_ns)
@@ -302,10 +410,11 @@ class AgentHealth:
         return notice
 
     def _unknown(self, now_ns: int) -> Notice:
-        document = no_report(self.settings.agent_id, self._wall()).to_json()
+        wall_ns = self._held_from_ns if self.is_on_grid else self.clock.wall_ns()
+        document = no_report(self.settings.agent_id, _utc(wall_ns)).to_json()
         return Notice(now_ns, self._refresh_due_ns, 0, document)
 
-    def _renewed(self, windows: Windows, now_ns: int) -> Notice:
+    def _renewed(self, windows: Windows, now_ns: int, wall_ns: int) -> Notice:
         offset_ns = windows.offset_ns
         time_ns = now_ns + offset_ns
         with windows.publishing() as is_ours:
@@ -318,7 +427,7 @@ class AgentHealth:
                 # Another worker is about to publish: what is held is good for that moment.
                 self._refresh_due_ns = now_ns + _RETRY_NS
                 return held
-            document = self._report(windows, now_ns)
+            document = self._report(windows, now_ns, wall_ns)
             expires_ns = time_ns + self.settings.refresh_ns
             if not is_ours:
                 # Good for one refresh, unless another worker is about to publish after all.
@@ -329,7 +438,33 @@ class AgentHealth:
                 windows.publish(notice)
             return notice
 
-    def _report(self, windows: Windows, now_ns: int) -> HealthDocument:
+    def _renewed_on_grid(self, windows: Windows, now_ns: int, wall_ns: int) -> Notice:
+        """Return what is good until the next grid point, as of the last one.
+
+        Each worker comes by here before it counts anything after a grid point. So the one that publishes
+        knows of nothing that came later.
+        """
+        with windows.publishing() as is_ours:
+            notice = windows.notice()
+            if notice is not None and notice.expires_ns == self._held_until_ns:
+                return notice
+            notice = self._held
+            if notice is None or notice.expires_ns != self._held_until_ns:
+                grid_point_ns = now_ns - (wall_ns - self._held_from_ns)
+                document = self._report(windows, grid_point_ns, self._held_from_ns).to_json()
+                time_ns = now_ns + windows.offset_ns
+                notice = Notice(time_ns, self._held_until_ns, self._healthy_ms, document)
+            if self._is_provisional:
+                return notice
+            if is_ours:
+                windows.publish(notice)
+            else:
+                # Another worker is about to publish, and this one does not wait for it.
+                self._look_again_ns = now_ns + _RETRY_NS
+            return notice
+
+    def _report(self, windows: Windows, now_ns: int, wall_ns: int) -> HealthDocument:
+        """Return the document as of a moment, given on both clocks."""
         if self.count_overdue is not None:
             self.count_overdue(now_ns)
         time_ns = now_ns + windows.offset_ns
@@ -339,8 +474,8 @@ class AgentHealth:
         document = self_report(
             self._declared(),
             totals,
-            now=self._wall(),
-            uptime_seconds=(time_ns - windows.oldest_living_start_ns()) / 1e9,
+            now=_utc(wall_ns),
+            uptime_seconds=max(0.0, (time_ns - windows.oldest_living_start_ns()) / 1e9),
             last_healthy_at=datetime.fromtimestamp(healthy_ms / 1000, UTC) if healthy_ms else None,
         )
         healthy_at = document.health.last_healthy_at
@@ -356,6 +491,7 @@ class AgentHealth:
             baseline_p99_ms=settings.baseline_p99_ms,
             model_changed_at=self._moment("model_changed_at", settings.model_changed_at),
             capabilities_updated_at=self._moment("capabilities_updated_at", settings.capabilities_updated_at),
+            is_inspecting=self.is_inspecting,
         )
 
     def _moment(self, name: str, moment: Moment) -> datetime | None:
@@ -365,8 +501,9 @@ class AgentHealth:
             self.complain(f"{name} gave no time and is left out")
             return None
 
-    def _wall(self) -> datetime:
-        return datetime.fromtimestamp(self.clock.wall_ns() / 1e9, UTC)
+
+def _utc(wall_ns: int) -> datetime:
+    return datetime.fromtimestamp(wall_ns / 1e9, UTC)
 
 
 def _nanoseconds(name: str, milliseconds: object) -> int:

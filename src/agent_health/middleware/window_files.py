@@ -10,7 +10,7 @@ A worker owns its window file by a lock that ends with the process, however it e
 owner died goes on counting until its samples age out; until then the next worker to start takes it
 over and counts on, so that a crash loop leaves no more files than there ever were workers at once.
 All memory is allocated on disk when a file is made: a disk that fills up later changes nothing.
-Once a worker has started, nothing here waits: a lock is taken at once or not at all. POSIX only.
+Nothing here waits: a lock is taken at once or not at all. POSIX only.
 """
 
 import contextlib
@@ -19,7 +19,6 @@ import os
 import re
 import shutil
 import struct
-import time
 import zlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -45,7 +44,8 @@ MOST_WORKERS = 256
 """How many worker processes of one agent share a state directory at most."""
 
 _MAGIC = b"agent-health win"
-_LAYOUT_VERSION = 1
+_LAYOUT_VERSION = 2
+"""2: rows have a count for each `Inspection`."""
 # magic, layout version, window length (ns); then their checksum; then the start of the owner (ns)
 _HEADER = struct.Struct("<16sQQ")
 _STARTED = struct.Struct("<Q")
@@ -54,6 +54,7 @@ _HEADER_BYTES = 4096
 _SIZE = _HEADER_BYTES + WINDOW_BYTES
 _NAME = re.compile(r"worker-(\d{1,3})\.window")
 _OTHER_SHAPES_KEPT_SECONDS = 14 * 86_400
+_CLAIM_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class WindowFiles:
 
     def publish(self, notice: Notice) -> None:
         """Put up a notice for all workers; only while `publishing`."""
+        self._board.keep_offset()
         self._board.write(notice)
 
     def close(self) -> None:
@@ -117,12 +119,13 @@ class WindowFiles:
 
     def _claim(self, now_ns: int) -> "_WindowFile":
         """Take over a window file without an owner, else make one."""
-        for _ in range(2):
+        for _ in range(_CLAIM_ATTEMPTS):
             for number in sorted(self._numbers()):
                 if claimed := _WindowFile.claim(self._path(number), self._window_ns, now_ns):
                     return claimed
-            # Another worker may hold a dead one's lock for a moment to see whether it lives.
-            time.sleep(0.002)
+            # Another worker may hold a dead one's lock for a moment to see whether it lives. Sleeping here
+            # would stop the event loop.
+            os.sched_yield()
         for number in range(MOST_WORKERS):
             if claimed := _WindowFile.claim(self._path(number), self._window_ns, now_ns, create=True):
                 return claimed

@@ -1,8 +1,8 @@
-"""How is a connection made that leads to an address that was judged, and nowhere else?
+"""How is a connection made that leads to a vetted address, and nowhere else?
 
-The name is looked up once, each of its addresses is judged, and the connection goes to one that was judged,
-by its number: a name that leads elsewhere a moment later changes nothing. Proxies and the environment are
-not asked. Each part has its own deadline, and is timed; what goes wrong is a value.
+The name is looked up once, each of its addresses is vetted (`http/address_guard.py`), and the connection goes
+to a vetted address. Proxies and the environment are ignored. Each part has its own deadline, and is timed; a
+failure is a value.
 """
 
 import asyncio
@@ -16,12 +16,14 @@ from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from agent_health.client.bounded_get import in_ms, told
+from agent_health.http.address_guard import AddressGuard
+from agent_health.http.answer import in_ms
+from agent_health.http.failures import told
 from agent_health.observation import Phases, ResultClass
 from agent_health.prober.line import Line
 from agent_health.prober.pace import admit
 from agent_health.prober.resolve import NoAddress, Resolver
-from agent_health.target_address import Address, Network, Refused, TargetUrl, judge_address, judge_url
+from agent_health.target_address import Address, Network, TargetUrl
 
 if TYPE_CHECKING:
     from agent_health.prober.definition import Timeouts
@@ -74,11 +76,7 @@ class JudgedConnector:
         self._loop = asyncio.get_running_loop()
         self._resolver = resolver
         self._timeouts = timeouts
-        self._allowed = tuple(allowed)
-
-    def judged(self, url: str) -> TargetUrl | Refused:
-        """Say whom a URL leads to, or why that is not contacted."""
-        return judge_url(url, self._allowed)
+        self.guard = AddressGuard(allowed)
 
     async def open(self, target: TargetUrl, deadline_s: float) -> Line | Unreached:
         """Connect, until `deadline_s` on the loop's clock; whatever goes wrong is told, not raised.
@@ -95,13 +93,12 @@ class JudgedConnector:
             dns_ms = in_ms(perf_counter() - began_s)
         if isinstance(found, NoAddress):
             return _without_address(target, found, Phases(dns_ms=dns_ms))
-        judged = [address for address in found if judge_address(address, self._allowed) is None]
-        if not judged:
-            refused = judge_address(found[0], self._allowed)
+        vetted, refused = self.guard.vetted(found)
+        if not vetted:
             reason = "" if refused is None else refused.reason
             return Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=reason, phases=Phases(dns_ms=dns_ms))
         self.connects += 1
-        opened = await self._connect(target, _in_turn(judged), dns_ms, deadline_s)
+        opened = await self._connect(target, _in_turn(vetted), dns_ms, deadline_s)
         if isinstance(opened, Line) and target.scheme == "https":
             return await self._encrypt(target, opened, deadline_s)
         if isinstance(opened, Unreached):

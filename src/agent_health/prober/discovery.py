@@ -22,7 +22,7 @@ from agent_health.client.places import (
     is_anothers,
     is_named_by,
 )
-from agent_health.client.redirects import joined, parsed
+from agent_health.http.redirects import joined, parsed
 from agent_health.observation import MAX_ETAG_CHARS, LayerResult, ResultClass
 from agent_health.prober.fetch import Fetched
 from agent_health.prober.visit import Visit

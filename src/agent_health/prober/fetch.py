@@ -1,7 +1,7 @@
 """What comes back from one request to somebody who may be hostile?
 
-The connection is made first, to an address that was judged, before there is any HTTP: most of what a
-directory lists has no address, or nobody listens there. Redirects are followed by hand, each judged anew.
+The connection is made first, to a vetted address, before there is any HTTP: most of what a directory lists
+has no address, or nothing listens there. Redirects are followed by hand, each vetted anew.
 Everything has a bound in bytes and in seconds; what a peer does wrong is a `ResultClass`, never an exception.
 """
 
@@ -19,22 +19,11 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 import aiohttp
 from yarl import URL
 
-from agent_health.client.bounded_get import (
-    FAILURES,
-    MAX_REDIRECTS,
-    REDIRECTS,
-    Answer,
-    in_ms,
-    judge_failure,
-    judge_status,
-    read_beginning,
-    read_bounded,
-    read_head,
-    too_large,
-    unread_coding,
-)
-from agent_health.client.redirects import joined, refusal
 from agent_health.errors import InvalidSetting
+from agent_health.http.answer import Answer, in_ms, judge_status, read_head, unread_coding
+from agent_health.http.bounded_body import read_beginning, read_bounded
+from agent_health.http.failures import FAILURES, judge_failure, too_large
+from agent_health.http.redirects import REDIRECTS, next_hop
 from agent_health.light_value import light_value
 from agent_health.observation import MAX_ETAG_CHARS, Phases, ResultClass
 from agent_health.prober.connector import JudgedConnector, Unreached
@@ -192,26 +181,28 @@ class Fetcher:
             fetched, location = await self._ask(hop)
             if location is None:
                 return fetched
-            reason = None
-            target = joined(hop.url, location)
-            if request.method == "POST" and fetched.status not in KEEPS_METHOD:
-                reason = f"redirected with {fetched.status}: it would no longer be a POST"
-            elif followed == MAX_REDIRECTS:
-                reason = f"more than {MAX_REDIRECTS} redirects"
-            else:
-                reason = refusal(
-                    hop.url,
-                    target,
-                    has_token=not HARMLESS_HEADERS.issuperset(map(str.lower, request.headers)),
-                    may_leave_origin=request.may_leave_origin,
-                )
-            if target is not None and reason is None and request.kept_out is not None:
-                why = await request.kept_out(target)
-                reason = why and f"redirected to where {why}"
-            if target is None or reason is not None:
-                return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason or "")
+            target = await self._next_hop(hop, fetched, location, followed)
+            if isinstance(target, str):
+                return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=target)
             hop.url = target
             followed += 1
+
+    async def _next_hop(self, hop: _Hop, fetched: Fetched, location: str, followed: int) -> URL | str:
+        """Return where a redirect leads if it is followed, else the reason."""
+        request = hop.request
+        if request.method == "POST" and fetched.status not in KEEPS_METHOD:
+            return f"redirected with {fetched.status}: it would no longer be a POST"
+        target = next_hop(
+            hop.url,
+            location,
+            followed=followed,
+            has_token=not HARMLESS_HEADERS.issuperset(map(str.lower, request.headers)),
+            may_leave_origin=request.may_leave_origin,
+        )
+        if isinstance(target, URL) and request.kept_out is not None:
+            why = await request.kept_out(target)
+            return target if why is None else f"redirected to where {why}"
+        return target
 
     async def _ask(self, hop: _Hop) -> tuple[Fetched, str | None]:
         """Return what one place answers, and where it redirects to if it does."""
@@ -243,7 +234,7 @@ class Fetcher:
 
     def _admitted(self, url: URL, *, is_redirect: bool) -> TargetUrl | Fetched:
         """Say whom a URL leads to, or why nothing is sent there."""
-        target = _read_alike(url, self.connector.judged(str(url)))
+        target = self.connector.guard.vet_url(url)
         if isinstance(target, Refused):
             is_bad_redirect = is_redirect and target.name == "invalid_url"
             result = ResultClass.REDIRECT_REFUSED if is_bad_redirect else ResultClass.BLOCKED_ADDRESS
@@ -275,9 +266,9 @@ class Fetcher:
             if unread is not None and not request.is_head_enough:
                 result, reason = unread if result is ResultClass.OK and not is_unchanged else (result, reason)
             elif result is ResultClass.OK and request.is_part_enough:
-                body, is_part = await read_beginning(reply, request.max_bytes)
+                body, is_part = await read_beginning(reply, request.max_bytes, reply.counter)
             elif (result is ResultClass.OK or is_wanted) and not request.is_head_enough:
-                body = await read_bounded(reply, request.max_bytes)
+                body = await read_bounded(reply, request.max_bytes, reply.counter)
                 if body is None:
                     result, reason = too_large(request.max_bytes)
         except BaseException:
@@ -317,16 +308,6 @@ class Fetcher:
         place = f"{request.method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
         head = f"{place}{self._common_header}{fields}\r\n"
         return head.encode("ascii") + (request.body or b"")
-
-
-def _read_alike(url: URL, target: TargetUrl | Refused) -> TargetUrl | Refused:
-    """Refuse a URL that the judge reads in another way than whoever sends the request."""
-    if isinstance(target, Refused):
-        return target
-    host = (url.raw_host or "").removesuffix(".")
-    if (url.scheme, host, url.port) == (target.scheme, target.host, target.port):
-        return target
-    return Refused("invalid_url", "the URL is read in two ways")
 
 
 def _header(fields: Mapping[str, str], setting: str) -> str:

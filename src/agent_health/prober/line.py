@@ -1,32 +1,28 @@
 """What is one connection, and how is something asked over it?
 
 aiohttp's protocol and parser read the answer; they bound its lines, unpack its body in pieces and hold a
-peer back that sends faster than we read. Its session is left out: it costs as much again as all the rest.
+peer back that sends faster than we read. All else that a peer may send is bounded by the byte counter. The
+session of aiohttp is left out: it costs as much again as all the rest.
 """
 
 import asyncio
 from datetime import datetime
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import RawResponseMessage
 from aiohttp.streams import StreamReader
 
-from agent_health.client.bounded_get import MAX_HEADER_LINE_BYTES, MAX_HEADERS
+from agent_health.http.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES, READ_BYTES, ByteCounter
+from agent_health.http.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
 from agent_health.light_value import light_value
 
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
     from agent_health.target_address import Address
-
-MAX_HEADER_BYTES: Final = 65_536
-"""Of one answer, with all that is sent before it (1xx); what arrives at once is looked at whole."""
-READ_BYTES: Final = 65_536
-"""Of a body that wait for us, before the peer has to."""
 
 Place = tuple[str, str, int]
 """Scheme, host and port, as the judge has read them."""
@@ -39,6 +35,8 @@ class Reply:
     status: int
     headers: "CIMultiDictProxy[str]"
     content: StreamReader
+    counter: ByteCounter
+    """Counts the bytes of this answer."""
 
 
 class Line(ResponseHandler):
@@ -66,8 +64,11 @@ class Line(ResponseHandler):
         """Whether it was given up at its deadline."""
         self.waits_since_s = 0.0
         """Since when it waits for another request, on the loop's clock."""
-        self._header_bytes = 0
+        self._counter: ByteCounter | None = ByteCounter(MAX_HEADER_BYTES)
+        """Of the answer that is being received; None if no request is under way."""
         self._is_in_header = True
+        self._wire: asyncio.Transport
+        """What the connection sends and receives with, also once it is being closed."""
         self._deadline: asyncio.TimerHandle | None = None
 
     async def ask(self, request: bytes) -> Reply:
@@ -76,7 +77,7 @@ class Line(ResponseHandler):
             raise aiohttp.ServerDisconnectedError
         self.asked += 1
         self.first_byte_at_s = None
-        self._header_bytes = 0
+        counter = self._counter = ByteCounter(MAX_HEADER_BYTES)
         self._is_in_header = True
         self.set_response_params(
             read_until_eof=True,
@@ -91,7 +92,11 @@ class Line(ResponseHandler):
             message, content = await self.read()
             # What comes before the answer is no answer; who switches protocols unasked has answered.
             if message.code >= 200 or message.code == 101:
-                return Reply(message.code, message.headers, content)
+                return Reply(message.code, message.headers, content, counter)
+
+    def rest(self) -> None:
+        """Expect nothing until the next request: a peer that sends something is cut off."""
+        self._counter = None
 
     def expire_at(self, deadline_s: float | None) -> None:
         """Give the connection up at this time of the loop's clock; None: not at all."""
@@ -101,7 +106,7 @@ class Line(ResponseHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection as the event loop has made it: it sends small packets at once already."""
-        self.transport = cast("asyncio.Transport", transport)
+        self.transport = self._wire = cast("asyncio.Transport", transport)
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - it is aiohttp's
         """Read on if the peer was held back; aiohttp asks for it after every piece of a body."""
@@ -109,21 +114,34 @@ class Line(ResponseHandler):
             super().resume_reading(resume_parser)
 
     def data_received(self, data: bytes) -> None:
-        """Bound what comes before the body; the parser bounds single lines alone."""
+        """Count every byte; the parser bounds only single lines, and unpacked bodies."""
         if self.first_byte_at_s is None:
             self.first_byte_at_s = perf_counter()
-        if self._is_in_header:
-            if self._header_bytes > MAX_HEADER_BYTES:
-                message = f"Got more than {MAX_HEADER_BYTES} bytes of header"
-                self._end(HttpProcessingError(code=400, message=message))
+        counter = self._counter
+        if counter is None:
+            if data:
+                self._wire.abort()
+            return
+        if self._is_in_header and len(data) > (room := counter.room_bytes):
+            counter.receive(room)
+            super().data_received(data[:room])
+            if not counter.room_bytes:
+                # The header has not ended.
+                if self.exception() is None:
+                    self._end(TooManyBytes(is_in_header=True))
                 return
-            self._header_bytes += len(data)
-        super().data_received(data)
+            data = data[room:]
+        if counter.receive(len(data)):
+            super().data_received(data)
+        else:
+            self._end(TooManyBytes())
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         """Note that a header is whole."""
         if data[0].code >= 200:
             self._is_in_header = False
+            if self._counter is not None:
+                self._counter.limit_bytes = MAX_SPARE_BYTES
         super().feed_data(data, size)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -141,5 +159,4 @@ class Line(ResponseHandler):
         self.set_exception(error)
         if content is not None and not content.is_eof():
             content.set_exception(error)
-        if self.transport is not None:
-            self.transport.abort()
+        self._wire.abort()

@@ -41,6 +41,7 @@ class OpenLines:
     def give_back(self, line: Line) -> None:
         """Let a connection whose answer was read wait for another request, if it takes one."""
         line.expire_at(None)
+        line.rest()
         if not _is_usable(line):
             self._close(line)
             return

@@ -50,6 +50,10 @@ class PromptDatabase:
             self.writes.failed(failure)
             raise
 
+    def check_files(self) -> None:
+        """Raise DatabaseReplaced if its file, or one of its companions, was removed or replaced."""
+        self._database.check_files()
+
     async def close(self) -> None:
         """Let all connections go; deeds that wait are finished first."""
         await self._database.close()

@@ -92,6 +92,7 @@ class _Page:
             for method, path, operation in operations:
                 yield from self._operation(method, path, operation)
             yield "</section>"
+        yield from self._deliveries()
         yield from self._refusals()
         yield "</main>\n</body>\n</html>\n"
 
@@ -218,6 +219,30 @@ class _Page:
     def _resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         reference = schema.get("$ref")
         return schema if reference is None else self._schemas[reference.rpartition("/")[2]]
+
+    def _deliveries(self) -> Iterator[str]:
+        """Yield the requests that the server itself sends."""
+        yield "<section>\n<h2>Deliveries to webhooks</h2>"
+        for item in self._document["webhooks"].values():
+            operation = item["post"]
+            yield f'<article id="{escape(operation["operationId"])}">'
+            yield f"<h3>{escape(operation['summary'])}</h3>"
+            yield _prose(operation["description"])
+            yield "<h4>Headers</h4>"
+            yield from _table(("name", "in", "type", ""), map(self._parameter, operation["parameters"]))
+            (media,) = operation["requestBody"]["content"].values()
+            yield "<h4>Body</h4>"
+            yield from self._schema(media["schema"], MAX_NESTING)
+            yield "<h4>Answer of the receiver</h4>"
+            yield from _table(
+                ("status", ""),
+                (
+                    (f"<code>{escape(status)}</code>", _inline(answer["description"]))
+                    for status, answer in operation["responses"].items()
+                ),
+            )
+            yield "</article>"
+        yield "</section>"
 
     def _refusals(self) -> Iterator[str]:
         yield "<section>\n<h2>Errors</h2>"

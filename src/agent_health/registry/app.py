@@ -73,6 +73,7 @@ from agent_health.registry.show_metrics import METRICS_PATH, MetricsEndpoint
 from agent_health.registry.stream_events import STREAM_PATH, EventStreams
 from agent_health.registry.sweep import Sweeper
 from agent_health.registry.task_news import TaskNews
+from agent_health.registry.track_marker import MarkerTracker
 from agent_health.registry.warm_up import warm_up
 from agent_health.registry.watch_log import LogWatch
 from agent_health.registry.work_counts import WorkCounts
@@ -181,6 +182,7 @@ class Registry:
         self.pruner = HistoryPruner(self.database, settings.task_retention_days)
         self.opt_out_checker = OptOutChecker(self.database, settings)
         self.log_watch = LogWatch(self.database, self.counts)
+        self.marker = MarkerTracker(self.database, settings, self.counts)
         self.metrics = MetricsEndpoint(self.door, self.database, settings, self.counts, certificate_ends_s)
 
     @property
@@ -206,6 +208,7 @@ class Registry:
             self.feed.run(),
             self.task_news.run(),
             self.courier.run(),
+            self.marker.run(),
             *(
                 _after(place * HOUSEKEEPING_APART_SECONDS, loop)
                 for place, loop in enumerate(self._housekeeping, start=1)
@@ -221,6 +224,7 @@ class Registry:
             await asyncio.gather(*running, return_exceptions=True)
             await self.heartbeats.groups.close()
             await self.leases.groups.close()
+            await self.marker.end()
             await self.database.close()
 
 
@@ -232,6 +236,7 @@ def create_app(registry: Registry, make_face: MakeFace | None = None) -> AgentHe
     async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, asyncio.Event]]:
         beside = () if face is None else (face.run(),)
         async with registry.running(*beside):
+            await registry.marker.begin()
             await warm_up(registry.database, None if face is None else face.warm_up)
             yield {STOPS: registry.claims.stops}
 
@@ -374,6 +379,8 @@ def _healthz(registry: Registry) -> Answer:
         that says it is ill.
         """
         try:
+            registry.database.writes.refuse_mismatch()
+            registry.database.check_files()
             await registry.door.database.read(lambda transaction: transaction.now_s)
             if registry.database.writes.failure is not None:
                 await registry.door.database.write(

@@ -13,6 +13,7 @@ from agent_health.registry.raise_epoch import raise_epoch
 from agent_health.storage import all_rows, backup_file, registry_row, replaced, schema
 from agent_health.storage.backup_file import BackupHeader
 from agent_health.storage.database import Transaction
+from agent_health.storage.registry_row import RegistryRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def restore(transaction: Transaction, file: Path, *, is_forced: bool, actor: str
         all_rows.remove_all(transaction)
         counts = _put_back(transaction, file)
         _note_sleep(transaction, header)
+        _keep_installation(transaction, found)
         above = [] if found is None else [found.token_floor]
         epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
         withdrawn = keep_withdrawn(transaction, actor)
@@ -86,6 +88,16 @@ def _put_back(transaction: Transaction, file: Path) -> dict[str, int]:
         raise InvalidBackup(str(file), str(error)) from error
     all_rows.count_on(transaction)
     return counts
+
+
+def _keep_installation(transaction: Transaction, found: RegistryRow | None) -> None:
+    """Leave the database its own installation id: markers on other hosts name it by that.
+
+    An empty database takes over the id of the backup.
+    """
+    if found is not None and found.installation_id is not None:
+        row = registry_row.lock(transaction)
+        registry_row.store(transaction, replace(row, installation_id=found.installation_id))
 
 
 def _note_sleep(transaction: Transaction, header: BackupHeader) -> None:

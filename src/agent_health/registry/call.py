@@ -177,7 +177,7 @@ class Door:
         """
         _check_plain(headers)
         check_length(headers, most_bytes)
-        body = b""
+        body = bytearray()
         is_more = True
         with self._body_time:
             while is_more:
@@ -188,7 +188,7 @@ class Door:
                 is_more = message.get("more_body", False)
                 if len(body) > most_bytes:
                     raise BodyTooLarge(most_bytes)
-        return body
+        return bytes(body)
 
     async def _read_json(self, request: Request, most_bytes: int) -> object:
         """Return a request's body, parsed; BodyNotJson for NaN, endless nesting and 1e400 too."""

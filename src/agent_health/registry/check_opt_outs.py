@@ -1,6 +1,6 @@
 """Does an origin serve the token that its owner was given? (protocol 3)
 
-One GET under the origin's `/.well-known/`, to an address that was judged, without redirects; a few at a
+One GET under the origin's `/.well-known/`, to a vetted address, without redirects; a few at a
 time, and each origin seldom. Whatever else is served there proves nothing, and changes nothing.
 """
 
@@ -8,11 +8,16 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from yarl import URL
+
 from agent_health.actor import OwnActor
-from agent_health.client.bounded_get import user_agent
 from agent_health.errors import StoreUnavailable
+from agent_health.http.bounded_body import read_bounded
+from agent_health.http.bounded_get import user_agent
+from agent_health.http.counted_sessions import counter_of
+from agent_health.http.failures import FAILURES
+from agent_health.http.guarded_sessions import GuardedSessions
 from agent_health.opt_out_proof import MAX_PROOF_BYTES, PROOF_PATH, TOKEN_GOOD_SECONDS, is_proven
-from agent_health.registry.judged_session import FAILURES, NotContacted, judged_session
 from agent_health.registry.opt_out_origins import prove
 from agent_health.registry.settings import RegistrySettings
 from agent_health.storage import opt_outs
@@ -73,18 +78,16 @@ async def served_proof(origin: str, allowed: Sequence[Network]) -> bytes | None:
     """Return what an origin serves where a proof is to stand; None if it serves nothing that could be one."""
     headers = {"Accept": "text/plain", "Accept-Encoding": "identity", "User-Agent": user_agent()}
     try:
+        place = URL(origin + PROOF_PATH)
         async with (
             asyncio.timeout(GET_SECONDS),
-            judged_session(origin + PROOF_PATH, allowed) as (session, place),
-            session.get(place, headers=headers, allow_redirects=False) as response,
+            GuardedSessions(allowed) as sessions,
+            sessions.session_for(place).get(place, headers=headers, allow_redirects=False) as response,
         ):
             if response.status != 200:
                 return None
-            body = await response.content.read(MAX_PROOF_BYTES + 1)
-            while len(body) <= MAX_PROOF_BYTES and (more := await response.content.readany()):
-                body += more
-            return body if len(body) <= MAX_PROOF_BYTES else None
-    except (NotContacted, TimeoutError, *FAILURES):
+            return await read_bounded(response, MAX_PROOF_BYTES, counter_of(response))
+    except FAILURES:
         return None
 
 

@@ -115,9 +115,9 @@ def claim_shards(transaction: Transaction, call: Call) -> Reply:
     for shard in division.granted:
         shards.end(shard, EndReason.EXPIRED, now_s)
         token = next_token(shards.claims[shard].token, floor)
-        granted = Claim(
-            resource=shard_resource(shard),
-            lease_id=leases.lease_id_of(shards.numbers[shard], token),
+        granted = leases.granted(
+            shards.claims[shard],
+            shards.numbers[shard],
             holder=holder,
             token=token,
             acquired_at_s=now_s,

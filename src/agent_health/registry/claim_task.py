@@ -184,9 +184,9 @@ def _claimed(
     )
     if isinstance(decision, Refusal):
         raise refused(decision, before.resource, now_s=transaction.now_s)
-    return Claim(
-        resource=before.resource,
-        lease_id=leases.lease_id_of(task.number, decision.token),
+    return leases.granted(
+        before,
+        task.number,
         holder=agent.agent_id,
         holder_incarnation=agent.incarnation,
         token=decision.token,

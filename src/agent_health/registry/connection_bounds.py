@@ -1,8 +1,9 @@
-"""How long may a connection keep the server waiting, and how many may there be?
+"""Bounds on the connections of a server: their number, how long they keep it waiting, and what they send.
 
-uvicorn bounds neither: who never ends the head of a request, or never takes the answer, keeps a connection
-for ever, at no cost of its own. How long a body may take stands in `body_time`; a TLS handshake has
-asyncio's 60 s. What comes from many addresses at once is for a proxy to turn away.
+uvicorn bounds none of it: a caller that never ends the head of a request, or never takes the answer, keeps a
+connection for ever, at no cost of its own. Every received byte counts: heads, bodies, and what stands between
+the parts of a body. The size of a body is bounded by the operation, its time by `body_time`; a TLS handshake
+has asyncio's 60 s. Connections from many addresses at once are for a proxy to refuse.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from agent_health.http.byte_counter import ByteCounter
 from agent_health.registry.error_responses import RETRY_SECONDS, problem
 from agent_health.registry.whole_answers import WholeAnswers
 
@@ -27,6 +29,8 @@ HEAD_SECONDS = 10.0
 """From the beginning of a connection, or its first byte after an answer, to the end of a request's head."""
 MAX_HEAD_BYTES = 65_536
 """Of a head that has not ended yet; one that comes in one piece may be longer, by what is read at once."""
+MAX_PIPELINED = 32
+"""Of requests on one connection that wait for the answer to one before them."""
 TAKE_SECONDS = 30.0
 """How long a caller may take nothing of what is written to it."""
 END_SECONDS = 2.0
@@ -67,6 +71,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """Since when nothing is being answered, though the caller has connected or begun to speak."""
         self._is_in_head = False
         self._head_bytes = 0
+        self._counter = ByteCounter()
+        """Of the request that is being received."""
+        self._body: list[bytes] = []
+        """Parts of its body that came since the last time that data came."""
         self._is_refused = False
         self._ends_at_s = inf
         """When a caller that was refused has had its time."""
@@ -91,7 +99,11 @@ class BoundedProtocol(HttpToolsProtocol):
         """Take what came; what is no whole head yet counts, in bytes and in time."""
         if self._is_refused:
             return
+        if not self._counter.receive(len(data)):
+            self._close()
+            return
         super().data_received(data)
+        self._hand_on_body()
         if self._is_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
@@ -103,11 +115,27 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        super().on_message_begin()
-        self._is_in_head, self._head_bytes = True, 0
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._close()
+        if not self._is_refused:
+            super().on_message_begin()
+            self._is_in_head, self._head_bytes = True, 0
+            self._counter = ByteCounter()
+
+    def on_url(self, url: bytes) -> None:
+        """Its target came, or a part of it."""
+        if not self._is_refused:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of its head came. What stands behind the body is none: no app here reads trailers."""
+        if self._is_in_head and not self._is_refused:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Its head is whole; one that does not say once for whom it is goes no further (RFC 9112 3.2)."""
+        if self._is_refused:
+            return
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts != 1 and (hosts > 1 or self.parser.get_http_version() == "1.1"):
             self._refuse(400, "invalid_host", "a request has one Host header")
@@ -118,12 +146,22 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """A part of its body came; nobody reads that of a request that was refused."""
         if not self._is_refused:
-            super().on_body(body)
+            self._counter.take(len(body))
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
         """It is whole."""
         if not self._is_refused:
+            self._hand_on_body()
             super().on_message_complete()
+
+    def _hand_on_body(self) -> None:
+        """Hand on what came of the body at once: uvicorn joins two parts by copying both."""
+        if self._body:
+            body = b"".join(self._body)
+            self._body.clear()
+            if not self.transport.is_closing():
+                super().on_body(body)
 
     def shutdown(self) -> None:
         """Begin to end, with the server; who waits for news is let go before it waits for them."""
@@ -149,14 +187,19 @@ class BoundedProtocol(HttpToolsProtocol):
         # Before the first request there is none, whatever uvicorn says of its type.
         return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
 
+    def _close(self) -> None:
+        """Take nothing more, and close once what was written is sent."""
+        self._is_refused, self._waits_since_s = True, None
+        self.transport.close()
+
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Take nothing more; say why, unless another answer is on its way or none is expected."""
         if self._is_refused or self.transport.is_closing():
             return
-        self._is_refused, self._waits_since_s = True, None
         if self._is_answering or not (self._is_in_head or status == 503):
-            self.transport.close()
+            self._close()
             return
+        self._is_refused, self._waits_since_s = True, None
         self.transport.write(_written(problem(status, code, message)))
         if self.transport.can_write_eof():
             self._ends_at_s = self.loop.time() + LINGER_SECONDS

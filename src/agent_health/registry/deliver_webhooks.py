@@ -1,23 +1,26 @@
-"""How do events reach those who do not ask?
+"""Webhook deliveries (Standard Webhooks 1.0.0).
 
-Each webhook gets its events in order, a batch at a time, at least once: its place moves on when a
-batch was taken. One server process claims a webhook for a while; if it dies, another one goes on.
+Each webhook gets its events in order, a batch at a time, at least once: its position moves on when the
+receiver has taken a batch. A batch has one id and one body, however often it is sent: which events it has is
+stored before the first attempt. One server process claims a webhook for a while; if it dies, another one
+continues.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from pydantic_core import to_json
+from ulid import ULID
 
 from agent_health.actor import OwnActor
 from agent_health.errors import StoreUnavailable
 from agent_health.event import EventType
 from agent_health.event_chain import Event
 from agent_health.registry.event_feed import EventFeed
-from agent_health.registry.manage_webhooks import changed
+from agent_health.registry.manage_webhooks import WebhookBatch, WebhookDelivery, changed
 from agent_health.registry.safe_post import SEND_SECONDS, Sent, safe_post
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.work_counts import Work, WorkCounts
@@ -25,7 +28,7 @@ from agent_health.storage import event_log, webhooks
 from agent_health.storage.database import Database, Transaction
 from agent_health.storage.webhooks import StoredWebhook
 from agent_health.target_address import read_networks
-from agent_health.webhook import SIGNATURE_HEADER, after_failure, signature
+from agent_health.webhook import after_failure, delivery_headers
 
 MAX_EVENTS = 100
 """Of one batch."""
@@ -104,21 +107,53 @@ class WebhookCourier:
             _log.exception("the webhook %s failed", webhook.id)
 
     async def _deliver(self, claimed: StoredWebhook) -> None:
-        """Deliver batches until nothing is left, one fails, or the claim has passed to another."""
+        """Deliver batches until nothing is left, one fails, or the claim has passed to another process."""
         webhook: StoredWebhook | None = claimed
         while webhook is not None:
-            batch, position, now_s = await self._database.read(_next_batch(webhook))
+            message = await self._database.read(_next_message(webhook))
+            if message is None or not await self._keep(message):
+                return
             sent = None
-            if batch:
-                body = _body(webhook, batch)
+            if message.events:
+                body = _body(message)
                 headers = {
                     "Content-Type": "application/json",
                     "User-Agent": "agent-health",
-                    SIGNATURE_HEADER: signature(webhook.secret, int(now_s), body),
+                    **delivery_headers(message.id, message.now_s, body, message.secrets),
                 }
                 sent = await safe_post(webhook.url, body, headers, self._allowed)
                 self._counts.note(Work.DELIVERED if sent.error is None else Work.UNDELIVERED)
-            webhook = await self._database.write(_settlement(webhook, position, sent))
+            webhook = await self._database.write(_settlement(message, sent))
+
+    async def _keep(self, message: "_Message") -> bool:
+        """Store which events a new message has before it is sent; False if another process has the claim.
+
+        Without it, an attempt after a crash would send other events under another id.
+        """
+        if message.webhook.message_id is not None or not message.events:
+            return True
+        kept = {"message_id": message.id, "message_sequence": message.sequence}
+        return await self._database.write(
+            lambda transaction: webhooks.settle(transaction, message.webhook, **kept)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Message:
+    """One delivery: the same id and events in every attempt."""
+
+    webhook: StoredWebhook
+    """As it is stored now: secrets may have been rotated since it was claimed."""
+    id: str
+    events: Sequence[Event]
+    sequence: int
+    """Up to here the webhook has got everything once this is taken."""
+    now_s: float
+    """Of this attempt."""
+
+    @property
+    def secrets(self) -> list[str]:
+        return self.webhook.secrets_at(self.now_s)
 
 
 def _look(transaction: Transaction) -> tuple[bool, int | None]:
@@ -128,10 +163,16 @@ def _look(transaction: Transaction) -> tuple[bool, int | None]:
     return webhooks.has_due(transaction), event_log.last_sequence(transaction)
 
 
-def _next_batch(webhook: StoredWebhook) -> Callable[[Transaction], tuple[list[Event], int, float]]:
-    """Return the deed that reads a batch, the sequence up to which nothing else is wanted, and the time."""
+def _next_message(claimed: StoredWebhook) -> Callable[[Transaction], _Message | None]:
+    """Return the transaction function that reads the delivery under way, or else composes the next one.
 
-    def read(transaction: Transaction) -> tuple[list[Event], int, float]:
+    None if the claim has passed to another process, or there is nothing to deliver to any more.
+    """
+
+    def read(transaction: Transaction) -> _Message | None:
+        webhook = webhooks.find(transaction, claimed.id)
+        if webhook is None or webhook.is_disabled or webhook.claimed_until_s != claimed.claimed_until_s:
+            return None
         last = event_log.last_sequence(transaction)
         found = event_log.after(
             transaction,
@@ -140,66 +181,78 @@ def _next_batch(webhook: StoredWebhook) -> Callable[[Transaction], tuple[list[Ev
             types=webhook.types,
             agent_id=webhook.agent_id,
         )
-        batch: list[Event] = []
-        size = 0
-        for event in found:
-            size += len(to_json(event.payload))
-            if batch and size > MAX_BATCH_BYTES:
-                return batch, batch[-1].sequence, transaction.now_s
-            batch.append(event)
-        is_full = len(batch) == MAX_EVENTS
-        return batch, batch[-1].sequence if is_full else last, transaction.now_s
+        if webhook.message_id is None or webhook.message_sequence is None:
+            message_id = f"msg_{str(ULID()).lower()}"
+            events, sequence = _batch(found, last)
+        else:
+            message_id, sequence = webhook.message_id, webhook.message_sequence
+            events = [event for event in found if event.sequence <= sequence]
+        return _Message(
+            webhook=webhook, id=message_id, events=events, sequence=sequence, now_s=transaction.now_s
+        )
 
     return read
 
 
-def _body(webhook: StoredWebhook, batch: list[Event]) -> bytes:
-    return to_json({"webhook_id": webhook.id, "events": [event.members() for event in batch]})
+def _batch(found: Sequence[Event], last: int) -> tuple[list[Event], int]:
+    """Return the events of a new message, and the sequence up to which nothing else is wanted."""
+    batch: list[Event] = []
+    size = 0
+    for event in found:
+        size += len(to_json(event.payload))
+        if batch and size > MAX_BATCH_BYTES:
+            return batch, batch[-1].sequence
+        batch.append(event)
+    return batch, batch[-1].sequence if len(batch) == MAX_EVENTS else last
 
 
-def _settlement(
-    webhook: StoredWebhook, position: int, sent: Sent | None
-) -> Callable[[Transaction], StoredWebhook | None]:
-    """Return the deed that stores how it ended; it returns the webhook if there is more to deliver now."""
-    if sent is not None and sent.error is not None:
-        error = sent.error[:MAX_ERROR_CHARACTERS]
-        return lambda transaction: _fail(transaction, webhook, error)
-    return lambda transaction: _succeed(transaction, webhook, position)
-
-
-def _succeed(transaction: Transaction, webhook: StoredWebhook, position: int) -> StoredWebhook | None:
-    has_more = event_log.last_sequence(transaction) > position
-    after = replace(
-        webhook,
-        delivered_sequence=position,
-        failures=0,
-        failing_since_s=None,
-        last_error=None,
-        claimed_until_s=transaction.now_s + CLAIM_SECONDS if has_more else None,
+def _body(message: _Message) -> bytes:
+    """Return the payload, in the structure that Standard Webhooks recommends."""
+    payload = WebhookDelivery(
+        timestamp=message.events[-1].created_at,
+        data=WebhookBatch(webhook_id=message.webhook.id, events=list(message.events)),
     )
+    return payload.model_dump_json(exclude_none=True).encode()
+
+
+def _settlement(message: _Message, sent: Sent | None) -> Callable[[Transaction], StoredWebhook | None]:
+    """Return the transaction function that stores the result; it returns the webhook if there is more."""
+    if sent is not None and sent.error is not None:
+        return lambda transaction: _fail(transaction, message.webhook, sent)
+    return lambda transaction: _succeed(transaction, message)
+
+
+def _succeed(transaction: Transaction, message: _Message) -> StoredWebhook | None:
+    webhook = message.webhook
+    has_more = event_log.last_sequence(transaction) > message.sequence
+    claimed_until_s = transaction.now_s + CLAIM_SECONDS if has_more else None
     is_stored = webhooks.settle(
         transaction,
         webhook,
-        delivered_sequence=after.delivered_sequence,
+        delivered_sequence=message.sequence,
+        message_id=None,
+        message_sequence=None,
         failures=0,
         failing_since_s=None,
         last_error=None,
-        claimed_until_s=after.claimed_until_s,
+        claimed_until_s=claimed_until_s,
     )
-    return after if is_stored and has_more else None
+    return replace(webhook, claimed_until_s=claimed_until_s) if is_stored and has_more else None
 
 
-def _fail(transaction: Transaction, webhook: StoredWebhook, error: str) -> None:
+def _fail(transaction: Transaction, webhook: StoredWebhook, sent: Sent) -> None:
     now_s = transaction.now_s
     # Chance spreads the load here; it guards nothing.
     chance = random.random()  # noqa: S311
-    after = after_failure(webhook.failures, webhook.failing_since_s, now_s, chance)
+    after = after_failure(
+        webhook.failures, webhook.failing_since_s, now_s, chance, sent.status, sent.retry_after_s
+    )
     is_stored = webhooks.settle(
         transaction,
         webhook,
         failures=after.failures,
         failing_since_s=after.failing_since_s,
-        last_error=error,
+        last_error=(sent.error or "")[:MAX_ERROR_CHARACTERS],
         next_try_at_s=after.next_try_at_s,
         claimed_until_s=None,
         is_disabled=after.is_given_up,

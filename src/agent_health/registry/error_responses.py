@@ -71,6 +71,7 @@ STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxy
     errors.TokenRequired:     (428, "token_required"),
     errors.TooManyRequests:   (429, "too_many_requests"),
     errors.StoreUnavailable:  (503, "store_unavailable"),
+    errors.DatabaseReplaced:  (503, "database_replaced"),
     errors.TokensExhausted:   (503, "tokens_exhausted"),
     errors.TooManyStreams:    (503, "too_many_streams"),
     errors.TooManyClaims:     (503, "too_many_claims"),

@@ -4,6 +4,7 @@ Requests that wait are taken together: a few statements fetch and lock all that 
 judged one after another in the order in which they came, one statement stores what became of the leases.
 """
 
+import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -34,6 +35,7 @@ from agent_health.lease import (
     judge_renew,
     read_resource,
 )
+from agent_health.lease_id import number_in, was_granted_to
 from agent_health.lifecycle import ALIVE, Status
 from agent_health.registry import lease_events
 from agent_health.registry.change_status import MONITOR
@@ -188,13 +190,13 @@ def _fetch(transaction: Transaction, allowed: Sequence[Asked], askers: Askers) -
 
 
 def _numbers_in(lease_ids: set[str]) -> list[int]:
-    return [number for number in map(leases.number_in, lease_ids) if number is not None]
+    return [number for number in map(number_in, lease_ids) if number is not None]
 
 
 def _judged(one: Asked, caller: Principal, facts: _Facts) -> Answer:
     agent = None if caller.agent_id is None else facts.holders.get(caller.agent_id)
     try:
-        if agent is None and caller.agent_id is not None:
+        if agent is None and caller.agent_id is not None and one.incarnation is not None:
             raise AgentNotFound(caller.agent_id)
         if agent is not None and one.incarnation not in {None, agent.incarnation}:
             raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
@@ -225,9 +227,9 @@ def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Fact
         # Its time is over, and this finds out before the sweep does.
         over = ended(before, EndReason.EXPIRED, facts.now_s)
         facts.drafts.append(lease_events.over(over, MONITOR))
-    claim = Claim(
-        resource=one.resource,
-        lease_id=leases.lease_id_of(number, decision.token),
+    claim = leases.granted(
+        before,
+        number,
         holder=holder_of(caller),
         holder_incarnation=0 if agent is None else agent.incarnation,
         token=decision.token,
@@ -242,7 +244,7 @@ def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Fact
 def _renew(one: Renew, caller: Principal, agent: Holder | None, facts: _Facts) -> Claim:
     if agent is not None and agent.status not in ALIVE:
         raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
-    number, claim = _row_of(one.lease_id, facts)
+    number, claim = _row_of(one.lease_id, caller, facts)
     most_s = facts.lease_s.get(number)
     decision = judge_renew(
         claim,
@@ -264,7 +266,7 @@ def _renew(one: Renew, caller: Principal, agent: Holder | None, facts: _Facts) -
 
 
 def _release(one: Release, caller: Principal, facts: _Facts) -> Claim:
-    number, claim = _row_of(one.lease_id, facts)
+    number, claim = _row_of(one.lease_id, caller, facts)
     decision = judge_release(
         claim,
         one.lease_id,
@@ -285,13 +287,20 @@ def _release(one: Release, caller: Principal, facts: _Facts) -> Claim:
     return claim
 
 
-def _row_of(lease_id: str, facts: _Facts) -> tuple[int, Claim]:
-    """Return the row that a lease is or was of; LeaseNotFound if there never was one of this id."""
-    number, token = leases.number_in(lease_id), leases.token_in(lease_id)
-    if number is None or token is None or number not in facts.rows:
+def _row_of(lease_id: str, caller: Principal, facts: _Facts) -> tuple[int, Claim]:
+    """Return the row of a lease that the caller holds or held, or may end for its holder.
+
+    LeaseNotFound otherwise, whether there is such a lease or not: what others hold is not shown to callers
+    who try ids.
+    """
+    number = number_in(lease_id)
+    claim = None if number is None else facts.rows.get(number)
+    if number is None or claim is None:
         raise LeaseNotFound(lease_id)
-    claim = facts.rows[number]
-    if token > claim.token:
+    holder = holder_of(caller)
+    is_current = hmac.compare_digest(claim.lease_id or "", lease_id)
+    is_permitted = claim.holder == holder or may(caller, Action.RELEASE_LEASE)
+    if not ((is_current and is_permitted) or was_granted_to(holder, lease_id, claim.id_secret)):
         raise LeaseNotFound(lease_id)
     return number, claim
 

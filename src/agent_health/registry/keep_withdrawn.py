@@ -53,7 +53,7 @@ def keep_withdrawn(transaction: Transaction, actor: str) -> Withdrawn:
         opt_outs.put(transaction, origin, token)
         prove(transaction, origin, token, actor)
     unknown, of_agents = _unknown_keys(transaction)
-    known = replaced.webhooks(transaction)
+    known = replaced.replaced_webhooks(transaction)
     back = [each for each in webhooks.listing(transaction, MAX_WEBHOOKS) if not each.is_disabled]
     return Withdrawn(
         keys=tuple(ended),
@@ -123,16 +123,22 @@ def _erased_agents(transaction: Transaction) -> tuple[str, ...]:
 
 
 def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
-    """Remove the webhooks that were deleted, disable those that were disabled; return their ids."""
+    """Remove the webhooks that were deleted, disable those that were disabled; return their ids.
+
+    The others keep the secrets that they had: a rotation may have ended a secret that others know.
+    """
     deleted = {json.loads(payload).get("webhook_id") for payload in replaced.deleted_webhooks(transaction)}
-    was_disabled = replaced.webhooks(transaction)
+    known = replaced.replaced_webhooks(transaction)
     ended: list[str] = []
     drafts: list[EventDraft] = []
     for webhook in webhooks.listing(transaction, MAX_WEBHOOKS):
+        before = known.get(webhook.id)
+        if before is not None:
+            webhooks.set_secrets(transaction, replace(webhook, **before.secrets))
         if webhook.id in deleted:
             webhooks.remove(transaction, webhook.id)
             drafts.append(manage_webhooks.changed(EventType.WEBHOOK_DELETED, webhook, actor))
-        elif was_disabled.get(webhook.id, False) and not webhook.is_disabled:
+        elif before is not None and before.is_disabled and not webhook.is_disabled:
             webhooks.disable(transaction, webhook.id)
             drafts.append(manage_webhooks.changed(EventType.WEBHOOK_DISABLED, webhook, actor))
         else:

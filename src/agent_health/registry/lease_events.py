@@ -6,6 +6,7 @@ change hands by the hundred, one event tells of many.
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from agent_health.actor import is_reserved
 from agent_health.agent_record import moment
 from agent_health.event import (
     MAX_SHARDS,
@@ -114,10 +115,16 @@ def _draft(kind: EventType, claim: Claim, payload: LeaseAcquired | LeaseEnded, a
         type=kind,
         actor=actor,
         payload=payload,
-        # A holder without an incarnation is no agent.
-        agent_id=claim.holder if claim.holder_incarnation else None,
+        agent_id=_agent_holding(claim),
         intent_id=intent_of(claim.resource),
     )
+
+
+def _agent_holding(claim: Claim) -> str | None:
+    """Return the agent whose event it is; None for a key. Without a registration it has no incarnation."""
+    if claim.holder is None or (claim.holder_incarnation == 0 and is_reserved(claim.holder)):
+        return None
+    return claim.holder
 
 
 def _portions(claims: Sequence[Claim]) -> Iterator[Sequence[Claim]]:

@@ -118,7 +118,7 @@ def refused(
         case RefusalCode.TOKEN_NOT_ISSUED:
             error = TokenNotIssued(claim.resource, token, claim.token)
         case RefusalCode.NOT_HOLDER:
-            error = NotHolder(claim.lease_id or named, claim.resource)
+            error = NotHolder(claim.resource)
         case _:
             error = LeaseNotFound(named)
     return error

@@ -1,7 +1,8 @@
-"""Who is told of events without asking? (`POST`, `GET`, `DELETE /api/v1/webhooks`)"""
+"""Webhooks: registration, secrets and their rotation, and the payload of a delivery."""
 
 import secrets
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 from ulid import ULID
@@ -10,17 +11,22 @@ from agent_health.access import Action
 from agent_health.agent_record import AgentId, Body, Url, moment
 from agent_health.document import Time
 from agent_health.errors import InvalidRequest, TooManyWebhooks, WebhookNotFound
-from agent_health.event import EventDraft, EventType, WebhookChanged
+from agent_health.event import MOMENT_PATTERN, EventDraft, EventType, WebhookChanged
+from agent_health.event_chain import Event
 from agent_health.finding import Finding
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.storage import event_log, webhooks
 from agent_health.storage.database import Transaction
 from agent_health.storage.webhooks import StoredWebhook
 from agent_health.target_address import Refused, judge_url
-from agent_health.webhook import SECRET_PREFIX
+from agent_health.webhook import PAYLOAD_TYPE, secret_of
 
 MAX_WEBHOOKS = 100
 SECRET_BYTES = 32
+"""Of a new secret."""
+OVERLAP_SECONDS = 86_400
+"""How long a rotated secret signs beside its successor, unless the caller says otherwise."""
+MAX_OVERLAP_SECONDS = 7 * 86_400
 
 
 class NewWebhook(Body):
@@ -32,6 +38,13 @@ class NewWebhook(Body):
     """Which events; empty: all."""
     agent_id: AgentId | None = None
     """Whose events; absent: everybody's."""
+
+
+class SecretRotation(Body):
+    """How a webhook's secret is replaced."""
+
+    overlap_seconds: Annotated[float, Field(ge=0, le=MAX_OVERLAP_SECONDS, strict=True)] = OVERLAP_SECONDS
+    """How long deliveries are signed with both secrets; 0 if the old one is known to others."""
 
 
 class WebhookRecord(BaseModel):
@@ -52,19 +65,40 @@ class WebhookRecord(BaseModel):
     next_try_at: Time | None
     """Absent unless it is failing."""
     is_disabled: bool
-    """It failed for three days; delete it and create it anew."""
+    """It failed for three days, or its receiver answered 410; delete it and create it anew."""
+    previous_secret_expires_at: Time | None
+    """Until then deliveries are signed with the secret from before the rotation too; absent otherwise."""
 
 
 class CreatedWebhook(WebhookRecord):
-    """A new webhook, with the secret that signs its deliveries, shown this once."""
+    """A webhook with a new secret that signs its deliveries, shown this once."""
 
     secret: str
+    """`whsec_` and the base64 of the key, as libraries for Standard Webhooks take it."""
 
 
 class WebhookList(BaseModel):
     """All webhooks, the oldest first."""
 
     webhooks: list[WebhookRecord]
+
+
+class WebhookBatch(BaseModel):
+    """The events of one delivery."""
+
+    webhook_id: str
+    events: list[Event]
+    """At least one, in the order of their sequence."""
+
+
+class WebhookDelivery(BaseModel):
+    """The payload of one delivery to a webhook."""
+
+    type: Literal["registry.events"] = PAYLOAD_TYPE
+    """Always the same: each event has a type of its own."""
+    timestamp: Annotated[str, Field(pattern=MOMENT_PATTERN, json_schema_extra={"format": "date-time"})]
+    """When the last of these events happened."""
+    data: WebhookBatch
 
 
 def create_webhook(transaction: Transaction, call: Call) -> Reply:
@@ -85,7 +119,7 @@ def create_webhook(transaction: Transaction, call: Call) -> Reply:
         url=body.url,
         types=tuple(dict.fromkeys(kind.value for kind in body.types)),
         agent_id=body.agent_id,
-        secret=SECRET_PREFIX + secrets.token_urlsafe(SECRET_BYTES),
+        secret=_new_secret(),
         created_by=call.caller.key_id,
         created_at_s=now_s,
         delivered_sequence=event_log.lock(transaction).last.sequence,
@@ -98,13 +132,37 @@ def create_webhook(transaction: Transaction, call: Call) -> Reply:
     )
     webhooks.add(transaction, webhook)
     event_log.append(transaction, [changed(EventType.WEBHOOK_CREATED, webhook, call.actor)])
-    return Reply(content=CreatedWebhook(**_members(webhook), secret=webhook.secret), status=201)
+    return Reply(content=CreatedWebhook(**_members(webhook, now_s), secret=webhook.secret), status=201)
 
 
 def list_webhooks(transaction: Transaction, _call: Call) -> Reply:
     """Return all webhooks."""
     found = webhooks.listing(transaction, MAX_WEBHOOKS)
-    return Reply(content=WebhookList(webhooks=[WebhookRecord(**_members(webhook)) for webhook in found]))
+    now_s = transaction.now_s
+    return Reply(
+        content=WebhookList(webhooks=[WebhookRecord(**_members(webhook, now_s)) for webhook in found])
+    )
+
+
+def rotate_webhook_secret(transaction: Transaction, call: Call) -> Reply:
+    """Give a webhook a new secret; for the overlap, deliveries carry a signature with each of the two.
+
+    A second rotation within the overlap ends the oldest secret at once.
+    """
+    webhook = webhooks.find(transaction, call.path["webhook_id"], to_change=True)
+    if webhook is None:
+        raise WebhookNotFound(call.path["webhook_id"])
+    now_s = transaction.now_s
+    overlap_s = call.body_as(SecretRotation).overlap_seconds
+    after = replace(
+        webhook,
+        secret=_new_secret(),
+        previous_secret=webhook.secret if overlap_s else None,
+        previous_secret_until_s=now_s + overlap_s if overlap_s else None,
+    )
+    webhooks.set_secrets(transaction, after)
+    event_log.append(transaction, [changed(EventType.WEBHOOK_SECRET_ROTATED, after, call.actor)])
+    return Reply(content=CreatedWebhook(**_members(after, now_s), secret=after.secret))
 
 
 def delete_webhook(transaction: Transaction, call: Call) -> Reply:
@@ -118,14 +176,20 @@ def delete_webhook(transaction: Transaction, call: Call) -> Reply:
 
 
 def changed(kind: EventType, webhook: StoredWebhook, actor: str, failures: int = 0) -> EventDraft:
-    """Return the event of a webhook that was created, deleted or disabled; it tells the host alone."""
+    """Return an event about a webhook, which names the host of its URL and nothing else of it."""
     # Credentials are refused, so that the host is what stands between these.
     host = webhook.url.split("://", 1)[1].split("/", 1)[0].split("?", 1)[0].split("#", 1)[0]
     payload = WebhookChanged(webhook_id=webhook.id, host=host, failures=failures)
     return EventDraft(type=kind, actor=actor, payload=payload)
 
 
-def _members(webhook: StoredWebhook) -> dict[str, Any]:
+def _new_secret() -> str:
+    return secret_of(secrets.token_bytes(SECRET_BYTES))
+
+
+def _members(webhook: StoredWebhook, now_s: float) -> dict[str, Any]:
+    is_overlap = len(webhook.secrets_at(now_s)) > 1
+    until_s = webhook.previous_secret_until_s if is_overlap else None
     is_failing = webhook.failures > 0 and not webhook.is_disabled
     since_s = webhook.failing_since_s
     return {
@@ -141,6 +205,7 @@ def _members(webhook: StoredWebhook) -> dict[str, Any]:
         "last_error": webhook.last_error,
         "next_try_at": moment(webhook.next_try_at_s) if is_failing else None,
         "is_disabled": webhook.is_disabled,
+        "previous_secret_expires_at": None if until_s is None else moment(until_s),
     }
 
 
@@ -148,7 +213,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path="/api/v1/webhooks",
-        summary="Have events sent to a URL, signed, in order, at least once",
+        summary="Send events to a URL: signed, in order, at least once",
         action=Action.MANAGE_WEBHOOKS,
         deed=create_webhook,
         body=NewWebhook,
@@ -166,9 +231,19 @@ OPERATIONS = (
         answer=WebhookList,
     ),
     Operation(
+        method="POST",
+        path="/api/v1/webhooks/{webhook_id}/rotate",
+        summary="Replace a webhook's secret; both sign for a while",
+        action=Action.MANAGE_WEBHOOKS,
+        deed=rotate_webhook_secret,
+        body=SecretRotation,
+        answer=CreatedWebhook,
+        errors=(404,),
+    ),
+    Operation(
         method="DELETE",
         path="/api/v1/webhooks/{webhook_id}",
-        summary="Stop telling a webhook",
+        summary="Delete a webhook",
         action=Action.MANAGE_WEBHOOKS,
         deed=delete_webhook,
         status=204,

@@ -63,6 +63,11 @@ def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[
     )
     if totals is not None:
         yield from _of_the_database(totals)
+    yield _number(
+        "database_marker_timestamp_seconds",
+        "When the marker outside the database was last up to date; absent if it never was.",
+        sums.marked_at_s,
+    )
     yield from _of_the_log(sums)
     yield from _counted(sums)
     yield from _http(sums)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from agent_health.budget import NOTHING
 from agent_health.event import EventDraft
 from agent_health.lease import Claim, EndReason
+from agent_health.lease_id import number_in
 from agent_health.registry import task_events
-from agent_health.storage import leases, task_budgets, task_comments, task_runs, tasks
+from agent_health.storage import task_budgets, task_comments, task_runs, tasks
 from agent_health.storage.database import Transaction
 from agent_health.storage.task_comments import StoredComment
 from agent_health.storage.task_runs import RunEnd
@@ -100,7 +101,7 @@ def lose_tasks(transaction: Transaction, lost: Iterable[Claim], actor: str) -> d
     passed over.
     """
     ours = {
-        leases.number_in(claim.lease_id): claim
+        number_in(claim.lease_id): claim
         for claim in lost
         if claim.lease_id is not None and task_in(claim.resource) is not None
     }

@@ -20,12 +20,14 @@ from agent_health.directory_record import DIRECTORY_PATTERN, IMPORT_PATTERN, MAX
 from agent_health.document import MAX_NUMBER
 from agent_health.lease_record import LeaseRecord
 from agent_health.registry.error_responses import STATUS_AND_CODE
+from agent_health.registry.manage_webhooks import WebhookDelivery
 from agent_health.registry.openapi_examples import EXAMPLES, EXAMPLES_IN_PATH
 from agent_health.registry.openapi_schemas import WireSchemas, with_one_name_each, without_direction
 from agent_health.registry.openapi_ways import BESIDES, JSON_TYPE, Described, described
 from agent_health.registry.operations import Operation
 from agent_health.target import SHARDS
 from agent_health.task_record import CALL_ID_PATTERN, TASK_ID_PATTERN
+from agent_health.webhook import ID_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -124,6 +126,32 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     },
 })  # fmt: skip
 
+DELIVERY_DESCRIPTION = """\
+Deliveries follow the Standard Webhooks specification 1.0.0. The signature is the HMAC-SHA256 of
+`{webhook-id}.{webhook-timestamp}.{body}`, in base64, with the bytes of the secret. Use a library for
+Standard Webhooks to verify it, and refuse deliveries whose timestamp is more than 5 minutes away.
+
+* Events arrive at least once and in order. The next delivery waits until this one is taken.
+* Every attempt of a delivery has the same `webhook-id` and the same body: use the id to detect repetitions.
+* A receiver has 15 seconds to answer. Failed deliveries are sent again after 2 seconds and then twice as
+  long each time, up to 30 minutes. After 3 days of failures the webhook is disabled."""
+
+_DELIVERY_HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    ID_HEADER: {
+        "description": "The id of the delivery; the same in every attempt.",
+        "schema": {"type": "string", "pattern": "^msg_[0-9a-z]{26}$"},
+    },
+    TIMESTAMP_HEADER: {
+        "description": "When this attempt was made, in seconds since 1970-01-01.",
+        "schema": {"type": "string", "pattern": "^[1-9][0-9]*$"},
+    },
+    SIGNATURE_HEADER: {
+        "description": "`v1,` and the signature; two of them, separated by a space, while a secret is "
+        "rotated.",
+        "schema": {"type": "string", "pattern": "^v1,[A-Za-z0-9+/]{43}=( v1,[A-Za-z0-9+/]{43}=)?$"},
+    },
+})  # fmt: skip
+
 # lease.read_resource refuses it.
 _DOT_PART = r"(^|/)(\.|%2[eE]){1,2}(/|$)"
 _PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
@@ -174,6 +202,7 @@ def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
         "tags": [{"name": tag} for tag in dict.fromkeys(_tag(way) for way in ways)],
         "paths": paths,
+        "webhooks": {"events": {"post": _delivery(references[WebhookDelivery, "serialization"])}},
         "components": {
             "schemas": {
                 **{name: schema for name, schema in schemas.items() if name not in queries},
@@ -183,6 +212,30 @@ def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
             "securitySchemes": {
                 "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
                 "Bearer": {"type": "http", "scheme": "bearer"},
+            },
+        },
+    }
+
+
+def _delivery(payload: str) -> dict[str, Any]:
+    """Return the request that this server sends to webhooks."""
+    return {
+        "operationId": "deliver_events",
+        "tags": ["webhooks"],
+        "summary": "Events, as this server sends them to the URL of a webhook",
+        "description": DELIVERY_DESCRIPTION,
+        "security": [],
+        "parameters": [
+            {"name": name, "in": "header", "required": True, **member}
+            for name, member in _DELIVERY_HEADERS.items()
+        ],
+        "requestBody": {"required": True, "content": {JSON_TYPE: {"schema": {"$ref": payload}}}},
+        "responses": {
+            "2XX": {"description": "The events were taken. The body is not read."},
+            "410": {"description": "The webhook is disabled at once."},
+            "default": {
+                "description": "The same delivery is sent again, later; `Retry-After` in seconds is "
+                "respected up to 30 minutes. A redirect is not followed."
             },
         },
     }
@@ -290,7 +343,10 @@ def _tag(way: Described) -> str:
 
 def _schemas(ways: Iterable[Described]) -> tuple[dict[str, Any], dict[tuple[type, str], str]]:
     """Return the schemas of all models by name, and a reference to each model's."""
-    wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {(LeaseRecord, "serialization"): None}
+    wanted: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {
+        (LeaseRecord, "serialization"): None,
+        (WebhookDelivery, "serialization"): None,
+    }
     for way in ways:
         for model in (way.body, way.query):
             if model is not None:

@@ -36,6 +36,7 @@ from agent_health.agent_record import (
 from agent_health.document import Time
 from agent_health.errors import AgentHealthError, LeaseHeld, LeaseNotFound
 from agent_health.lease import MAX_RESOURCE_CHARACTERS, TTL_SECONDS, EndReason, intent_scope_resource
+from agent_health.lease_id import number_in, token_in
 from agent_health.lease_record import LeaseList, LeaseRecord, TtlSeconds
 from agent_health.registry.agent_records import summary
 from agent_health.registry.call import Door, checked, incarnation_in
@@ -160,7 +161,7 @@ def _acquire(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
 
 def _renew(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
     lease_id = _lease_of_intent(transaction, call)
-    token = leases.token_in(lease_id) or 0
+    token = token_in(lease_id) or 0
     ttl_s = call.body_as(OpenIntentRenewal).duration_seconds
     return _asked(transaction, call, Renew(digest=call.digest, lease_id=lease_id, token=token, ttl_s=ttl_s))
 
@@ -188,7 +189,7 @@ def _asked(transaction: Transaction, call: Call, asked: Asked) -> Reply | AgentH
 def _lease_of_intent(transaction: Transaction, call: Call) -> str:
     """Return the lease's id; LeaseNotFound if it is of another intent, which never changes."""
     lease_id = call.path["lease_id"]
-    number = leases.number_in(lease_id)
+    number = number_in(lease_id)
     if number is not None:
         found = leases.listing(transaction, LeaseFilter(), after=number - 1, limit=1).get(number)
         if found is not None and found.resource.startswith(f"intent:{call.path['intent_id']}/"):

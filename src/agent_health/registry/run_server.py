@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from os.path import exists
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,13 +27,22 @@ from sqlalchemy import make_url
 
 from agent_health.access import Role
 from agent_health.actor import OwnActor
+from agent_health.database_marker import DatabaseMarker
 from agent_health.errors import InvalidSetting
 from agent_health.registry.connection_bounds import BoundedProtocol
 from agent_health.registry.listening_socket import BACKLOG, bound, check_host, url_of
 from agent_health.registry.log_lines import LogFormat, log_config
 from agent_health.registry.manage_keys import create_first_admin_key
+from agent_health.registry.marker_file import MarkerFile, state_directory
 from agent_health.registry.own_certificate import certificate_ends_s
 from agent_health.registry.proxied_callers import ProxiedCallers
+from agent_health.registry.recognize_database import (
+    Known,
+    check_filled,
+    check_known,
+    check_present,
+    current_marker,
+)
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.supervise_processes import EXIT_FAILED, Supervisor
 from agent_health.registry.tls_pair import check_pair
@@ -98,8 +108,8 @@ def run_server(
     `face` is what people see of it in a browser; each process makes its own. `may_show_key`: the first admin
     key is made only where a person sees it. `say_ready` is told the URL once it answers.
 
-    InvalidSetting, CannotListen, StoreUnavailable, SchemaOutdated, SchemaUnknown or ForeignDatabase if it
-    cannot begin.
+    InvalidSetting, CannotListen, StoreUnavailable, SchemaOutdated, SchemaUnknown, ForeignDatabase or
+    DatabaseMismatch if it cannot begin.
     """
     # SIGTERM ends it cleanly also while it starts; uvicorn has a handler of its own while it serves, and
     # repeats the signal afterwards.
@@ -127,7 +137,8 @@ def check(settings: RegistrySettings, listening: Listening) -> None:
     _check_database(settings.database)
     check_host(listening.host)
     _check_tls(listening)
-    _check_archive_directory(settings.archive_dir)
+    _check_directory("archive_dir", settings.archive_dir)
+    _check_directory("state_dir", state_directory(settings.state_dir))
 
 
 def _run(
@@ -142,7 +153,7 @@ def _run(
     check(settings, listening)
     logging.config.dictConfig(dict(_log_config(listening)))
     with bound(listening.host, listening.port) as opened:
-        admin_key, needs_admin_key = asyncio.run(_prepare(settings.database, may_show_key=may_show_key))
+        admin_key, needs_admin_key = asyncio.run(_prepare(settings, may_show_key=may_show_key))
         prepared = Prepared(
             database=make_url(settings.database).render_as_string(hide_password=True),
             admin_key=admin_key,
@@ -163,21 +174,52 @@ def _run(
         return Supervisor(config, [opened], ready).run_to_end()
 
 
-async def _prepare(database: str, *, may_show_key: bool) -> tuple[str | None, bool]:
-    """Set up an empty database, check any other; return the first admin key, and whether one is missing."""
+async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[str | None, bool]:
+    """Set up an empty database, check any other; return the first admin key, and whether one is missing.
 
-    def deed(transaction: Transaction) -> tuple[str | None, bool]:
+    DatabaseMismatch if it is not the database that this host knows.
+    """
+    url = read_url(settings.database)
+    file = MarkerFile.of(url, state_directory(settings.state_dir))
+    assert file is not None  # noqa: S101 - a database in memory was refused before
+    # Before anything is made that is shown once.
+    file.check_writable()
+    known = Known.read(file)
+    check_present(known, url)
+
+    def deed(transaction: Transaction) -> tuple[str | None, bool, DatabaseMarker]:
         # Its lock also keeps apart those who would make the first key.
+        schema.lock(transaction)
+        check_filled(transaction, known)
         schema.set_up_or_check(transaction)
-        if not may_show_key:
-            return None, keys.count(transaction, Role.ADMIN) == 0
-        return create_first_admin_key(transaction, ACTOR), False
+        check_known(transaction, known)
+        if may_show_key:
+            admin_key, needs_one = create_first_admin_key(transaction, ACTOR), False
+        else:
+            admin_key, needs_one = None, keys.count(transaction, Role.ADMIN) == 0
+        return admin_key, needs_one, current_marker(transaction)
 
-    opened = open_database(database)
+    opened = open_database(settings.database)
     try:
-        return await opened.write(deed)
+        admin_key, needs_one, marker = await opened.write(deed)
     finally:
         await opened.close()
+    _write_marker(file, known, marker)
+    return admin_key, needs_one
+
+
+def _write_marker(file: MarkerFile, known: Known, marker: DatabaseMarker) -> None:
+    if known.damage:
+        _log.warning("%s is written anew: %s", file.path, known.damage)
+    try:
+        file.write(marker)
+    except OSError as error:
+        # It could be written just now; the server tries again every two seconds.
+        _log.warning("the marker of the database cannot be written: %s: %s", file.path, error.strerror)
+    else:
+        if known.is_new:
+            said = {"file": str(file.path), "installation_id": marker.installation_id}
+            _log.info("no marker of this database on this host: created one", extra=said)
 
 
 def app_of(
@@ -294,14 +336,15 @@ def _check_tls(listening: Listening) -> None:
     check_pair(certificate, key)
 
 
-def _check_archive_directory(directory: Path | None) -> None:
-    """Refuse a directory that can neither be written to nor be made."""
+def _check_directory(name: str, directory: Path | None) -> None:
+    """Refuse a directory that can neither be written to nor be made; `name` is the setting."""
     if directory is None:
         return
-    there = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
+    places = (directory.absolute(), *directory.absolute().parents)
+    there = next(each for each in places if exists(each))  # noqa: PTH110 - Path.exists raises EACCES
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         expected = f"a directory that this user may write to, or make (look at {there})"
-        raise InvalidSetting("archive_dir", str(directory), expected)
+        raise InvalidSetting(name, str(directory), expected)
 
 
 def _warn_of_plain_http(listening: Listening, settings: RegistrySettings) -> None:

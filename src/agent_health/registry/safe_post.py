@@ -1,48 +1,58 @@
-"""How is a body sent to an address that somebody else chose?
+"""POST requests to URLs that callers chose.
 
-Only addresses that were judged are contacted (`judged_session`). Redirects are not followed, what comes
-back is not read beyond its status, and nothing takes longer than `SEND_SECONDS`.
+Only vetted addresses are contacted. Redirects are refused, of the answer only the status and `Retry-After`
+are read, and an attempt ends after `SEND_SECONDS`.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent_health.registry.judged_session import FAILURES, NotContacted, judged_session
+from yarl import URL
+
+from agent_health.http.address_guard import PrivateAddressRefused
+from agent_health.http.failures import FAILURES
+from agent_health.http.guarded_sessions import GuardedSessions
 from agent_health.target_address import Network
 
-SEND_SECONDS = 10.0
-"""From the look-up of the name to the status."""
+SEND_SECONDS = 15.0
+"""From the look-up of the name to the status. Standard Webhooks recommends 15 to 30 s."""
+MAX_RETRY_AFTER_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of it."""
+    """The result of one POST request."""
 
     status: int | None
     """None if there was no answer."""
     error: str | None
-    """In words, without the URL: it may hold a secret. None if it was taken: 200 to 299."""
+    """In words, without the URL: it may hold a secret. None if the status is 200 to 299."""
+    retry_after_s: float | None = None
+    """`Retry-After` in seconds; None if it is absent, or a date."""
 
 
 async def safe_post(url: str, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network]) -> Sent:
-    """Send one POST; whatever goes wrong is told, not raised."""
+    """Send one POST request; a failure is returned, not raised."""
     try:
-        async with asyncio.timeout(SEND_SECONDS):
-            return await _post(url, body, headers, allowed)
+        async with asyncio.timeout(SEND_SECONDS), GuardedSessions(allowed) as sessions:
+            return await _post(sessions, URL(url), body, headers)
     except TimeoutError:
         return Sent(None, f"no answer within {SEND_SECONDS:g} s")
-    except NotContacted as refusal:
-        return Sent(None, str(refusal))
+    except PrivateAddressRefused as error:
+        return Sent(None, error.refused.reason)
     except FAILURES as error:
         return Sent(None, f"cannot be reached ({type(error).__name__})")
 
 
-async def _post(url: str, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network]) -> Sent:
-    async with (
-        judged_session(url, allowed) as (session, place),
-        session.post(place, data=body, headers=headers, allow_redirects=False) as response,
-    ):
+async def _post(sessions: GuardedSessions, url: URL, body: bytes, headers: Mapping[str, str]) -> Sent:
+    session = sessions.session_for(url)
+    async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
         # The body stays unread: the connection ends with the block.
-        status = response.status
-    return Sent(status, None if 200 <= status <= 299 else f"answered {status}")
+        status, retry_after = response.status, response.headers.get("Retry-After", "")
+    if 200 <= status <= 299:
+        return Sent(status, None)
+    is_number = (
+        retry_after.isascii() and retry_after.isdecimal() and len(retry_after) <= MAX_RETRY_AFTER_DIGITS
+    )
+    return Sent(status, f"answered {status}", float(retry_after) if is_number else None)

@@ -59,6 +59,8 @@ class RegistrySettings(BaseModel):
     """Tasks that have been finished for longer are forgotten, with their reports; events stay."""
     archive_dir: Path | None = None
     """Where archived events go; None: beside an SQLite file, else the working directory."""
+    state_dir: Path | None = None
+    """Directory outside the database for its marker; None: `agent-health/databases` in the user's state."""
     dialects: tuple[Literal["openintent"], ...] = ()
     """Foreign dialects that are spoken too: `openintent`."""
     public_url: Annotated[str, AfterValidator(_take_public_url)] | None = None

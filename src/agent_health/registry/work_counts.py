@@ -56,6 +56,8 @@ class _Level(StrEnum):
     LOG_CHECKED_MS = "log_checked_ms"
     LOG_IS_SOUND = "log_is_sound"
     LOG_SEQUENCE = "log_sequence"
+    MARKER_MS = "marker_ms"
+    """When the marker of the database was last up to date."""
 
 
 _TRANSITIONS: Final = tuple((status, reason) for status in Status for reason in Reason)
@@ -161,6 +163,10 @@ class WorkCounts:
         self._row[_LEVELS_AT[_Level.LOG_SEQUENCE]] = state.sequence
         self._row[_LEVELS_AT[_Level.LOG_CHECKED_MS]] = int(state.checked_at_s * 1000)
 
+    def note_marker(self, at_s: float) -> None:
+        """Note that the marker of the database is up to date."""
+        self._row[_LEVELS_AT[_Level.MARKER_MS]] = int(at_s * 1000)
+
     @property
     def is_first(self) -> bool:
         """Whether this is the process that does what one is enough for."""
@@ -171,10 +177,15 @@ class WorkCounts:
         """Return what all processes have counted."""
         rows = [row.tolist() for row in self._rows()]
         latest = max(rows, key=lambda row: row[_LEVELS_AT[_Level.LOG_CHECKED_MS]])
-        checked_ms, is_sound, sequence = (latest[at] for at in _LEVELS_AT.values())
+        checked_ms, is_sound, sequence = (
+            latest[_LEVELS_AT[level]]
+            for level in (_Level.LOG_CHECKED_MS, _Level.LOG_IS_SOUND, _Level.LOG_SEQUENCE)
+        )
         log = LogState(checked_ms / 1000, bool(is_sound), sequence) if checked_ms else None
+        marker_ms = max(row[_LEVELS_AT[_Level.MARKER_MS]] for row in rows)
         processes = len({row[0] for row in rows if _is_alive(row[0])})
-        return Sums(log, processes, [*map(sum, zip(*rows, strict=True))], self._paths)
+        marked_at_s = marker_ms / 1000 if marker_ms else None
+        return Sums(log, marked_at_s, processes, [*map(sum, zip(*rows, strict=True))], self._paths)
 
     def _rows(self) -> list[memoryview]:
         return [self._all[at : at + ROW_CELLS] for at in range(0, len(self._all), ROW_CELLS)]
@@ -196,6 +207,8 @@ class Sums:
 
     log: LogState | None
     """None before the first look is through."""
+    marked_at_s: float | None
+    """When the database's marker was last up to date, in seconds since the epoch; None if it never was."""
     processes: int
     """That live."""
     _cells: Sequence[int]

@@ -145,7 +145,7 @@ OPERATIONS = (
         deed=write_state,
         body=State,
         answer=StateRecord,
-        errors=(403, 404, 412, 422, 428),
+        errors=(403, 412, 422, 428),
         headers=(TOKEN_HEADER,),
         max_body_bytes=MAX_STATE_BYTES,
     ),

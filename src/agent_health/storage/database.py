@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -28,10 +29,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
-from agent_health.errors import InvalidSetting, StoreUnavailable
+from agent_health.errors import DatabaseReplaced, InvalidSetting, StoreUnavailable
 from agent_health.event import EventDraft
 from agent_health.storage import postgresql_sessions
 from agent_health.storage.database_faults import PRIMARY_CODE, Retry, translated
+from agent_health.storage.open_files import OpenFiles
 from agent_health.storage.ownership import TABLES_OF_SQLITE, is_foreign
 
 T = TypeVar("T")
@@ -117,6 +119,8 @@ class WriteWatch:
         self.failure: StoreUnavailable | None = None
         """Of the last change; None if it was stored with room for others, or failed through no fault of the
         database."""
+        self.mismatch: str | None = None
+        """Why the database is not the one that the server began with; while set, every change is refused."""
         self._warned_at_s = -inf
         self._is_said = False
 
@@ -127,6 +131,11 @@ class WriteWatch:
         if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
             self._warned_at_s, self._is_said = now_s, True
             _log.warning("changes cannot be stored: %s", failure)
+
+    def refuse_mismatch(self) -> None:
+        """Raise DatabaseReplaced while the database is not the one that the server began with."""
+        if self.mismatch is not None:
+            raise DatabaseReplaced(self.mismatch)
 
     def succeeded(self) -> None:
         """Take note that something was stored."""
@@ -151,6 +160,9 @@ class Database(Protocol):
 
         StoreUnavailable if the database is away, full or locked for too long.
         """
+
+    def check_files(self) -> None:
+        """Raise DatabaseReplaced if its file, or one of its companions, was removed or replaced."""
 
     async def close(self) -> None:
         """Let all connections go; deeds that wait are finished first."""
@@ -224,14 +236,18 @@ class SqliteDatabase:
         self._clock = clock or time.time
         self._is_sealed = sealed is not None
         self._opened_url = sealed or url
+        self._has_told_loss = False
+        """Since the files were last found in their places."""
         self._waiting: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
         is_memory = url.database in {None, "", ":memory:"}
         self._directory: Path | None = None
+        self._files: OpenFiles | None = None
         if not is_memory and not self._is_sealed:
             _make_private(Path(str(url.database)))
             # Where SQLite keeps its log, also of a file that is a link.
             self._directory = Path(str(url.database)).resolve().parent
+            self._files = OpenFiles(Path(str(url.database)))
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="registry-writer")
         self._write_engine = self._engine("BEGIN IMMEDIATE")
         if is_memory:
@@ -247,6 +263,7 @@ class SqliteDatabase:
 
     async def write(self, deed: Callable[[Transaction], T]) -> T:
         """Run a deed and return once it is committed, together with others that wait."""
+        self.writes.refuse_mismatch()
         if len(self._waiting) >= MAX_WAITING:
             raise StoreUnavailable("too many changes wait for the database")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -254,6 +271,11 @@ class SqliteDatabase:
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_all())
         return await done
+
+    def check_files(self) -> None:
+        """Raise DatabaseReplaced if its file, or one of its companions, was removed or replaced."""
+        if self._files is not None:
+            self._files.check()
 
     async def close(self) -> None:
         """Let all connections go; deeds that wait are finished first."""
@@ -289,6 +311,24 @@ class SqliteDatabase:
             self._writing = None
 
     def _run_group(self, deeds: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
+        """As `_commit_group`, unless the files are lost."""
+        if self._files is None:
+            return self._commit_group(deeds)
+        try:
+            if self._files.is_lost:
+                # Before anything is written: another database may have taken over the log's path.
+                self._files.check()
+            outcomes, has_changed = self._commit_group(deeds)
+            # Before the answer, a refusal too: what was committed to a file without a path is lost.
+            self._files.note_companions()
+            self._files.check()
+        except DatabaseReplaced as error:
+            self._empty_log(error)
+            return [_Outcome(error=error)] * len(deeds), False
+        self._has_told_loss = False
+        return outcomes, has_changed
+
+    def _commit_group(self, deeds: list[Callable[[Transaction], Any]]) -> tuple[list[_Outcome], bool]:
         """Commit several deeds at once; what one of them raises undoes that one alone.
 
         Tells besides whether any row was written.
@@ -304,6 +344,22 @@ class SqliteDatabase:
         except Exception as error:  # noqa: BLE001 - it is handed to all who wait
             return [_Outcome(error=error)] * len(deeds), False
         return outcomes, has_changed
+
+    def _empty_log(self, error: DatabaseReplaced) -> None:
+        """Once the file is lost, move its log into it: no other file at its path must be read with that log.
+
+        SQLite would apply the log to whatever database lies at the path. The moved file becomes complete.
+        """
+        if self._has_told_loss or self._files is None:
+            return
+        self._has_told_loss = True
+        _log.error("%s: %s; docs/operating.md, section 10, says how to go on", self._files.file, error.why)
+        with suppress(SQLAlchemyError, sqlite3.Error, StoreUnavailable):
+            connection = self._write_engine.raw_connection()
+            try:
+                connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                connection.close()
 
     def _has_room(self) -> bool:
         """Whether the disk can hold ROOM_BYTES more: the log may have kept some room that it reuses.
@@ -357,8 +413,18 @@ class SqliteDatabase:
             **({"poolclass": StaticPool} if is_memory else {}),
         )
 
+        @event.listens_for(engine, "do_connect")
+        def _check_before(*_given: object) -> None:
+            # Else SQLite would create an empty file in place of one that was removed.
+            if self._files is not None and self._files.is_known:
+                self._files.check()
+
         @event.listens_for(engine, "connect")
         def _set_up(connection: sqlite3.Connection, _record: object) -> None:
+            if self._files is not None and self._files.is_known:
+                self._files.check()
+            elif self._files is not None:
+                self._files.note_opened()
             if not (self._is_sealed or _is_foreign(connection)):
                 _enter_wal_mode(connection)
             # FULL: a commit that was answered survives a power failure, not only a crash.
@@ -453,6 +519,7 @@ class PostgresqlDatabase:
 
     async def write(self, deed: Callable[[Transaction], T]) -> T:
         """Run a deed and return once it is committed."""
+        self.writes.refuse_mismatch()
         try:
             result = await self._again(lambda: self._run(deed, isolation="READ COMMITTED"))
         except StoreUnavailable as failure:
@@ -460,6 +527,9 @@ class PostgresqlDatabase:
             raise
         self.writes.succeeded()
         return result
+
+    def check_files(self) -> None:
+        """There are none of ours."""
 
     async def close(self) -> None:
         """Let all connections go."""

@@ -1,11 +1,11 @@
-"""Which leases are there, and who holds what?
+"""Rows of leases.
 
 A resource has one row for ever: its last lease, current or ended, and the last token granted. A lease's
 id names that row, so that a late request about a replaced lease still finds what replaced it. On SQLite
 many rows travel as one JSON text, as in `beats`.
 """
 
-import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -16,18 +16,17 @@ from sqlalchemy import Select, func, select, text
 
 from agent_health.errors import StoreUnavailable
 from agent_health.lease import Claim, EndReason, ResourceKind, ended
+from agent_health.lease_id import SECRET_BYTES, lease_id_of
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import leases
 
 MAX_LOOKS = 5
 """For a resource that others add at the same time; the second look sees what they have added."""
 
-_LEASE_ID = re.compile(r"lease_([1-9][0-9]{0,17})_([1-9][0-9]{0,18})")
-
 # The members of a Claim, in its order.
 _CLAIM_COLUMNS = (
     "resource", "lease_id", "holder", "holder_incarnation", "token",
-    "acquired_at_s", "expires_at_s", "ended_at_s", "end_reason",
+    "acquired_at_s", "expires_at_s", "ended_at_s", "end_reason", "id_secret",
 )  # fmt: skip
 _COLUMNS = ", ".join(("number", *_CLAIM_COLUMNS))
 _columns: Callable[[Claim], tuple[Any, ...]] = attrgetter(*_CLAIM_COLUMNS)
@@ -106,7 +105,7 @@ _STORE_POSTGRESQL = text(f"""
         SELECT * FROM json_to_recordset(CAST(:said AS json)) AS said (
             resource text, lease_id text, holder text, holder_incarnation bigint, token bigint,
             acquired_at_s double precision, expires_at_s double precision, ended_at_s double precision,
-            end_reason text
+            end_reason text, id_secret text
         )
     )
     UPDATE leases SET {", ".join(f"{name} = said.{name}" for name in _CLAIM_COLUMNS[1:])}
@@ -126,21 +125,28 @@ class LeaseFilter:
     """Neither ended nor expired at this time."""
 
 
-def lease_id_of(number: int, token: int) -> str:
-    """Name the lease that was granted with this token on the resource of this row."""
-    return f"lease_{number}_{token}"
-
-
-def number_in(lease_id: str) -> int | None:
-    """Return the number of the row that a lease's id leads to; None if it is no such id."""
-    parts = _LEASE_ID.fullmatch(lease_id)
-    return None if parts is None else int(parts[1])
-
-
-def token_in(lease_id: str) -> int | None:
-    """Return the token that a lease was granted with; None if it is no such id."""
-    parts = _LEASE_ID.fullmatch(lease_id)
-    return None if parts is None else int(parts[2])
+def granted(
+    before: Claim,
+    number: int,
+    *,
+    holder: str,
+    holder_incarnation: int = 0,
+    token: int,
+    acquired_at_s: float,
+    expires_at_s: float,
+) -> Claim:
+    """Return a new claim on the resource of a row, to be stored; `before` is what the row holds."""
+    secret = before.id_secret or secrets.token_hex(SECRET_BYTES)
+    return Claim(
+        resource=before.resource,
+        lease_id=lease_id_of(number, token, holder, secret),
+        holder=holder,
+        holder_incarnation=holder_incarnation,
+        token=token,
+        acquired_at_s=acquired_at_s,
+        expires_at_s=expires_at_s,
+        id_secret=secret,
+    )
 
 
 def lock(
@@ -327,7 +333,8 @@ def _rows_in(json: Any) -> list[Any]:
 
 
 def _claim(row: Sequence[Any]) -> Claim:
-    _, resource, lease_id, holder, incarnation, token, acquired_at_s, expires_at_s, ended_at_s, reason = row
+    _, resource, lease_id, holder, incarnation, token, acquired_at_s, expires_at_s, *rest = row
+    ended_at_s, reason, id_secret = rest
     return Claim(
         resource=resource,
         lease_id=lease_id,
@@ -338,4 +345,5 @@ def _claim(row: Sequence[Any]) -> Claim:
         expires_at_s=expires_at_s or 0.0,
         ended_at_s=ended_at_s,
         end_reason=None if reason is None else EndReason(reason),
+        id_secret=id_secret,
     )

@@ -3,9 +3,10 @@
 Whoever changes it has locked it first. The lock comes before those of agents, leases and the log.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from sqlalchemy import select, text, update
+from ulid import ULID
 
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import registry
@@ -26,6 +27,8 @@ class RegistryRow:
     sweeper: str | None
     """Which server process sweeps, or swept last."""
     sweeper_until_s: float | None
+    installation_id: str | None = None
+    """By which a server recognises its database; None until one has started on it."""
 
 
 _COLUMNS = tuple(registry.c[name] for name in RegistryRow.__dataclass_fields__)
@@ -65,6 +68,13 @@ def lock_if_free(transaction: Transaction) -> RegistryRow | None:
 def store(transaction: Transaction, row: RegistryRow) -> None:
     """Write the row; to be locked before."""
     transaction.connection.execute(update(registry).where(registry.c.id == 1).values(asdict(row)))
+
+
+def set_installation(transaction: Transaction) -> None:
+    """Give the database an installation id unless it has one."""
+    row = lock(transaction)
+    if row.installation_id is None:
+        store(transaction, replace(row, installation_id=f"ins_{str(ULID()).lower()}"))
 
 
 def _locked(transaction: Transaction, *, skip_locked: bool, key_share: bool = True) -> RegistryRow | None:

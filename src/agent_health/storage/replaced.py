@@ -6,25 +6,33 @@ them, however many there are.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import TableClause, column, select, table, text
 
 from agent_health.access import Role, StoredKey
 from agent_health.event import EventType
-from agent_health.storage import tables
+from agent_health.storage import tables, webhooks
 from agent_health.storage.database import Transaction
 from agent_health.storage.keys import stored_key
 
 _KEYS = table("replaced_keys", *(column(each.name, each.type) for each in tables.keys.columns))
-_WEBHOOKS = table("replaced_webhooks", column("id"), column("is_disabled"))
+_WEBHOOKS = table(
+    "replaced_webhooks",
+    *(
+        column(each.name, each.type)
+        for each in tables.webhooks.columns
+        if each.name in {"id", "is_disabled", *webhooks.SECRETS}
+    ),
+)
 _OPT_OUTS = table("replaced_opt_outs", column("origin"), column("token"))
 _EVENTS = table(
     "replaced_events", column("type"), column("agent_id"), column("payload"), column("created_at")
 )
 _SOURCES: dict[TableClause, str] = {
     _KEYS: "SELECT * FROM keys",
-    _WEBHOOKS: "SELECT id, is_disabled FROM webhooks",
+    _WEBHOOKS: f"SELECT {', '.join(_WEBHOOKS.c.keys())} FROM webhooks",  # noqa: S608 - constants only
     _OPT_OUTS: "SELECT origin, token FROM opt_outs WHERE proven_at_s IS NOT NULL",
     _EVENTS: "SELECT type, agent_id, payload, created_at FROM events "
     "WHERE type IN ('agent.erased', 'webhook.deleted')",
@@ -123,9 +131,23 @@ def deleted_webhooks(transaction: Transaction) -> Iterator[str]:
     yield from transaction.connection.scalars(wanted)
 
 
-def webhooks(transaction: Transaction) -> dict[str, bool]:
-    """Return the ids of the webhooks that were there, and whether they were disabled."""
-    return {row.id: bool(row.is_disabled) for row in transaction.connection.execute(select(_WEBHOOKS))}
+@dataclass(frozen=True, slots=True)
+class ReplacedWebhook:
+    """What a restore takes over of a webhook that was there before."""
+
+    is_disabled: bool
+    secrets: dict[str, Any]
+    """By the names of their columns."""
+
+
+def replaced_webhooks(transaction: Transaction) -> dict[str, ReplacedWebhook]:
+    """Return the webhooks that were there, by their ids."""
+    return {
+        row.id: ReplacedWebhook(
+            bool(row.is_disabled), {name: getattr(row, name) for name in webhooks.SECRETS}
+        )
+        for row in transaction.connection.execute(select(_WEBHOOKS))
+    }
 
 
 def opt_outs(transaction: Transaction) -> list[tuple[str, str]]:

@@ -130,7 +130,7 @@ leases = Table(
     metadata,
     Column("number", RowNumber, primary_key=True),
     Column("resource", String(512), nullable=False, unique=True),
-    Column("lease_id", String(64), comment="of the last grant: lease_<number>_<token>"),
+    Column("lease_id", String(64), comment="of the last grant; see lease_id.py"),
     Column("holder", String(128)),
     Column("holder_incarnation", BigInteger),
     Column("token", BigInteger, nullable=False, comment="the last one granted; rises for ever"),
@@ -138,6 +138,7 @@ leases = Table(
     Column("expires_at_s", Double),
     Column("ended_at_s", Double),
     Column("end_reason", String(32)),
+    Column("id_secret", String(32), comment="from which the ids of its leases follow; hexadecimal"),
     Index(None, "holder", "ended_at_s"),
     Index("ix_leases_running", "expires_at_s", sqlite_where=text("ended_at_s IS NULL"),
           postgresql_where=text("ended_at_s IS NULL")),
@@ -230,6 +231,7 @@ registry = Table(
     Column("excused", Text, nullable=False, comment="time that is nobody's silence, as JSON"),
     Column("sweeper", String(64), comment="which server process sweeps"),
     Column("sweeper_until_s", Double, comment="then another one may"),
+    Column("installation_id", String(64), comment="ins_...; null: no server yet"),
 )
 
 webhooks = Table(
@@ -249,6 +251,10 @@ webhooks = Table(
     Column("next_try_at_s", Double, nullable=False),
     Column("claimed_until_s", Double, comment="a server process is delivering"),
     Column("is_disabled", Boolean, nullable=False),
+    Column("previous_secret", String(64), comment="signs beside the new one after a rotation"),
+    Column("previous_secret_until_s", Double),
+    Column("message_id", String(64), comment="of the delivery under way; the same over retries"),
+    Column("message_sequence", BigInteger, comment="of the last event of that delivery"),
 )
 
 # What is probed. What changes with every probe stands apart in `probed`; ids ascend with the shard within

@@ -1,4 +1,4 @@
-"""Which webhooks are there, and which server process delivers to which of them?
+"""Rows of webhooks, and claims of server processes on them.
 
 A claim is a time until which one process alone delivers. It is also the proof of that: what a process
 stores after its claim has passed to another is not taken.
@@ -35,6 +35,22 @@ class StoredWebhook:
     next_try_at_s: float
     claimed_until_s: float | None
     is_disabled: bool
+    previous_secret: str | None = None
+    """Signs beside the new one after a rotation."""
+    previous_secret_until_s: float | None = None
+    message_id: str | None = None
+    """Of a delivery that was begun and not taken yet: every further attempt has the same id and events."""
+    message_sequence: int | None = None
+    """Of the last event of that delivery."""
+
+    def secrets_at(self, now_s: float) -> list[str]:
+        """Return the secrets that sign now, the current one first."""
+        is_overlap = self.previous_secret_until_s is not None and now_s < self.previous_secret_until_s
+        return [self.secret, *([self.previous_secret] if is_overlap and self.previous_secret else [])]
+
+
+SECRETS = ("secret", "previous_secret", "previous_secret_until_s")
+"""Columns that a rotation changes."""
 
 
 def add(transaction: Transaction, webhook: StoredWebhook) -> None:
@@ -43,9 +59,12 @@ def add(transaction: Transaction, webhook: StoredWebhook) -> None:
     transaction.connection.execute(insert(webhooks).values({**columns, "types": list(webhook.types)}))
 
 
-def find(transaction: Transaction, webhook_id: str) -> StoredWebhook | None:
+def find(transaction: Transaction, webhook_id: str, *, to_change: bool = False) -> StoredWebhook | None:
     """Return a webhook."""
-    row = transaction.connection.execute(select(webhooks).where(webhooks.c.id == webhook_id)).one_or_none()
+    wanted = select(webhooks).where(webhooks.c.id == webhook_id)
+    if to_change:
+        wanted = wanted.with_for_update()
+    row = transaction.connection.execute(wanted).one_or_none()
     return None if row is None else _stored(row)
 
 
@@ -73,6 +92,12 @@ def disable(transaction: Transaction, webhook_id: str) -> None:
     transaction.connection.execute(
         update(webhooks).where(webhooks.c.id == webhook_id).values(is_disabled=True)
     )
+
+
+def set_secrets(transaction: Transaction, webhook: StoredWebhook) -> None:
+    """Store a webhook's secrets as they are given."""
+    changed = {name: getattr(webhook, name) for name in SECRETS}
+    transaction.connection.execute(update(webhooks).where(webhooks.c.id == webhook.id).values(changed))
 
 
 def slowest(transaction: Transaction) -> int | None:

@@ -14,7 +14,9 @@ from agent_health.prober.directories.page import Kind
 LISTS = Path(__file__).parents[3].parent / "shared" / "data" / "lists"
 EVERYTHING = frozenset(Kind)
 
-pytestmark = pytest.mark.skipif(not LISTS.is_dir(), reason=f"the directory files are absent: {LISTS}")
+pytestmark = pytest.mark.skipif(
+    not LISTS.is_dir(), reason=f"NOT RUN: the directory files are absent: {LISTS}"
+)
 
 # Format, items, targets, left out by reason, and targets with MCP servers.
 READ = {

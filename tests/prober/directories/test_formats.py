@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.cards import CARD_10, JSON
 from tests.support.directories import document, listed
+from tests.support.properties import examples
 
 from agent_health.errors import InvalidSetting
 from agent_health.prober.directories import Snapshot, Source, read_directory
@@ -69,7 +70,7 @@ def test_a_format_that_nobody_knows_is_the_callers_fault() -> None:
         format_called("yellow_pages")
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     JSON
     | st.dictionaries(st.sampled_from(["agents", "entries", "items", "servers", "linkset", "total"]), JSON)

@@ -6,7 +6,7 @@ Over real sockets, with the prober's own fetcher.
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from yarl import URL
 from agent_health.errors import InvalidSetting
 from agent_health.observation import ResultClass
 from agent_health.prober.definition import Timeouts
-from agent_health.prober.directories import NotRead, Snapshot, Source, Unchanged, read_directory
+from agent_health.prober.directories import NotRead, Snapshot, Source, Unchanged, formats, read_directory
 from agent_health.prober.directories import reader as module
 from agent_health.prober.directories.fetching import fetching_with
-from agent_health.prober.directories.page import Kind
+from agent_health.prober.directories.page import Document, Kind, Listed, Page
 from agent_health.prober.directories.reader import (
     FIRST_WAIT_S,
     MAX_READING_S,
@@ -679,3 +679,76 @@ async def test_who_opted_out_is_not_asked_for_a_directory_wherever_that_leads() 
             assert "opted out: 127.0.0.2" in named.message
         # Nor is it tried again and again.
         assert (closed.heads, reader.waits) == ([], [])
+
+
+# ── a reader that fails ──
+
+
+class Failing:
+    """A format with a defect, at one of its stages."""
+
+    name = "failing"
+    place = ""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+
+    def recognises(self, _document: Document) -> bool:
+        self.fail_at("recognises")
+        return True
+
+    def read(self, _document: Document) -> Page:
+        self.fail_at("read")
+        return Page(entries=self.entries(), items=1)
+
+    def entries(self) -> Iterator[Listed]:
+        yield Listed("https://a.example/")
+        self.fail_at("entries")
+
+    def fail_at(self, stage: str) -> None:
+        if self.stage == stage:
+            raise TypeError("\u0416" + "x" * 10_000)
+
+
+@pytest.mark.parametrize("stage", ["read", "entries"])
+async def test_a_built_in_format_that_fails_is_an_error_of_its_directory(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(formats.BUILT_IN, "failing", Failing(stage))
+    file = tmp_path / "list.txt"
+    file.write_text(LIST)
+    found = await read_directory(Source(file=file, format="failing"))
+    assert isinstance(found, NotRead)
+    assert (found.fault, found.url) == ("reader_failed", str(file))
+    assert found.message.isascii()
+    assert len(found.message) < 1_000
+    assert "Traceback" in caplog.text
+
+
+async def test_a_format_that_cannot_look_at_a_document_leaves_it_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(formats, "TOLD_BY_CONTENT", (Failing("recognises"), *formats.TOLD_BY_CONTENT))
+    file = tmp_path / "list.txt"
+    file.write_text(LIST)
+    found = await read_directory(Source(file=file))
+    assert isinstance(found, Snapshot)
+    assert (found.format, len(found.entries)) == ("plain_list", 2)
+    assert [finding.name for finding in found.findings] == ["reader_failed"]
+    assert "Traceback" in caplog.text
+
+
+async def test_a_module_without_a_name_does_not_end_an_agntcy_directory(tmp_path: Path) -> None:
+    file = tmp_path / "list.json"
+    file.write_text('[{"name":"x","schema_version":"1.0.0","modules":[{"name":{},"data":{}}]}]')
+    found = await read_directory(Source(file=file))
+    assert isinstance(found, Snapshot)
+    assert (found.format, found.entries, found.left_out["no_url"].count) == ("agntcy", (), 1)
+
+
+async def test_a_page_token_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "list.json"
+    file.write_text('{"servers": [{"server": {"name": "a"}}], "metadata": {"nextCursor": "\\ud800"}}')
+    found = await read_directory(Source(file=file))
+    assert isinstance(found, NotRead)
+    assert found.fault == "not_a_directory"

@@ -2,6 +2,7 @@
 
     machine.py      what is installed here, and which ways lead out?
     database.py     can the database be reached, is it of this version, and does somebody sweep there?
+    marker.py        is it the database that this host knows?
     server.py       could a server listen here: on this port, with this certificate, behind these proxies?
     registry.py     does a registry answer, has it the time, does it know the key, and believe silence?
     definition.py   can a probe definition be read, with its lists, and are its canaries known?

@@ -1,7 +1,10 @@
 """What does a server answer, and how long is it waited for?"""
 
+import time
 from email.utils import parsedate_to_datetime
 from typing import Final
+
+from agent_health.cli.examination.finding import ahead_s
 
 ASK_SECONDS: Final = 5.0
 """For one question to a registry."""
@@ -9,26 +12,37 @@ MAX_ANSWER_BYTES: Final = 65_536
 
 
 def answer_of(url: str, key: str = "") -> tuple[int, float | None, bytes] | None:
-    """Return the status of an answer, the time in it and the beginning of its body; None without one.
+    """Return the status of an answer, how far its clock is ahead and the beginning of its body.
 
-    The time is in seconds since the epoch; of the body it is what came at once, at most MAX_ANSWER_BYTES.
+    None without an answer. The clock's seconds are None if the answer has no Date. The body is cut to
+    MAX_ANSWER_BYTES.
     """
     import asyncio  # noqa: PLC0415 - with aiohttp it takes 200 ms
 
-    import aiohttp  # noqa: PLC0415
+    from agent_health.http.bounded_body import read_beginning  # noqa: PLC0415
+    from agent_health.http.counted_sessions import (  # noqa: PLC0415
+        CountedConnector,
+        counted_session,
+        counter_of,
+    )
+    from agent_health.http.failures import FAILURES  # noqa: PLC0415
 
     async def ask() -> tuple[int, float | None, bytes]:
-        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        asked_s = time.time()
         headers = {"X-API-Key": key} if key else {}
         async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
-            session.get(url, headers=headers, allow_redirects=False) as answer,
+            asyncio.timeout(ASK_SECONDS),
+            counted_session(CountedConnector()) as session,
+            session.get(url, headers=headers, allow_redirects=False, auto_decompress=True) as answer,
         ):
+            answered_s = time.time()
+            body, _ = await read_beginning(answer, MAX_ANSWER_BYTES, counter_of(answer))
             date = answer.headers.get("Date")
-            body = await answer.content.read(MAX_ANSWER_BYTES)
-            return answer.status, None if date is None else parsedate_to_datetime(date).timestamp(), body
+            told_s = None if date is None else parsedate_to_datetime(date).timestamp()
+            apart_s = None if told_s is None else ahead_s(told_s, asked_s, answered_s)
+            return answer.status, apart_s, body
 
     try:
         return asyncio.run(ask())
-    except (aiohttp.ClientError, OSError, ValueError, TimeoutError):
+    except FAILURES:
         return None

@@ -1,16 +1,24 @@
 """Can the database be reached, is it of this version, and does somebody sweep there?"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import make_url
 
 from agent_health.access import Role
-from agent_health.cli.examination.finding import Finding, of_the_clock, of_the_directory, of_the_mode
+from agent_health.cli.examination import marker
+from agent_health.cli.examination.finding import Finding, ahead_s, of_the_clock, of_the_directory, of_the_mode
 from agent_health.cli.server_database import run_deed, sqlite_file
-from agent_health.errors import AgentHealthError, ForeignDatabase, SchemaOutdated, SchemaUnknown
+from agent_health.errors import (
+    AgentHealthError,
+    DatabaseMismatch,
+    ForeignDatabase,
+    SchemaOutdated,
+    SchemaUnknown,
+)
+from agent_health.registry.recognize_database import Known, check_filled
 from agent_health.storage import keys, registry_row, schema
 from agent_health.storage.database import Transaction, check_writable
 from agent_health.storage.database_faults import DAMAGED, NO_DATABASE
@@ -24,13 +32,20 @@ SWEEP_WARNING_SECONDS: Final = 10.0
 """Without a sweep, though a server is at work: they come twice a second unless a setting says otherwise."""
 
 
-def of_the_database(url: str, place: str = "") -> Iterator[Finding]:
+def of_the_database(url: str, place: str = "", state_dir: Path | None = None) -> Iterator[Finding]:
     """Ask whether the database can be reached, is of this version, can be changed, and has the time.
 
-    `place` is where somebody listens who is to sweep there; empty if nobody does.
+    And whether it is the one that this host's marker in `state_dir` names. `place` is where somebody listens
+    who is to sweep there; empty if nobody does.
     """
     try:
-        yield from _of_the_database(url, place)
+        known = marker.known_of(url, state_dir)
+        if isinstance(known, Finding):
+            yield known
+            if _is_absent(sqlite_file(url)):
+                return
+            known = None
+        yield from _of_the_database(url, place, known)
     except PermissionError as error:
         yield Finding(
             "database",
@@ -40,7 +55,7 @@ def of_the_database(url: str, place: str = "") -> Iterator[Finding]:
         )
 
 
-def _of_the_database(url: str, place: str) -> Iterator[Finding]:
+def _of_the_database(url: str, place: str, known: Known | None) -> Iterator[Finding]:
     file = sqlite_file(url)
     try:
         shown = make_url(url).render_as_string(hide_password=True)
@@ -49,16 +64,16 @@ def _of_the_database(url: str, place: str) -> Iterator[Finding]:
         return
     if file is not None:
         yield from of_the_directory(file.parent, "database")
-        if not (file.exists() or file.is_symlink()):
-            told = f"{shown} is not there yet"
-            yield Finding(
-                "database", "skipped", told, "agent-health serve sets it up, or --database names another"
-            )
-            return
+    if _is_absent(file):
+        told = f"{shown} is not there yet"
+        yield Finding(
+            "database", "skipped", told, "agent-health serve sets it up, or --database names another"
+        )
+        return
     try:
         yield from run_deed(
             url,
-            lambda transaction: [*_look_into(transaction, shown, place)],
+            lambda transaction: [*_look_into(transaction, shown, place, known)],
             is_write=False,
             is_left_alone=True,
         )
@@ -84,6 +99,10 @@ def _of_the_database(url: str, place: str) -> Iterator[Finding]:
         yield from of_the_mode(file, "database")
 
 
+def _is_absent(file: Path | None) -> bool:
+    return file is not None and not (file.exists() or file.is_symlink())
+
+
 def _is_sqlite(file: Path) -> bool:
     try:
         if not file.is_file():
@@ -95,8 +114,11 @@ def _is_sqlite(file: Path) -> bool:
         return False
 
 
-def _look_into(transaction: Transaction, shown: str, place: str) -> Iterator[Finding]:
-    apart_s = transaction.now_s - time.time()
+def _look_into(transaction: Transaction, shown: str, place: str, known: Known | None) -> Iterator[Finding]:
+    if known is not None:
+        check_filled(transaction, known)
+    asked_s = time.time()
+    apart_s = ahead_s(transaction.now_s, asked_s, time.time())
     schema.check(transaction)
     yield Finding("database", "ok", f"{shown} answers, at revision {schema.newest_revision()}")
     yield of_the_clock("clock", "the database's", apart_s)
@@ -108,6 +130,8 @@ def _look_into(transaction: Transaction, shown: str, place: str) -> Iterator[Fin
         yield Finding(
             "keys", "warning", "nobody has an admin key: nobody may manage keys over the API", advice
         )
+    if known is not None:
+        yield marker.of_the_marker(transaction, known)
     yield _of_the_sweeps(registry_row.find(transaction), transaction.now_s, place)
 
 
@@ -146,10 +170,11 @@ def _check_changes(file: Path) -> None:
     check_unlocked(file)
 
 
-_ADVICE = {
+_ADVICE: Final[Mapping[type[AgentHealthError], str]] = {
     SchemaOutdated: "make a backup, then agent-health migrate",
     SchemaUnknown: "a newer version has been here: install that one",
     ForeignDatabase: "--database names another one; in PostgreSQL a schema of our own will do",
+    DatabaseMismatch: marker.ADVICE,
 }
 
 

@@ -30,6 +30,14 @@ class Finding:
     """What to do; empty if nothing is to be done."""
 
 
+def ahead_s(told_s: float, asked_s: float, answered_s: float) -> float:
+    """Return how far a clock is ahead of ours that told its time between two moments, in seconds.
+
+    0 for any time in between: a slow answer is no wrong clock. Negative if the clock is behind.
+    """
+    return told_s - min(max(told_s, asked_s), answered_s)
+
+
 def of_the_clock(about: str, whose: str, apart_s: float) -> Finding:
     """Say whether a clock is in step with ours; `apart_s` is how many seconds it is ahead."""
     if abs(apart_s) < CLOCK_WARNING_SECONDS:

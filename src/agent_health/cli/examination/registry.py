@@ -1,7 +1,6 @@
 """Does a registry answer, has it the time, does it know the key, and does it believe silence?"""
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +45,7 @@ def _of_what_answers(url: str, key: str) -> Iterator[Finding]:
         advice = "is it running, is the address right, and does a proxy or firewall let you through?"
         yield Finding("registry", "fault", f"{url} does not answer", advice)
         return
-    status, date, body = answer
+    status, apart_s, body = answer
     if not _is_a_registrys(url, status, body):
         advice = "give the URL of agent-health serve; of a proxy before it, look whether it finds the server"
         yield Finding(
@@ -59,8 +58,8 @@ def _of_what_answers(url: str, key: str) -> Iterator[Finding]:
         yield Finding(
             "registry", "fault", f"{url} answers {status}", "its log says why: mostly its database is away"
         )
-    if date is not None:
-        yield of_the_clock("clock", "the registry's", date - time.time())
+    if apart_s is not None:
+        yield of_the_clock("clock", "the registry's", apart_s)
     if looks_like_key(key):
         yield from _of_the_key(url, key)
 

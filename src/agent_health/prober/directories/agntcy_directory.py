@@ -122,9 +122,10 @@ def _record_entries(record: Mapping[str, Any]) -> Iterator[Entry]:
     for module in modules[:MAX_MODULES] if isinstance(modules, list) else ():
         if not is_object(module) or not is_object(data := module.get("data")):
             continue
-        if module.get("name") in _A2A_MODULES:
+        kind = first_text(module, ("name",))
+        if kind in _A2A_MODULES:
             found += _a2a_entries(data, name)
-        elif module.get("name") in _MCP_MODULES:
+        elif kind in _MCP_MODULES:
             found += _mcp_entries(data, name)
     yield from found or [Skipped(name or "", "no_url")]
 

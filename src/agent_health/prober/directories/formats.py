@@ -6,6 +6,7 @@ asked before the formats that could be taken for anything. A plug-in that is bro
 else: it is code of others, and whatever it raises ends in `BrokenPlugIn`.
 """
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -52,6 +53,7 @@ BUILT_IN: Final = {one.name: one for one in (*TOLD_BY_CONTENT, *TAKEN_FOR_ANYTHI
 WELL_KNOWN: Final = (AiCatalog.place, ApiCatalog.place)
 """Where a domain tells of its agents, in the order of asking."""
 
+_log = logging.getLogger("agent_health.prober")
 _NAME: Final = re.compile("[a-z0-9][a-z0-9_-]{0,63}")
 _HTML: Final = re.compile(rb"\s*<")
 _SCHEMA_KEYS: Final = frozenset({"properties", "$defs", "definitions", "allOf", "anyOf", "oneOf"})
@@ -106,7 +108,7 @@ class PlugIn:
         return replace(page, entries=entries)
 
     def _broken(self, what: str, error: BaseException | None = None) -> BrokenPlugIn:
-        told = "" if error is None else f": {type(error).__name__}: {error}"[: 2 * MAX_SHOWN_CHARS]
+        told = "" if error is None else f": {shown_error(error)}"
         return BrokenPlugIn(f"the directory format {self.name!a} of another package {what}{told}")
 
 
@@ -152,11 +154,14 @@ def format_called(name: str) -> Format:
     return PlugIn(entry_point)
 
 
-def format_of(document: Document) -> tuple[Format | None, Sequence[str]]:
-    """Return the format that a document is in, None if none is known; and what is wrong with plug-ins."""
-    complaints: list[str] = []
+def format_of(document: Document) -> tuple[Format | None, Sequence[tuple[str, str]]]:
+    """Return the format that a document is in, None if none is known; and which formats failed, and how.
+
+    A failure has the name of a finding, and a message.
+    """
+    complaints: list[tuple[str, str]] = []
     for one in TOLD_BY_CONTENT:
-        if one.recognises(document):
+        if _is_recognised(one, document, complaints):
             return one, complaints
     for name in plug_ins():
         try:
@@ -164,8 +169,25 @@ def format_of(document: Document) -> tuple[Format | None, Sequence[str]]:
             if plug_in.recognises(document):
                 return plug_in, complaints
         except BrokenPlugIn as error:
-            complaints.append(str(error))
-    return next((one for one in TAKEN_FOR_ANYTHING if one.recognises(document)), None), complaints
+            complaints.append(("broken_plug_in", str(error)))
+    found = (one for one in TAKEN_FOR_ANYTHING if _is_recognised(one, document, complaints))
+    return next(found, None), complaints
+
+
+def _is_recognised(one: Format, document: Document, complaints: list[tuple[str, str]]) -> bool:
+    """Whether a format of ours recognises a document; a defect in it is a complaint, and the others go on."""
+    try:
+        return one.recognises(document)
+    except Exception as error:  # noqa: BLE001 - it is logged, and the other formats are asked
+        _log.exception("the directory format %s failed to look at a document of %s", one.name, document.url)
+        message = f"the directory format {one.name} failed to look at a document: {shown_error(error)}"
+        complaints.append(("reader_failed", message))
+        return False
+
+
+def shown_error(error: BaseException) -> str:
+    """Return the kind and the beginning of the text of an error, in ASCII: it may quote a stranger."""
+    return ascii(f"{type(error).__name__}: {error}"[: 2 * MAX_SHOWN_CHARS])[1:-1]
 
 
 def plug_ins() -> dict[str, metadata.EntryPoint]:

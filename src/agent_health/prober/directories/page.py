@@ -176,6 +176,15 @@ def page_after(token: object, parameter: str, **others: str) -> dict[str, str] |
     """
     if token is None or token == "":
         return None
-    if not isinstance(token, str) or len(token) > MAX_TOKEN_CHARS:
+    if not isinstance(token, str) or len(token) > MAX_TOKEN_CHARS or not is_unicode(token):
         raise NotReadable(f"expected a page token of at most {MAX_TOKEN_CHARS} characters")
     return {parameter: token, **others}
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be encoded: JSON may hold half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -6,6 +6,7 @@ catalog that another one names, and that is definitely not there, is left out, a
 """
 
 import asyncio
+import logging
 import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,14 @@ from typing import Final, TypeVar
 
 from agent_health.errors import InvalidSetting
 from agent_health.observation import ResultClass
-from agent_health.prober.directories.formats import AUTO, BrokenPlugIn, format_called, format_of, told
+from agent_health.prober.directories.formats import (
+    AUTO,
+    BrokenPlugIn,
+    format_called,
+    format_of,
+    shown_error,
+    told,
+)
 from agent_health.prober.directories.gathered import Gathered, TooMany
 from agent_health.prober.directories.page import Document, Entry, Format, NotReadable
 from agent_health.prober.directories.snapshot import (
@@ -46,6 +54,7 @@ THREAD_BYTES: Final = 65_536
 TELL_EVERY: Final = 10_000
 """Entries between two times that it is told how many were read."""
 
+_log = logging.getLogger("agent_health.prober")
 _NONE: Final = "no directory that we can read"
 T = TypeVar("T")
 
@@ -81,6 +90,12 @@ async def read_directory(
         return stopped.outcome
     except BrokenPlugIn as error:
         return NotRead(fault="broken_plug_in", message=str(error), url=place)
+    except InvalidSetting:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a directory holds must not end the crawl of the others
+        _log.exception("a reader failed at the directory %s", place)
+        message = f"its reader failed, which is a defect of this program: {shown_error(error)}"
+        return NotRead(fault="reader_failed", message=message, url=place)
 
 
 class _NoReading(Exception):
@@ -202,8 +217,8 @@ class _Reading:
         """Whether a format is chosen, or chooses itself by this document."""
         if self._format is None:
             self._format, complaints = await _beside(document, lambda: format_of(document))
-            for complaint in complaints:
-                self._walk.note("broken_plug_in", complaint)
+            for name, complaint in complaints:
+                self._walk.note(name, complaint)
         return self._format is not None
 
     def _outcome(self) -> Snapshot | Unchanged:

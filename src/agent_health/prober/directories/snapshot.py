@@ -13,8 +13,9 @@ from agent_health.prober.directories.page import Listed, SkipReason
 MAX_VALIDATOR_CHARS: Final = 512
 
 Fault = Literal[
-    "not_fetched", "file_unreadable", "not_a_directory", "too_large", "endless", "too_slow", "broken_plug_in"
-]
+    "not_fetched", "file_unreadable", "not_a_directory", "too_large", "endless", "too_slow", "broken_plug_in",
+    "reader_failed",
+]  # fmt: skip
 """Why a directory was not read."""
 
 # Ours, then what the server gave: an entity tag, or a time.

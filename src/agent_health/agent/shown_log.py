@@ -1,0 +1,14 @@
+"""The log of an agent, shown on standard error in a program that sets no logging up."""
+
+import logging
+
+
+def show_log() -> None:
+    """Show the log of this package from INFO on, unless the program has said something about logging."""
+    ours = logging.getLogger("agent_health")
+    if ours.hasHandlers() or ours.level != logging.NOTSET:
+        return
+    shown = logging.StreamHandler()
+    shown.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    ours.addHandler(shown)
+    ours.setLevel(logging.INFO)

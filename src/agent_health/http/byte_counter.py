@@ -1,0 +1,48 @@
+"""Byte counter: the bound on what a peer may send besides the body that is read.
+
+A reader of a body sees no header fields, no 1xx answers, no chunk extensions, no zeros in front of a chunk
+size, no trailers, and no compressed data that unpacks to nothing. HTTP bounds none of them. So every byte of
+a message counts as it arrives, and each byte of its body that is read extends the limit.
+"""
+
+from typing import Final
+
+MAX_HEADER_BYTES: Final = 65_536
+"""Of one answer's header, all 1xx answers before it included."""
+READ_BYTES: Final = 65_536
+"""Of a body that wait to be read, before its peer has to wait; aiohttp holds twice as many."""
+MAX_SPARE_BYTES: Final = 524_288
+"""Of a message besides the body that was read: its header, what waits to be read (128 KiB), and one piece
+as the socket gives it (256 KiB)."""
+MAX_BYTES_PER_BODY_BYTE: Final = 8
+"""Chunks of one byte take six bytes each; encoders that write JSON token by token come close to that."""
+
+
+class ByteCounter:
+    """Counts the bytes of one message, from its first one to its end."""
+
+    __slots__ = ("limit_bytes", "received_bytes")
+
+    def __init__(self, limit_bytes: int = MAX_SPARE_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        """How many bytes may have arrived by now."""
+        self.received_bytes = 0
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether more bytes arrived than may."""
+        return self.received_bytes > self.limit_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes may still arrive."""
+        return self.limit_bytes - self.received_bytes
+
+    def receive(self, size: int) -> bool:
+        """Count bytes that arrived; return whether the message is still within its limit."""
+        self.received_bytes += size
+        return self.received_bytes <= self.limit_bytes
+
+    def take(self, size: int) -> None:
+        """Count bytes of the body that were read, after decompression."""
+        self.limit_bytes += MAX_BYTES_PER_BODY_BYTE * size

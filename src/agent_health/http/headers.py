@@ -1,0 +1,71 @@
+"""Header fields of an answer that a consumer of health documents must know.
+
+A header that cannot be read counts as absent.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+MAX_LINKS = 32
+"""Of the links in an answer, so many are looked at."""
+MAX_DIGITS = 9
+"""Numbers of seconds with more digits are cut off: 999999999 seconds are 31 years."""
+
+_NUMBER = re.compile(r"[0-9]+")
+_MAX_AGE = re.compile(r"max-age=\"?([0-9]+)\"?", re.IGNORECASE)
+_BETWEEN_LINKS = re.compile(r",\s*(?=<)")
+_LINK = re.compile(r"<([^<>]*)>(.*)", re.DOTALL)
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """Return the media type of an answer, in lower case, without parameters; empty if it has none.
+
+    aiohttp's own reader of `Content-Type` takes quadratic time for parameters.
+    """
+    return headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def whole_number(text: str) -> int | None:
+    """Read a number of seconds, at most 999999999; None if it is not one."""
+    text = text.strip()
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    return int(text) if len(text) <= MAX_DIGITS else 10**MAX_DIGITS - 1
+
+
+def max_age_seconds(cache_control: Iterable[str]) -> int | None:
+    """`max-age` of the `Cache-Control` fields (RFC 9111 5.2.2.1), the first that can be read."""
+    for field in cache_control:
+        for directive in field.split(","):
+            if found := _MAX_AGE.fullmatch(directive.strip()):
+                return whole_number(found[1])
+    return None
+
+
+def retry_after_seconds(retry_after: str, now: datetime) -> int | None:
+    """How long `Retry-After` asks to wait (RFC 9110 10.2.3): a number of seconds or a date; 0 or more."""
+    seconds = whole_number(retry_after)
+    if seconds is not None or not retry_after:
+        return seconds
+    try:
+        moment = parsedate_to_datetime(retry_after)
+        return max(0, round((moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds()))
+    except (ValueError, OverflowError):
+        return None
+
+
+def status_links(links: Iterable[str]) -> tuple[str, ...]:
+    """Targets of the links with `rel="status"` (RFC 8288, RFC 8631), as sent."""
+    entries = [entry for field in links for entry in _BETWEEN_LINKS.split(field)][:MAX_LINKS]
+    found = (_LINK.match(entry.strip()) for entry in entries)
+    return tuple(link[1].strip() for link in found if link is not None and "status" in _relations(link[2]))
+
+
+def _relations(parameters: str) -> list[str]:
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "rel":
+            return value.strip().strip('"').lower().split()
+    return []

@@ -1,0 +1,48 @@
+"""Lease ids: where a lease is stored, which grant it was, and a proof that only its holder can know.
+
+`lease_<number>_<token>_<proof>`: the number of the resource's row, the fencing token of the grant, and 128
+bits that follow from both, the holder and a secret of the row. Nobody can guess an id, and a former holder's
+id is recognized although the row holds a later grant. Ids of older versions have no proof.
+"""
+
+import hmac
+import re
+from base64 import b32encode
+from typing import Final
+
+SECRET_BYTES: Final = 16
+"""Of a row's secret, which is stored in hexadecimal."""
+PROOF_BYTES: Final = 16
+
+_ID = re.compile(r"lease_([1-9][0-9]{0,17})_([1-9][0-9]{0,18})(?:_[a-z2-7]{26})?")
+
+
+def lease_id_of(number: int, token: int, holder: str, secret: str) -> str:
+    """Return the id of a lease: of which row, granted with which token and to which holder."""
+    stem = f"lease_{number}_{token}"
+    proof = hmac.digest(bytes.fromhex(secret), f"{stem}_{holder}".encode(), "sha256")[:PROOF_BYTES]
+    return f"{stem}_{b32encode(proof).decode('ascii').rstrip('=').lower()}"
+
+
+def number_in(lease_id: str) -> int | None:
+    """Return the number of the row that a lease id leads to; None if it has not the form of one."""
+    parts = _ID.fullmatch(lease_id)
+    return None if parts is None else int(parts[1])
+
+
+def token_in(lease_id: str) -> int | None:
+    """Return the token that a lease was granted with, as its id says; None if it has not the form of one."""
+    parts = _ID.fullmatch(lease_id)
+    return None if parts is None else int(parts[2])
+
+
+def was_granted_to(holder: str, lease_id: str, secret: str | None) -> bool:
+    """Whether the registry gave this id to this holder, at any time; compared in constant time.
+
+    `secret` is that of the row which the id leads to; None: it has none, since its grants are older.
+    """
+    parts = _ID.fullmatch(lease_id)
+    if parts is None or secret is None:
+        return False
+    own = lease_id_of(int(parts[1]), int(parts[2]), holder, secret)
+    return hmac.compare_digest(lease_id, own)

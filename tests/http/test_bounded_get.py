@@ -1,0 +1,334 @@
+"""What comes back from one GET, whatever the peer does?"""
+
+import asyncio
+import gzip
+import json
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+from aioresponses import aioresponses
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support import hostile_server as hostile
+from tests.support.agent_check import SHORT_SECONDS, card, check, document, names
+from tests.support.hostile_server import (
+    CARD_PATH,
+    HEALTH_PATH,
+    Reply,
+    answer,
+    as_json,
+    serving,
+)
+from tests.support.mocked_responses import MockedResponse
+from tests.support.properties import examples
+
+from agent_health.client import HealthCheck, fetch_health
+from agent_health.decision import Action
+from agent_health.document import HealthStatus
+from agent_health.document_reader import MAX_DOCUMENT_BYTES
+from agent_health.observation import ResultClass
+
+# ── what else may come back ──
+
+NOT_AN_AGENT = {
+    "an empty body": answer(200, Content_Type="application/json"),
+    "an HTML page": answer(200, b"<html>Hello</html>", Content_Type="text/html; charset=utf-8"),
+    "text": answer(200, b"OK", Content_Type="text/plain"),
+    "no content type": answer(200, json.dumps(document()).encode()),
+    "JSON of another kind": as_json({"status": "UP"}),
+    "a JSON list": as_json([]),
+    "204": answer(204),
+    "404": answer(404),
+    "410": answer(410),
+}
+
+
+def packed(coding: str, body: bytes = b"{}") -> Reply:
+    return answer(200, body, Content_Type="application/json", Content_Encoding=coding)
+
+
+HTTP_ERROR = {
+    "500": answer(500),
+    "503": answer(503, b"{}", Content_Type="application/health+json"),
+    "304 without a condition": answer(304),
+    "300": answer(300),
+    "a redirect to nowhere": answer(302),
+    "999": answer(999),
+    "a garbage status line": hostile.raw(b"\x00\xff I AM NOT HTTP\r\n\r\n"),
+    "an empty answer": hostile.raw(b""),
+    "half a header": hostile.raw(b"HTTP/1.1 200 OK\r\nContent-Le"),
+    "a reset": hostile.reset,
+    "a truncated body": answer(200, b"{", Content_Type="application/json", Content_Length="500"),
+    "broken chunks": hostile.broken_chunks(),
+    "a body that is not gzip": answer(200, b"{}", Content_Type="application/json", Content_Encoding="gzip"),
+    "a body that is packed in an unknown way": packed("compress"),
+    "a body that is packed twice": packed("gzip, gzip"),
+    "a body whose packing is named twice": hostile.raw(
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Encoding: gzip\r\n\r\n{}"
+    ),
+    "a body that is packed for another library": packed("br"),
+    "two lengths": hostile.raw(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"),
+}
+INVALID_DOCUMENT = {
+    "not JSON": answer(200, b"{", Content_Type="application/json"),
+    "not UTF-8": answer(200, b'{"a": "\xff\xfe"}', Content_Type="application/json"),
+    "nested deeply": answer(200, b"[" * 100_000, Content_Type="application/health+json"),
+}
+TOO_LARGE = {
+    "an endless body": hostile.endless_body,
+    "endless headers": hostile.endless_headers,
+    "an endless header line": hostile.endless_header_line,
+    "a huge Content-Length": answer(200, b"{", Content_Type="application/json", Content_Length=str(10**15)),
+    "a gzip bomb": hostile.gzip_bomb(64 * 1024 * 1024),
+    "one byte too much": answer(200, b" " * (MAX_DOCUMENT_BYTES + 1), Content_Type="application/json"),
+}
+GATED = {str(status): answer(status) for status in (401, 402, 403, 407)}
+FAILURES = {
+    ResultClass.NOT_AN_AGENT: NOT_AN_AGENT,
+    ResultClass.HTTP_ERROR: HTTP_ERROR,
+    ResultClass.INVALID_DOCUMENT: INVALID_DOCUMENT,
+    ResultClass.TOO_LARGE: TOO_LARGE,
+    ResultClass.GATED: GATED,
+    ResultClass.RATE_LIMITED: {"429": answer(429)},
+}
+
+
+@pytest.mark.parametrize(
+    ("result", "reply"),
+    [
+        pytest.param(result, reply, id=f"{name} is {result}")
+        for result, replies in FAILURES.items()
+        for name, reply in replies.items()
+    ],
+)
+async def test_whatever_comes_instead_of_a_document_is_a_class_with_a_reason(
+    result: ResultClass, reply: Reply
+) -> None:
+    checked = await check({CARD_PATH: reply, HEALTH_PATH: reply})
+    assert checked.document_result is result
+    assert checked.document_reason
+    assert checked.document_reason.isascii()
+    assert checked.document_reason.isprintable()
+    assert checked.decision.status is HealthStatus.UNKNOWN
+    assert checked.card is None
+    assert checked.card_reason
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"SSH-2.0-x\r\n", "it begins with no status line: SSH-2.0-x"),
+        (b"HTTP/1.1 200 OK\r\nFoo\r\n\r\n", "its header is malformed: Foo"),
+        (b"it's \xff\r\n", "it begins with no status line: it's \\xff"),
+    ],
+)
+async def test_what_is_not_http_is_told_in_words_of_our_own(sent: bytes, told: str) -> None:
+    checked = await check({CARD_PATH: hostile.raw(sent), HEALTH_PATH: hostile.raw(sent)})
+    assert checked.card_reason == f"not an HTTP answer: {told}"
+
+
+async def test_an_endless_chunk_extension_ends() -> None:
+    checked = await check({HEALTH_PATH: hostile.endless_chunk_extension}, timeout_seconds=SHORT_SECONDS)
+    assert checked.document_result in {ResultClass.TIMEOUT, ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE}
+
+
+async def test_a_drip_of_bytes_ends_at_the_deadline() -> None:
+    drip = hostile.drip(lambda: asyncio.sleep(0.01))
+    checked = await check({HEALTH_PATH: drip}, timeout_seconds=SHORT_SECONDS)
+    assert checked.document_result is ResultClass.TIMEOUT
+
+
+async def test_a_silent_peer_ends_at_the_deadline() -> None:
+    replies: dict[str, Reply] = {CARD_PATH: hostile.silence, HEALTH_PATH: hostile.silence}
+    checked = await check(replies, timeout_seconds=SHORT_SECONDS)
+    assert (checked.card_result, checked.document_result) == (ResultClass.TIMEOUT, ResultClass.TIMEOUT)
+
+
+async def test_a_card_that_drips_does_not_hide_the_document() -> None:
+    replies: dict[str, Reply] = {CARD_PATH: hostile.silence, HEALTH_PATH: as_json(document())}
+    checked = await check(replies, timeout_seconds=3)
+    assert (checked.card_result, checked.document_result) == (ResultClass.TIMEOUT, ResultClass.OK)
+
+
+async def test_a_closed_port_is_refused_and_asked_only_once() -> None:
+    async with serving({}) as server:
+        pass
+    checked = await fetch_health(server.url)
+    assert (checked.card_result, checked.document_result) == (ResultClass.REFUSED, ResultClass.REFUSED)
+    assert (checked.health_url, checked.latency_ms) == (None, None)
+
+
+async def test_a_name_without_an_address_is_a_dns_failure() -> None:
+    checked = await fetch_health("http://agent.invalid/")
+    assert checked.document_result is ResultClass.DNS_FAILURE
+
+
+async def test_a_gated_document_offends_the_draft() -> None:
+    assert "health_is_gated" in names(await check({HEALTH_PATH: answer(401)}))
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "expected"),
+    [
+        ("120", 120),
+        ("999999999999", 86_400),
+        ("soon", 300),
+        ("-5", 300),
+        ("Wed, 01 Jan 2020 00:00:00 GMT", 0),
+    ],
+)
+async def test_a_rate_limit_says_when_to_ask_again(retry_after: str, expected: int) -> None:
+    checked = await check({HEALTH_PATH: answer(429, Retry_After=retry_after)})
+    assert checked.document_result is ResultClass.RATE_LIMITED
+    assert checked.decision.retry_after_seconds == expected
+
+
+async def test_a_compressed_document_is_read() -> None:
+    import gzip  # noqa: PLC0415
+
+    body = gzip.compress(json.dumps(document()).encode())
+    reply = answer(200, body, Content_Type="application/json", Content_Encoding="gzip")
+    assert (await check({HEALTH_PATH: reply})).document_result is ResultClass.OK
+
+
+async def test_a_card_of_another_content_type_is_read() -> None:
+    reply = answer(200, json.dumps(card()).encode(), Content_Type="text/plain")
+    assert (await check({CARD_PATH: reply})).card_result is ResultClass.OK
+
+
+# ── TLS ──
+
+
+@pytest.fixture(scope="module")
+def self_signed(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    if shutil.which("openssl") is None:
+        pytest.skip("NOT RUN: openssl is absent (apt-get install openssl)")
+    place = tmp_path_factory.mktemp("tls")
+    key, certificate = place / "key.pem", place / "certificate.pem"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-days", "2", "-subj", "/CN=localhost", "-keyout", str(key), "-out", str(certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_a_tls_failure(self_signed: ssl.SSLContext) -> None:
+    async with serving({HEALTH_PATH: as_json(document())}, self_signed) as server:
+        checked = await fetch_health(server.url)
+    assert checked.document_result is ResultClass.TLS_FAILURE
+    assert "certificate" in checked.document_reason
+    assert server.heads == []
+
+
+async def test_a_peer_that_does_not_speak_tls_is_a_tls_failure() -> None:
+    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        checked = await fetch_health(f"https://127.0.0.1:{port}")
+    assert checked.document_result is ResultClass.TLS_FAILURE
+
+
+# ── anything at all ──
+
+
+async def _fetch_raw(data: bytes) -> HealthCheck:
+    return await check({HEALTH_PATH: hostile.raw(data), CARD_PATH: hostile.raw(data)}, timeout_seconds=5)
+
+
+@settings(max_examples=examples(60))
+@given(st.binary(max_size=400))
+def test_no_answer_makes_it_raise(data: bytes) -> None:
+    checked = asyncio.run(_fetch_raw(data))
+    assert checked.decision.status is HealthStatus.UNKNOWN
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["Date", "Age", "Cache-Control", "Link", "Location", "Retry-After", "Content-Encoding"]
+        ),
+        st.text(st.characters(codec="latin-1", exclude_characters="\r\n\x00"), max_size=60),
+    ),
+    st.sampled_from([200, 203, 206, 301, 302, 429, 503]),
+    st.binary(max_size=60),
+)
+def test_no_header_or_body_makes_it_raise(headers: dict[str, str], status: int, body: bytes) -> None:
+    fields = {"Content-Type": "application/json"} | headers
+    reply = answer(status, body, **fields)
+    checked = asyncio.run(check({HEALTH_PATH: reply, CARD_PATH: reply}, timeout_seconds=5))
+    assert checked.decision.status is HealthStatus.UNKNOWN
+
+
+# ── errors of the HTTP library that no peer on loopback can provoke ──
+
+
+@pytest.fixture
+def mocked() -> Iterator[aioresponses]:
+    with aioresponses() as mock:
+        yield mock
+
+
+HEALTH_URL = "https://agent.example" + HEALTH_PATH
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (aiohttp.ServerTimeoutError("slow"), ResultClass.TIMEOUT),
+        (aiohttp.ServerFingerprintMismatch(b"a", b"b", "agent.example", 443), ResultClass.TLS_FAILURE),
+        (aiohttp.ServerDisconnectedError(), ResultClass.HTTP_ERROR),
+        (aiohttp.ClientPayloadError("cut"), ResultClass.HTTP_ERROR),
+        (aiohttp.InvalidURL("x"), ResultClass.HTTP_ERROR),
+        (ssl.SSLError("broken"), ResultClass.TLS_FAILURE),
+        (OSError(113, "No route to host"), ResultClass.HTTP_ERROR),
+    ],
+)
+async def test_errors_of_the_library_become_classes(
+    mocked: aioresponses, error: Exception, result: ResultClass
+) -> None:
+    mocked.get("https://agent.example" + CARD_PATH, status=500, response_class=MockedResponse)
+    mocked.get(HEALTH_URL, exception=error)
+    checked = await fetch_health("https://agent.example")
+    assert checked.document_result is result
+    assert checked.document_reason
+
+
+async def test_over_https_there_is_nothing_to_find(mocked: aioresponses) -> None:
+    mocked.get(
+        "https://agent.example" + CARD_PATH, payload=card(), content_type="application/json",
+        response_class=MockedResponse,
+    )  # fmt: skip
+    mocked.get(HEALTH_URL, payload=document(), content_type="application/json", response_class=MockedResponse)
+    checked = await fetch_health("https://agent.example")
+    assert checked.decision.action is Action.PROCEED
+    assert checked.findings == ()
+
+
+@pytest.mark.parametrize("coding", ["gzip, gzip", "identity, gzip", "x-gzip", "br"])
+async def test_a_body_that_is_packed_as_nobody_asked_for_is_told_with_its_coding(coding: str) -> None:
+    reply = packed(coding, gzip.compress(gzip.compress(json.dumps(document()).encode())))
+    checked = await check({HEALTH_PATH: reply})
+    assert checked.document_reason == (
+        f"the body cannot be unpacked: its Content-Encoding is '{coding}', and only one of gzip and deflate "
+        "was asked for"
+    )
+
+
+async def test_a_body_that_says_to_be_as_it_is_is_read() -> None:
+    checked = await check({HEALTH_PATH: packed("Identity", json.dumps(document()).encode())})
+    assert checked.document_result is ResultClass.OK

@@ -1,0 +1,62 @@
+"""Where does a redirect lead, and do we follow it?"""
+
+import pytest
+from yarl import URL
+
+from agent_health.http.redirects import joined, refusal
+
+HERE = URL("https://agent.example/a/health")
+
+
+def is_followed(target: str, *, url: URL = HERE, has_token: bool = False, may_leave: bool = False) -> bool:
+    return refusal(url, joined(url, target), has_token=has_token, may_leave_origin=may_leave) is None
+
+
+@pytest.mark.parametrize("has_token", [False, True])
+@pytest.mark.parametrize(
+    "target", ["/other", "other?x=1#y", "//agent.example/x", "https://AGENT.example:443/x", ""]
+)
+def test_the_own_origin_is_always_followed(target: str, *, has_token: bool) -> None:
+    assert is_followed(target, has_token=has_token)
+
+
+@pytest.mark.parametrize("may_leave", [False, True])
+@pytest.mark.parametrize(
+    "target", ["http://agent.example/a/health", "http://agent.example:443/", "http://other/"]
+)
+def test_https_never_leads_to_plain_http(target: str, *, may_leave: bool) -> None:
+    assert not is_followed(target, may_leave=may_leave)
+
+
+@pytest.mark.parametrize(
+    "target", ["https://other.example/", "https://agent.example:8443/", "//agent.example./"]
+)
+def test_another_origin_is_followed_only_for_cards_and_never_with_a_token(target: str) -> None:
+    assert not is_followed(target)
+    assert is_followed(target, may_leave=True)
+    assert not is_followed(target, may_leave=True, has_token=True)
+
+
+def test_from_http_to_https_of_one_host_is_no_other_origin_unless_there_is_a_token() -> None:
+    plain = URL("http://agent.example/")
+    assert is_followed("https://agent.example/", url=plain)
+    assert not is_followed("https://agent.example/", url=plain, has_token=True)
+    assert not is_followed("https://agent.example:8443/", url=plain)
+    assert not is_followed("https://other.example/", url=plain)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["ftp://agent.example/", "https://[", "javascript:1", "https://agent.example:0/",
+     "https://agent.example:99999/", "/" + "x" * 2048, "https://me:secret@agent.example/", "http://[::1]@"],
+)  # fmt: skip
+def test_what_is_no_callable_url_is_never_followed(target: str) -> None:
+    assert not is_followed(target, may_leave=True)
+
+
+def test_a_reason_is_short_and_plain() -> None:
+    target = joined(HERE, "https://other.example/" + "\u202e" * 500)
+    reason = refusal(HERE, target, has_token=False, may_leave_origin=False)
+    assert reason is not None
+    assert len(reason) < 200
+    assert reason.isascii()

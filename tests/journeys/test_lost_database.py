@@ -1,0 +1,330 @@
+"""Real servers whose database is removed, replaced, set back, or another one when they start again."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.databases import bare_url, postgresql_server
+from tests.support.registry_process import (
+    ADMIN_KEY,
+    DATABASE_VARIABLE,
+    SERVE,
+    agent_key,
+    kill,
+    prepare,
+    registry,
+    with_database,
+)
+from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, until
+
+from agent_health.database_marker import DatabaseMarker
+from agent_health.registry.marker_file import marker_file
+from agent_health.registry.recognize_database import current_marker
+
+AGENT = "agent-1"
+COMMAND = str(SCRIPTS / "agent-health")
+
+
+@pytest.fixture
+def url(database_kind: str, tmp_path: Path) -> str:
+    """A database with the tables, an admin key and the key of an agent."""
+    url = bare_url(database_kind, tmp_path)
+    prepare(url, [AGENT])
+    return url
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Likewise, as an SQLite file in a directory of its own, with `copy.db` in the directory above."""
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "registry.db"
+    set_up(file)
+    shutil.copy(file, tmp_path / "copy.db")
+    return file
+
+
+def set_up(file: Path) -> None:
+    """Make a database as the first start of a server leaves it, but for the marker."""
+    prepare(sqlite(file), [AGENT])
+    asyncio.run(with_database(sqlite(file), lambda database: database.write(current_marker)))
+
+
+def sqlite(file: Path) -> str:
+    return f"sqlite:///{file}"
+
+
+def ask(server: Server, method: str, path: str, body: object = None, key: str = ADMIN_KEY) -> tuple[int, Any]:
+    """Send one request; return its status and its body, of an error its code."""
+    sent = None if body is None else json.dumps(body).encode()
+    headers = {"X-API-Key": key, "Content-Type": "application/json"}
+    status, answer = server.send(path, method=method, body=sent, **headers)
+    told: Any = json.loads(answer) if answer.startswith(b"{") else answer.decode()
+    return status, told["error"]["code"] if status >= 400 else told
+
+
+def register(server: Server, agent_id: str = AGENT) -> tuple[int, Any]:
+    return ask(server, "POST", "/api/v1/agents", {"agent_id": agent_id})
+
+
+def lease(server: Server, resource: str = "task:1") -> int:
+    """Take a lease and give it back; return its fencing token."""
+    status, granted = ask(server, "POST", "/api/v1/leases", {"resource": resource}, agent_key(AGENT))
+    assert status == 201, granted
+    path = f"/api/v1/leases/{granted['lease_id']}?fencing_token={granted['fencing_token']}"
+    ask(server, "DELETE", path, key=agent_key(AGENT))
+    return int(granted["fencing_token"])
+
+
+def ran(url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [COMMAND, *arguments],
+        env={**os.environ, DATABASE_VARIABLE: url},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+
+def refused(url: str) -> str:
+    """Start a server that must not serve; return what it says."""
+    ended = ran(url, "serve", "--port", "0")
+    assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
+    said, hint = ended.stderr.splitlines()
+    assert hint.startswith("hint: ")
+    assert "agent-health database adopt" in hint
+    return said
+
+
+def marker_of(url: str) -> DatabaseMarker | None:
+    return marker_file(url, None).read()
+
+
+def marked(url: str, least: int) -> Callable[[], bool]:
+    """Whether the marker names this event, or a later one."""
+
+    def is_marked() -> bool:
+        marker = marker_of(url)
+        return marker is not None and marker.head.sequence >= least
+
+    return is_marked
+
+
+def last_event(server: Server) -> int:
+    events = ask(server, "GET", "/api/v1/events?limit=1000")[1]["events"]
+    return int(events[-1]["sequence"])
+
+
+def accept(url: str) -> int:
+    """Adopt the database; return the epoch."""
+    adopted = ran(url, "database", "adopt", "--json")
+    assert adopted.returncode == 0, adopted.stderr
+    said = json.loads(adopted.stdout)
+    assert said["adopted"] is True
+    return int(said["epoch"])
+
+
+@contextmanager
+def serving(url: str, directory: Path, *options: str) -> Iterator[Server]:
+    with registry(url, directory, command=[*SERVE, *options]) as server:
+        yield server
+
+
+@pytest.mark.fault
+def test_a_server_that_is_killed_knows_its_database_by_a_marker_that_is_late(
+    url: str, tmp_path: Path
+) -> None:
+    for number in range(2):
+        with serving(url, tmp_path) as server:
+            assert register(server, f"agent-{number}")[0] == 201
+            sequence = last_event(server)
+            if number == 0:
+                until("the marker names the event", marked(url, sequence))
+            kill(server)
+    with serving(url, tmp_path):
+        pass
+    assert tmp_path.joinpath("registry.log").read_text().count("no marker of this database") == 1
+
+
+def _remove(file: Path) -> None:
+    file.unlink()
+
+
+def _replace(file: Path) -> None:
+    (file.parent.parent / "copy.db").replace(file)
+
+
+def _move_directory(file: Path) -> None:
+    file.parent.rename(file.parent.with_name("moved"))
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("lose", [_remove, _replace, _move_directory])
+def test_no_change_is_acknowledged_once_the_file_is_lost(
+    file: Path, tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    with serving(sqlite(file), tmp_path, "--sweep-seconds", "60") as server:
+        assert register(server)[0] == 201
+        until("the marker names the event", marked(sqlite(file), last_event(server)))
+        lose(file)
+        # The first change already.
+        assert register(server, "agent-2") == (503, "database_replaced")
+        assert ask(server, "GET", "/healthz") == (503, "database_replaced")
+        assert register(server, "agent-3") == (503, "database_replaced")
+        kill(server)
+    said = refused(sqlite(file))
+    assert ("older copy" if lose is _replace else "is absent") in said
+    # Nothing was created in its place.
+    assert file.exists() is (lose is _replace)
+
+
+@pytest.mark.fault
+def test_the_health_tells_of_a_lost_file_though_nothing_is_written(file: Path, tmp_path: Path) -> None:
+    with serving(sqlite(file), tmp_path, "--sweep-seconds", "60") as server:
+        assert ask(server, "GET", "/healthz") == (200, "ok\n")
+        _replace(file)
+        assert ask(server, "GET", "/healthz") == (503, "database_replaced")
+
+
+@pytest.mark.fault
+def test_a_process_that_is_replaced_does_not_serve_what_lies_there_now(file: Path, tmp_path: Path) -> None:
+    with serving(sqlite(file), tmp_path, "--workers", "2") as server:
+        assert register(server)[0] == 201
+        until("the marker names the event", marked(sqlite(file), last_event(server)))
+        _replace(file)
+        for _ in range(5):
+            # Whichever process answers.
+            assert register(server, "agent-2") == (503, "database_replaced")
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+        for child in children:
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGKILL)
+        log = tmp_path / "registry.log"
+        until("both are replaced", lambda: log.read_text().count("Application startup complete") >= 4)
+        for _ in range(5):
+            assert ask(server, "GET", "/healthz") == (503, "database_replaced")
+            assert register(server, "agent-2") == (503, "database_replaced")
+
+
+@pytest.mark.fault
+def test_an_older_copy_is_refused_until_it_is_adopted_and_grants_higher_tokens(
+    file: Path, tmp_path: Path
+) -> None:
+    with serving(sqlite(file), tmp_path) as server:
+        assert register(server)[0] == 201
+        token = lease(server)
+        until("the marker names the event", marked(sqlite(file), last_event(server)))
+    # By cp, as many do: into the same file.
+    file.write_bytes((tmp_path / "copy.db").read_bytes())
+    assert "older copy" in refused(sqlite(file))
+    findings = json.loads(ran(sqlite(file), "doctor", "--json").stdout)["findings"]
+    assert {each["verdict"] for each in findings if each["about"] == "marker"} == {"fault"}
+    epoch = accept(sqlite(file))
+    marker = marker_of(sqlite(file))
+    assert marker is not None
+    assert marker.epoch == epoch > 0
+    with serving(sqlite(file), tmp_path) as server:
+        assert register(server)[0] == 201
+        assert lease(server) > token
+
+
+@pytest.mark.fault
+def test_an_empty_file_and_that_of_another_installation_are_refused(file: Path, tmp_path: Path) -> None:
+    with serving(sqlite(file), tmp_path) as server:
+        assert register(server)[0] == 201
+    other = tmp_path / "other.db"
+    set_up(other)
+    file.rename(tmp_path / "aside.db")
+    file.touch(0o600)
+    assert "empty" in refused(sqlite(file))
+    other.replace(file)
+    assert "belongs to another" in refused(sqlite(file))
+    (tmp_path / "aside.db").replace(file)
+    with serving(sqlite(file), tmp_path) as server:
+        assert ask(server, "GET", f"/api/v1/agents/{AGENT}")[0] == 200
+
+
+@pytest.mark.fault
+def test_what_the_tool_has_restored_is_served(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it ran as another user, whose state is elsewhere."""
+    state = os.environ["XDG_STATE_HOME"]
+    with serving(url, tmp_path) as server:
+        assert register(server)[0] == 201
+        token = lease(server)
+        assert ran(url, "backup", str(tmp_path / "backup.gz")).returncode == 0
+        lease(server, "task:2")
+        until("the marker names the event", marked(url, last_event(server)))
+    monkeypatch.setenv("XDG_STATE_HOME", f"{state}-of-root")
+    restored = ran(url, "restore", str(tmp_path / "backup.gz"), "--force")
+    assert restored.returncode == 0, restored.stderr
+    monkeypatch.setenv("XDG_STATE_HOME", state)
+    with serving(url, tmp_path) as server:
+        assert lease(server) > token
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("database_kind", ["postgresql"])
+def test_a_postgresql_that_was_dropped_or_set_back_is_refused(url: str, tmp_path: Path) -> None:
+    name = url.rpartition("/")[2].partition("?")[0]
+    with serving(url, tmp_path) as server:
+        assert register(server)[0] == 201
+        token = lease(server)
+    postgresql = postgresql_server()
+    postgresql.psql(f"CREATE DATABASE {name}_copy TEMPLATE {name}")
+    with serving(url, tmp_path) as server:
+        token = lease(server)
+        until("the marker names the event", marked(url, last_event(server)))
+    postgresql.psql(f"DROP DATABASE {name}")
+    postgresql.psql(f"CREATE DATABASE {name}")
+    assert "empty" in refused(url)
+    postgresql.psql(f"DROP DATABASE {name}")
+    postgresql.psql(f"ALTER DATABASE {name}_copy RENAME TO {name}")
+    assert "older copy" in refused(url)
+    accept(url)
+    with serving(url, tmp_path) as server:
+        assert lease(server) > token
+
+
+@pytest.mark.fault
+def test_an_adoption_waits_until_no_server_uses_the_database(url: str, tmp_path: Path) -> None:
+    with serving(url, tmp_path):
+        adopted = ran(url, "database", "adopt")
+        assert (adopted.returncode, adopted.stdout) == (1, "")
+        assert "in use" in adopted.stderr
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("database_kind", ["postgresql"])
+def test_two_servers_share_the_marker_of_one_database(url: str, tmp_path: Path) -> None:
+    with serving(url, tmp_path) as first, serving(url, tmp_path) as second:
+        for number in range(4):
+            assert register((first, second)[number % 2], f"agent-{number}")[0] == 201
+        until("the marker names the event", marked(url, last_event(first)))
+        for server in (first, second):
+            assert ask(server, "GET", "/healthz")[0] == 200
+    with serving(url, tmp_path) as server:
+        assert ask(server, "GET", "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(("variable", "value", "told_as"), [
+    ("AGENT_HEALTH_SERVER_STATE_DIR", "/proc/state", "state_dir: "),
+    ("AGENT_HEALTH_SERVER_STATE_DIR", "/dev/null", "AGENT_HEALTH_SERVER_STATE_DIR: "),
+    ("XDG_STATE_HOME", "/dev/null", "--state-dir: "),
+])  # fmt: skip
+def test_without_a_directory_for_the_marker_no_server_starts(
+    file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told_as: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    ended = ran(sqlite(file), "serve", "--port", "0")
+    assert (ended.returncode, ended.stdout) == (3, "")
+    assert ended.stderr.startswith(f"agent-health: {told_as}")

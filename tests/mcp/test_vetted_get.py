@@ -1,0 +1,63 @@
+"""GET requests for models: public addresses and allowed networks only."""
+
+import asyncio
+
+import pytest
+from tests.support.hostile_server import as_json, serving
+from tests.support.named_hosts import named_hosts
+from yarl import URL
+
+from agent_health.http.bounded_get import Ask
+from agent_health.mcp.vetted_get import vetted_get
+from agent_health.observation import ResultClass
+from agent_health.target_address import read_networks
+
+
+def ask(token: str | None = None) -> Ask:
+    return Ask(max_bytes=1_000, deadline_s=asyncio.get_running_loop().time() + 10, token=token)
+
+
+async def test_networks_that_were_named_are_asked_and_no_others() -> None:
+    async with serving({"/": as_json({})}) as server, vetted_get(read_networks(["127.0.0.1/32"])) as get:
+        taken = await get(URL(server.url), ask("secret"))
+        refused = await get(URL(f"http://127.0.0.2:{server.port}"), ask())
+        large = await get(URL(server.url), Ask(max_bytes=1, deadline_s=ask().deadline_s))
+    assert (taken.result, taken.body) == (ResultClass.OK, b"{}")
+    assert server.asked("/")["user-agent"].startswith("agent-health/")
+    assert refused.result is ResultClass.BLOCKED_ADDRESS
+    assert large.result is ResultClass.TOO_LARGE
+
+
+async def test_a_token_goes_where_it_was_meant_for() -> None:
+    async with serving({"/": as_json({})}) as server, vetted_get(read_networks(["127.0.0.1/32"])) as get:
+        await get(URL(server.url), ask("secret"))
+    assert server.asked("/")["authorization"] == "Bearer secret"
+
+
+async def test_a_name_that_leads_elsewhere_a_moment_later_is_vetted_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named_hosts(monkeypatch)({"agent.example": [["127.0.0.1"], ["10.0.0.5"]]})
+    async with (
+        serving({"/": as_json({})}) as server,
+        vetted_get(read_networks(["127.0.0.1/32"])) as get,
+    ):
+        answer = await get(URL(f"http://agent.example:{server.port}"), ask())
+        refused = await get(URL(f"http://agent.example:{server.port}"), ask())
+    assert answer.result is ResultClass.OK
+    assert refused.result is ResultClass.BLOCKED_ADDRESS
+    assert len(server.heads) == 1
+
+
+async def test_what_a_name_of_our_own_network_leads_to_is_told_to_us_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named_hosts(monkeypatch)({"db.internal.example": [["10.1.2.3"]]})
+    async with vetted_get(()) as get:
+        answer = await get(URL("http://db.internal.example"), ask())
+        literal = await get(URL("http://10.1.2.3"), ask())
+    assert answer.result is ResultClass.BLOCKED_ADDRESS
+    assert "10.1.2.3" not in answer.reason
+    assert "'db.internal.example' is not contacted: 10.1.2.3 is private (RFC 1918)" in caplog.text
+    # The caller wrote this address.
+    assert "10.1.2.3 is private (RFC 1918)" in literal.reason

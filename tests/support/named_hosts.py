@@ -1,0 +1,52 @@
+"""Names that resolve to what a test says, in place of the system's resolver."""
+
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+import aiohttp
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+Lookups = Mapping[str, Sequence[Sequence[str]]]
+"""To each name: the addresses that its first lookup finds, its second, and so on; the last one stays."""
+Named = Callable[[Lookups], list[str]]
+
+
+class Names(AbstractResolver):
+    """Name servers of somebody else, who may say anything."""
+
+    def __init__(self, lookups: Lookups, asked: list[str]) -> None:
+        self.lookups = lookups
+        self.asked = asked
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        answers = self.lookups[host]
+        found = answers[min(self.asked.count(host), len(answers) - 1)]
+        self.asked.append(host)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in found
+        ]
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def named_hosts(monkeypatch: pytest.MonkeyPatch) -> Named:
+    """Return what sets the names; it returns the list of names that are asked for from then on."""
+
+    def answer_lookups(lookups: Lookups) -> list[str]:
+        asked: list[str] = []
+        monkeypatch.setattr(aiohttp, "ThreadedResolver", lambda: Names(lookups, asked))
+        return asked
+
+    return answer_lookups

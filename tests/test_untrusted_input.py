@@ -1,0 +1,231 @@
+"""What a stranger sends makes a reader raise no other error than its own."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic_core import PydanticCustomError
+from tests.support.spoiled import cut_and_joined, spoiled, spoiled_once
+from tests.support.stranger_samples import (
+    ANSWERS,
+    CARDS,
+    DEFINITION,
+    DIRECTORIES,
+    EVENTS,
+    HEALTH,
+    RECORD_OF_AGENT,
+    ROBOTS,
+    STREAM,
+    TEXT_LISTS,
+    WORKFLOW,
+)
+from yarl import URL
+
+from agent_health.a2a_answer import NotJson, TooComplex, outcome_of_json
+from agent_health.a2a_stream import read_event_stream
+from agent_health.activity_event import read_event
+from agent_health.agent_card import read_agent_card
+from agent_health.agent_naming import called
+from agent_health.agent_record import AgentRecord
+from agent_health.card_announcement import announce_health
+from agent_health.client.event_stream import EventStreamParser
+from agent_health.client.places import announced_health, health_places, read_given_place
+from agent_health.client.registry_connection import Reply, read_answer
+from agent_health.client.registry_errors import InvalidAnswer, error_of
+from agent_health.document_reader import read_document
+from agent_health.errors import InvalidDocument, InvalidFile, InvalidSetting
+from agent_health.free_json import is_finite, take_small
+from agent_health.harmless_text import harmless
+from agent_health.http.headers import max_age_seconds, status_links
+from agent_health.http.redirects import joined, refusal
+from agent_health.message_answer import judge_answer
+from agent_health.opt_out_proof import is_proven, origin_of
+from agent_health.prober.definition_file import read_definition
+from agent_health.prober.directories.formats import BUILT_IN, told
+from agent_health.prober.directories.gathered import Gathered, TooMany
+from agent_health.prober.directories.page import Document, NotReadable
+from agent_health.prober.directories.walk import Endless, TooManyDocuments, Walk
+from agent_health.prober.robots import may_fetch, read_robots
+from agent_health.served_body import judge_card, judge_document
+from agent_health.target import read_target
+from agent_health.target_address import judge_url, without_password, without_passwords
+from agent_health.workflow import read_workflow
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One reader of what strangers send."""
+
+    read: Callable[[bytes], object]
+    samples: list[Any]
+    """Bytes as they are; all else as JSON."""
+    own: tuple[type[Exception], ...] = ()
+    """What it may raise."""
+
+
+def in_directory(name: str) -> Callable[[bytes], object]:
+    def read(body: bytes) -> None:
+        document = Document(body, "", "https://directory.example/list")
+        one = BUILT_IN[name]
+        one.recognises(document)
+        told(document)
+        walk, gathered = Walk(), Gathered(max_entries=1_000)
+        walk.take(document, 0)
+        page = one.read(document)
+        gathered.add(page.entries, document.url)
+        walk.follow(document, page, 0)
+        gathered.findings()
+        gathered.digest()
+        assert all(entry.url.encode() for entry in gathered.entries)
+
+    return read
+
+
+def whole_card(body: bytes) -> None:
+    served = judge_card(body, is_json=True)
+    card = read_agent_card(body)
+    url = URL("https://card.example/a/.well-known/agent-card.json")
+    announced = announced_health(card, url, ("/health", "http://[::1"))
+    health_places(read_given_place("https://card.example/a"), url, announced)
+    assert served.reason == "" or served.card is None
+
+
+def with_announcement(body: bytes) -> None:
+    card = json.loads(body)
+    announce_health(card)
+
+
+def answer_to_message(body: bytes) -> None:
+    for status, content_type in (
+        (200, "application/json"),
+        (200, "text/event-stream"),
+        (400, ""),
+        (500, "text/html"),
+    ):
+        judge_answer(status, content_type, body, is_rpc=True)
+        judge_answer(status, content_type, body, is_rpc=False)
+
+
+def text(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda body: read(body.decode("utf-8", "surrogateescape"))
+
+
+def url_in_any_use(url: str) -> None:
+    read_target(url)
+    judge_url(url)
+    origin_of(url)
+    called("a", "b", url)
+    without_password(url)
+    without_passwords(url)
+    harmless(url)
+    target = joined(URL("https://a.example/"), url)
+    refusal(URL("https://a.example/"), target, has_token=True, may_leave_origin=True)
+
+
+def fields(value: str) -> None:
+    status_links([value])
+    max_age_seconds([value])
+
+
+def free_json(body: bytes) -> None:
+    value = json.loads(body)
+    if isinstance(value, dict):
+        assert is_finite(take_small(value, 8, 10_000))
+
+
+def refusal_of_registry(body: bytes) -> None:
+    str(error_of(400, json.loads(body), reason="x", retry_after_s=None))
+
+
+READERS: dict[str, Reader] = {
+    **{
+        f"the directory format {name}": Reader(
+            in_directory(name), samples, (NotReadable, TooMany, Endless, TooManyDocuments)
+        )
+        for name, samples in DIRECTORIES.items()
+    },
+    "a list in text": Reader(
+        in_directory("plain_list"), TEXT_LISTS, (NotReadable, TooMany, Endless, TooManyDocuments)
+    ),
+    "a card": Reader(whole_card, CARDS),
+    "a card that is announced": Reader(with_announcement, CARDS, (InvalidSetting,)),
+    "a health document": Reader(read_document, HEALTH, (InvalidDocument,)),
+    "a served document": Reader(lambda body: judge_document(body, content_type="", is_json=True), HEALTH),
+    "an answer to a message": Reader(answer_to_message, [*ANSWERS, STREAM]),
+    "an inspected answer": Reader(outcome_of_json, ANSWERS, (NotJson, TooComplex)),
+    "an inspected stream": Reader(
+        read_event_stream, [STREAM], ()
+    ),
+    "an event stream": Reader(lambda body: EventStreamParser().feed(body), [STREAM], (InvalidAnswer,)),
+    "an event of a session": Reader(text(read_event), EVENTS),
+    "a robots.txt": Reader(
+        lambda body: may_fetch(read_robots(200, body) or pytest.fail("no rules"), "/a/%zz?b"), [ROBOTS]
+    ),
+    "a proof of an opt-out": Reader(
+        lambda body: is_proven("agent-health-opt-out=x", body), [b"x", b"# a\nx\n"]
+    ),
+    "an answer of a registry": Reader(
+        lambda body: read_answer(
+            AgentRecord, Reply(status=200, content_type="application/json", body=body, sent_at_s=0.0)
+        ),
+        [RECORD_OF_AGENT],
+        (InvalidAnswer,),
+    ),
+    "a refusal of a registry": Reader(
+        refusal_of_registry, [{"error": {"code": "agent_gone", "message": "m", "details": {"a": 1}}}]
+    ),
+    "a definition": Reader(
+        text(lambda given: read_definition(given, file=Path("x.yml"))), [DEFINITION.encode()], (InvalidFile,)
+    ),
+    "a workflow": Reader(text(read_workflow), [WORKFLOW.encode()], (InvalidFile,)),
+    "a URL": Reader(
+        text(url_in_any_use),
+        [b"https://user:pa/ss@a.example:80/a/../b?c#d", b"http://[::ffff:1.2.3.4%25x]:1", "http://ä.example".encode()],
+    ),
+    "a header field": Reader(text(fields), [b'</a>; rel="status"; x=y, <b>;rel=status', b'max-age="30", x']),
+    "free JSON": Reader(free_json, [{"a": 10**300, "b": {"c": ["1e999"]}}], (PydanticCustomError,)),
+}  # fmt: skip
+PARSED = ("a card that is announced", "a refusal of a registry", "free JSON")
+"""Readers of what was parsed before."""
+
+
+def check(reader: Reader, body: bytes) -> None:
+    with contextlib.suppress(*reader.own):
+        reader.read(body)
+
+
+def is_bytes(name: str) -> bool:
+    return isinstance(READERS[name].samples[0], bytes)
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if not is_bytes(name)])
+def test_one_odd_value_anywhere_raises_no_error_but_the_readers_own(name: str) -> None:
+    reader = READERS[name]
+    for value in spoiled_once([sample for sample in reader.samples if not isinstance(sample, bytes)]):
+        check(reader, json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if not is_bytes(name)])
+@settings(max_examples=100)
+@given(data=st.data())
+def test_odd_values_raise_no_error_but_the_readers_own(name: str, data: st.DataObject) -> None:
+    reader = READERS[name]
+    samples = [sample for sample in reader.samples if not isinstance(sample, bytes)]
+    check(reader, json.dumps(data.draw(spoiled(samples))).encode())
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name not in PARSED])
+@settings(max_examples=50)
+@given(data=st.data())
+def test_pieces_of_anything_raise_no_error_but_the_readers_own(name: str, data: st.DataObject) -> None:
+    reader = READERS[name]
+    samples = [
+        sample if isinstance(sample, bytes) else json.dumps(sample).encode() for sample in reader.samples
+    ]
+    check(reader, data.draw(cut_and_joined(samples)))
