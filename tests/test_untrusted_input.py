@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
+from tests.support.properties import examples
 from tests.support.spoiled import cut_and_joined, spoiled, spoiled_once
 from tests.support.stranger_samples import (
     ANSWERS,
@@ -212,7 +213,7 @@ def test_one_odd_value_anywhere_raises_no_error_but_the_readers_own(name: str) -
 
 
 @pytest.mark.parametrize("name", [name for name in READERS if not is_bytes(name)])
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(data=st.data())
 def test_odd_values_raise_no_error_but_the_readers_own(name: str, data: st.DataObject) -> None:
     reader = READERS[name]
@@ -221,7 +222,7 @@ def test_odd_values_raise_no_error_but_the_readers_own(name: str, data: st.DataO
 
 
 @pytest.mark.parametrize("name", [name for name in READERS if name not in PARSED])
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(data=st.data())
 def test_pieces_of_anything_raise_no_error_but_the_readers_own(name: str, data: st.DataObject) -> None:
     reader = READERS[name]
