@@ -86,7 +86,7 @@ asked = urllib.request.Request(sys.argv[1], sys.stdin.buffer.read(), headers)
 def ask():
     while True:
         try:
-            urllib.request.urlopen(asked, timeout=PATIENCE_SECONDS).read()
+            urllib.request.urlopen(asked, timeout=60).read()
         except OSError:
             pass
 
@@ -108,7 +108,7 @@ bytes_of_a_body = b"1\\r\\n \\r\\n" * 10_000
 def send():
     while True:
         try:
-            with socket.create_connection((at.hostname, at.port), timeout=PATIENCE_SECONDS) as connection:
+            with socket.create_connection((at.hostname, at.port), timeout=60) as connection:
                 connection.sendall(head.encode())
                 for _ in range(10):
                     connection.sendall(bytes_of_a_body)

@@ -21,7 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 async def main():
     headers = {"Authorization": f"Bearer {os.environ['AGENT_HEALTH_RUN_TOKEN']}"}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=PATIENCE_SECONDS, trust_env=False) as http,
+        httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http,
         Client(streamable_http_client(os.environ["AGENT_HEALTH_PROXY_URL"], http_client=http)) as tools,
     ):
         await tools.call_tool("report_progress", {"summary": "read the brief", "nextStep": "fetch"})

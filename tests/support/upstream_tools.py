@@ -19,7 +19,6 @@ import uvicorn
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
-from tests.support.servers import PATIENCE_SECONDS
 
 COST_KEY = "acme/cost"
 NAMES = ("fetch", "report_progress", "costly", "fail", "die", "wait", "long", "environment", "refuse")
@@ -113,7 +112,7 @@ def http_upstream(record: Path) -> Iterator[HttpUpstream]:
         yield HttpUpstream(f"http://127.0.0.1:{listening.getsockname()[1]}/mcp", record)
     finally:
         server.should_exit = True
-        thread.join(PATIENCE_SECONDS)
+        thread.join(60)
         assert not thread.is_alive()
 
 
