@@ -19,6 +19,8 @@ from agent_health.harmless_text import harmless
 MAX_REASON_CHARS: Final = 500
 MAX_URL_CHARS: Final = 2048
 MAX_ETAG_CHARS: Final = 512
+MAX_NETWORK_CLASS_CHARS: Final = 64
+MAX_ADDRESS_CHARS: Final = 64
 MAX_PATHS: Final = 8
 MAX_PATH_CHARS: Final = 512
 AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
@@ -67,6 +69,25 @@ class ResultClass(StrEnum):
     """The fault is ours: a defect, or no resources left."""
     NOT_MEASURED = "not_measured"
     """It was not asked: switched off, out of time, or by a prober that calls itself ill."""
+
+
+class UnmeasuredReason(StrEnum):
+    """Why a probe measured nothing, for programs; the layers' `reason` says it for people."""
+
+    NO_WITNESS = "no_witness"
+    """The target failed, and nothing else proved that the prober could have reached it."""
+    PROBER_SLOW = "prober_slow"
+    """The request timed out while the prober itself was overloaded or stopped."""
+    ASKED_TO_WAIT = "asked_to_wait"
+    """The target asked for no requests before a later time."""
+    NOT_ALLOWED = "not_allowed"
+    """Its robots.txt, its address or an opt-out forbids the request."""
+    NOT_PROBED = "not_probed"
+    """The probe did not take place, or its result was lost."""
+    PROBER_CLOCK = "prober_clock"
+    """Only the date of a certificate failed, and the prober's clock is known to be wrong."""
+    PROBER_FAULT = "prober_fault"
+    """A defect of the prober ended the probe."""
 
 
 ANSWERED: Final = frozenset({ResultClass.OK, ResultClass.GATED})
@@ -213,6 +234,12 @@ class Observation(_Wire):
     """When the certificate that was shown ends."""
     paths: Annotated[dict[_Path, LayerResult], Field(max_length=MAX_PATHS)] | None = None
     """By path, what else the definition asks for answered, such as /ping: shown, it decides nothing."""
+    unmeasured: Annotated[UnmeasuredReason, Field(strict=False)] | None = None
+    """Why nothing was measured; given if and only if `result` is inconclusive, absent from older probers."""
+    network_class: Annotated[str, Field(max_length=MAX_NETWORK_CLASS_CHARS)] | None = None
+    """Network class of the target's address (`network_class.network_class_of`); None if unknown."""
+    address: Annotated[str, Field(max_length=MAX_ADDRESS_CHARS)] | None = None
+    """Address that was asked, IPv6 as its /64 network (`network_class.address_key`); None if unknown."""
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from agent_health.agent_record import Body
+from agent_health.document import Time
 from agent_health.lease_record import Token
 from agent_health.observation import Observation
 from agent_health.probe_memory import ProbeMemory
@@ -23,6 +24,15 @@ MAX_OBSERVATIONS = 1_000
 MAX_BATCH_BYTES = 8_388_608
 """A thousand observations, each with reasons in words."""
 MAX_SHARD = 999_999_999
+MIN_INTERVAL_SECONDS = 10.0
+MAX_INTERVAL_SECONDS = 86_400.0
+MAX_AGE_SECONDS = 86_400.0
+"""Of a result when it is sent; a prober keeps none for longer."""
+MAX_NUMBER = 2**53
+
+
+Age = Annotated[float, Field(ge=0, le=MAX_AGE_SECONDS, allow_inf_nan=False)]
+Number = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True)]
 
 
 class ObservationBatch(Body):
@@ -43,6 +53,20 @@ class ObservationBatch(Body):
 
     A stale one refuses the results of its shard alone.
     """
+    ages_s: Annotated[list[Age], Field(max_length=MAX_OBSERVATIONS)] | None = None
+    """Age of each observation in seconds when the batch is sent, in the same order.
+
+    Measured by a clock that runs during suspend and is never set (CLOCK_BOOTTIME), and set anew at each
+    sending. The registry's observation time is its time of receipt minus this age.
+    """
+    numbers: Annotated[list[Number], Field(max_length=MAX_OBSERVATIONS)] | None = None
+    """Number of each observation, in the same order: rises with each one measured under one token."""
+    interval_s: (
+        Annotated[float, Field(ge=MIN_INTERVAL_SECONDS, le=MAX_INTERVAL_SECONDS, allow_inf_nan=False)] | None
+    ) = None
+    """Interval of the crawl in seconds; a faster crawl sends 10."""
+    sent_at: Time | None = None
+    """The prober's wall clock when it sent the batch. It decides nothing: a wrong clock is reported."""
 
     @model_validator(mode="after")
     def _go_together(self) -> Self:
@@ -50,8 +74,12 @@ class ObservationBatch(Body):
             raise PydanticCustomError("shard_and_token", "shard and fencing_token go together")
         if self.shard is not None and self.tokens is not None:
             raise PydanticCustomError("shard_or_tokens", "expected shard and fencing_token, or tokens")
-        if self.memories is not None and len(self.memories) != len(self.observations):
-            raise PydanticCustomError("memories", "expected as many memories as observations, or none")
+        for name in ("memories", "ages_s", "numbers"):
+            given = getattr(self, name)
+            if given is not None and len(given) != len(self.observations):
+                raise PydanticCustomError(
+                    name, "expected as many {name} as observations, or none", {"name": name}
+                )
         return self
 
 
@@ -88,3 +116,8 @@ class ObservationAnswer(BaseModel):
     counts: dict[ReportOutcome, int]
     lost: list[int] = []
     """Shards whose token is not the current one, of those that the batch named."""
+    silent_classes: list[str] = []
+    """Network classes in mass silence: no target of them is a witness."""
+    confirmed_classes: dict[str, Time] = {}
+    """Network classes that an operator confirmed, with when: a failure of a target there whose last
+    liveness signal is older needs no witness."""

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_health.observation import MAX_ETAG_CHARS, MAX_URL_CHARS, ResultClass
+from agent_health.observation import MAX_ETAG_CHARS, MAX_NETWORK_CLASS_CHARS, MAX_URL_CHARS, ResultClass
 
 MAX_IN_ROW: Final = 1000
 MAX_MEMORY_BYTES: Final = 16_384
@@ -58,6 +58,11 @@ class ProbeMemory(BaseModel):
     """As the interface says; where it does not, the generation of the card."""
     health_url: _Url | None = None
     """Where a health document was read last; before the first one, where the card announces it."""
+
+    alive_at_s: _Moment | None = None
+    """When it last gave a liveness signal; None if it never did."""
+    network_class: Annotated[str, Field(max_length=MAX_NETWORK_CLASS_CHARS)] | None = None
+    """Network class of the address that was asked last."""
 
     @property
     def is_left_alone(self) -> bool:
