@@ -8,6 +8,7 @@ is what a prober sends to the registry; what many of them add up to stands in `o
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -102,6 +103,13 @@ INCONCLUSIVE: Final = frozenset({
     ResultClass.NOT_MEASURED,
 })  # fmt: skip
 """The prober held back, so that nothing is known: neither that the agent works nor that it fails."""
+_UNMEASURED: Final = MappingProxyType({
+    ResultClass.BLOCKED_ADDRESS:  UnmeasuredReason.NOT_ALLOWED,
+    ResultClass.REDIRECT_REFUSED: UnmeasuredReason.NOT_ALLOWED,
+    ResultClass.RATE_LIMITED:     UnmeasuredReason.ASKED_TO_WAIT,
+    ResultClass.INTERNAL:         UnmeasuredReason.PROBER_FAULT,
+    ResultClass.NOT_MEASURED:     UnmeasuredReason.NOT_PROBED,
+})  # fmt: skip
 # A whole host may redirect to another origin, where cards are looked for, and documents never are.
 _ANOTHER_TIME: Final = INCONCLUSIVE - {ResultClass.REDIRECT_REFUSED}
 
@@ -359,6 +367,11 @@ def _tells_nothing(name: str, layer: LayerResult, layers: Mapping[str, LayerResu
 
 def _is(layer: LayerResult | None, result: ResultClass) -> bool:
     return layer is not None and layer.result is result
+
+
+def unmeasured_reason(result: ResultClass) -> UnmeasuredReason | None:
+    """Return why a result measured nothing, as far as its class tells; None if it measured anything."""
+    return _UNMEASURED.get(result)
 
 
 def not_measured(

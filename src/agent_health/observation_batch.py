@@ -1,7 +1,7 @@
-"""In which form do results travel to the registry, and what does it say of them? (protocol 8)
+"""Batches of observations: the form in which results travel to the registry, and its answer (protocol 8).
 
-What is found is reported with the fencing token of each shard that it was found in: whatever lies in a
-shard that somebody else owns by now is left out, all else counts.
+Results are reported with the fencing token of each shard that they were found in. The results of a shard that
+another prober owns by now do not count; all others do.
 """
 
 from dataclasses import dataclass
@@ -53,17 +53,15 @@ class ObservationBatch(Body):
 
     A stale one refuses the results of its shard alone.
     """
-    ages_s: Annotated[list[Age], Field(max_length=MAX_OBSERVATIONS)] | None = None
+    ages_s: Annotated[list[Age], Field(max_length=MAX_OBSERVATIONS)]
     """Age of each observation in seconds when the batch is sent, in the same order.
 
     Measured by a clock that runs during suspend and is never set (CLOCK_BOOTTIME), and set anew at each
     sending. The registry's observation time is its time of receipt minus this age.
     """
-    numbers: Annotated[list[Number], Field(max_length=MAX_OBSERVATIONS)] | None = None
+    numbers: Annotated[list[Number], Field(max_length=MAX_OBSERVATIONS)]
     """Number of each observation, in the same order: rises with each one measured under one token."""
-    interval_s: (
-        Annotated[float, Field(ge=MIN_INTERVAL_SECONDS, le=MAX_INTERVAL_SECONDS, allow_inf_nan=False)] | None
-    ) = None
+    interval_s: Annotated[float, Field(ge=MIN_INTERVAL_SECONDS, le=MAX_INTERVAL_SECONDS, allow_inf_nan=False)]
     """Interval of the crawl in seconds; a faster crawl sends 10."""
     sent_at: Time | None = None
     """The prober's wall clock when it sent the batch. It decides nothing: a wrong clock is reported."""
@@ -72,14 +70,12 @@ class ObservationBatch(Body):
     def _go_together(self) -> Self:
         if (self.shard is None) != (self.fencing_token is None):
             raise PydanticCustomError("shard_and_token", "shard and fencing_token go together")
-        if self.shard is not None and self.tokens is not None:
+        if (self.shard is None) == (self.tokens is None):
             raise PydanticCustomError("shard_or_tokens", "expected shard and fencing_token, or tokens")
         for name in ("memories", "ages_s", "numbers"):
             given = getattr(self, name)
             if given is not None and len(given) != len(self.observations):
-                raise PydanticCustomError(
-                    name, "expected as many {name} as observations, or none", {"name": name}
-                )
+                raise PydanticCustomError(name, "expected as many {name} as observations", {"name": name})
         return self
 
 
@@ -88,9 +84,9 @@ class ReportOutcome(StrEnum):
 
     ACCEPTED = "accepted"
     UNKNOWN = "unknown"
-    """No agent has this id; with a shard, no target."""
+    """No target has this id or URL."""
     IGNORED = "ignored"
-    """It was late, doubled or misdated, or the agent is off the list, or it is no target any more."""
+    """A later result of the target counted already, or it is no target any more."""
     NO_SIGN_OF_LIFE_YET = "no_sign_of_life_yet"
     """The target gets a record at its first one."""
     NOT_IN_SHARD = "not_in_shard"

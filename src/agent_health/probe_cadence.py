@@ -187,6 +187,16 @@ def backs_off(memory: ProbeMemory, cadence: Cadence) -> bool:
     return _doublings(memory, cadence) > 0 or min(memory.slowdowns, cadence.max_doublings) > 0
 
 
+def backoff(memory: ProbeMemory, cadence: Cadence) -> int:
+    """Return by what the interval of a target that keeps failing is multiplied: a power of 2, from 1."""
+    return 1 << _doublings(memory, cadence)
+
+
+def slowdown(memory: ProbeMemory, cadence: Cadence) -> int:
+    """Return by what the interval of a target that asked to slow down is multiplied: a power of 2, from 1."""
+    return 1 << min(memory.slowdowns, cadence.max_doublings)
+
+
 def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else: Collection[str]) -> bool:
     """Whether a probe asks for the card, conditionally where there is an ETag.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+from tests.support.reporting import report
 from tests.support.servers import until
 
 from agent_health.access import Role
@@ -188,7 +189,7 @@ def test_an_agent_whose_robots_txt_closed_says_since_when_nobody_looked(
             for layer in (LayerResult(result=ResultClass.OK), closed):
                 seen = Observation(target_url=url, observed_at=datetime.now(UTC), discovery=layer)
                 memory = ProbeMemory(is_unwelcome=layer is closed)
-                await client.shards.report([seen], memories=[memory], tokens=None)
+                await report(client, seen, memories=[memory])
 
     asyncio.run(look())
     assert json_of(capsys, "show", url)["seen"]["unmeasured"]["reason"] == closed.reason

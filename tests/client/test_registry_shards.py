@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.support.hostile_server import answer, as_json, serving
 from tests.support.registry_server import KEYS, RegistryServer
+from tests.support.reporting import report
 
 from agent_health.access import Role
 from agent_health.client import RegistryClient, registry_shards
@@ -102,15 +103,14 @@ async def test_results_are_reported_with_what_is_to_be_remembered(prober: Regist
     claimed = await prober.shards.claim("a", held={})
     tokens = {shard.shard: shard.fencing_token for shard in claimed.grant.shards}
     memory = ProbeMemory(probed_at_s=1.25, result=ResultClass.REFUSED, failures_in_row=2)
-    answer = await prober.shards.report(
-        [refused(url) for url in URLS[:2]], memories=[memory, None], tokens={SHARD: tokens[SHARD]}
-    )
+    seen = [refused(url) for url in URLS[:2]]
+    answer = await report(prober, *seen, memories=[memory, None], tokens={SHARD: tokens[SHARD]})
     assert answer.counts == {ReportOutcome.NO_SIGN_OF_LIFE_YET: 2}
     assert answer.lost == []
     memories = {target.url: target.memory for target in (await prober.shards.targets(SHARD)).targets}
     assert memories == {URLS[0]: memory, URLS[1]: None}
     assert (await prober.shards.show(unprobed_since=began_at)).unprobed == 0
-    later = await prober.shards.report([refused(URLS[0])], tokens={SHARD: tokens[SHARD] + 1})
+    later = await report(prober, refused(URLS[0]), tokens={SHARD: tokens[SHARD] + 1})
     assert (later.lost, later.counts) == ([SHARD], {ReportOutcome.SHARD_LOST: 1})
 
 
@@ -120,7 +120,7 @@ async def test_what_cannot_be_sent_is_not(prober: RegistryClient, registry: Regi
     with pytest.raises(InvalidSetting, match="held"):
         await prober.shards.claim("a", held={SHARDS: 1})
     with pytest.raises(InvalidSetting, match="observations"):
-        await prober.shards.report([])
+        await report(prober, tokens={SHARD: 1})
     async with RegistryClient(registry.url, key=KEYS[Role.READER]) as reader:
         with pytest.raises(NotPermitted):
             await reader.shards.claim("a", held={})

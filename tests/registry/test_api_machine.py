@@ -184,8 +184,8 @@ class ApiMachine(RegistryMachine):
         agent = self.some_agent(data)
         transport = {"result": result}
         seen = {"agent_id": agent.agent_id, "observed_at": self.api.time_text(), "transport": transport}
-        body = {"observations": [seen]}
-        answer = self.expect(200, "POST", "/api/v1/observations", body, key=Role.PROBER)
+        answer = self.run(self.api.report(seen))
+        assert answer.status == 200, answer.body
         (outcome,) = answer.json()["results"]
         if outcome["outcome"] == "accepted":
             self.model.observed(agent)

@@ -25,8 +25,7 @@ async def report(api: RegistryApi, clock: WoundClock, url: str, **members: Any) 
     seen = {"target_url": url, "observed_at": moment(clock.at_s).isoformat(), **members}
     memory = members.pop("memory", {})
     seen.pop("memory", None)
-    body = {"observations": [seen], "memories": [memory]}
-    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    answer = await api.report(seen, memories=[memory])
     assert answer.status == 200, answer.body
 
 

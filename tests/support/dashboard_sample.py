@@ -186,8 +186,7 @@ def _gated(clock: WoundClock) -> dict[str, Any]:
 async def report(api: RegistryApi, clock: WoundClock, *observations: dict[str, Any]) -> None:
     """Tell what a prober saw."""
     memories: list[dict[str, Any]] = [{} for _ in observations]
-    body = {"observations": list(observations), "memories": memories}
-    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    answer = await api.report(*observations, memories=memories)
     assert answer.status == 200, answer.body
     clock.advance(1)
 

@@ -17,12 +17,14 @@ from agent_health.monitor_record import IllnessReport
 from agent_health.observation_batch import ObservationAnswer, ObservationBatch
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetEntry, TargetPage
+from agent_health.prober.registry_ledger import age_of, number_of
 from agent_health.registry.accept_observations import accept_observations
 from agent_health.registry.claim_shards import LeavingWorker, claim_shards, leave_shards
 from agent_health.registry.feed_targets import recalled
 from agent_health.registry.operations import Deed
 from agent_health.registry.tend_monitor import report_illness
 from agent_health.shard_record import ShardClaimRequest, ShardGrant
+from agent_health.silence import PROBE_THRESHOLDS
 from agent_health.storage import probed, targets
 from agent_health.storage.database import Database, Transaction
 from agent_health.storage.targets import FeedRow
@@ -99,6 +101,9 @@ class LocalLedger:
             shard=None,
             fencing_token=None,
             tokens={batch.claim.shard: batch.claim.fencing_token for batch in batches},
+            ages_s=[age_of(report.observation) for report in reports],
+            numbers=[number_of(report.observation) for report in reports],
+            interval_s=PROBE_THRESHOLDS.interval_s,
         )
         answer = await self._do(accept_observations, body=body)
         assert isinstance(answer, ObservationAnswer)  # noqa: S101 - it is what the deed answers

@@ -137,20 +137,26 @@ class RegistryShards:
         self,
         observations: Sequence[Observation],
         *,
+        tokens: Mapping[int, int],
+        ages_s: Sequence[float],
+        numbers: Sequence[int],
+        interval_s: float,
         memories: Sequence[ProbeMemory | None] | None = None,
-        tokens: Mapping[int, int] | None = None,
     ) -> ObservationAnswer:
         """Report what was seen, and what the next probe of each has to remember, in the same order.
 
-        `tokens` has the fencing token of each shard that the results are of; without it nobody is asked
-        whose they are. Sent again, an observation counts once. What an older registry does not know of what
-        was seen is left out: see `left_out`.
+        `tokens` has the fencing token of each shard that the results are of. `ages_s` and `numbers` belong to
+        the observations, `interval_s` is that of the crawl: see `ObservationBatch`. An observation that is
+        sent again counts once. What an older registry does not know is left out: see `left_out`.
         """
         batch = made(
             ObservationBatch,
             observations=list(observations),
             memories=None if memories is None else list(memories),
-            tokens=None if tokens is None else dict(tokens),
+            tokens=dict(tokens),
+            ages_s=list(ages_s),
+            numbers=list(numbers),
+            interval_s=interval_s,
         )
         body = batch.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
         now_s = asyncio.get_running_loop().time()

@@ -5,6 +5,7 @@ away; what the registry will never take, such as a result that it holds to be ma
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,7 +14,8 @@ from typing import Final, TypeVar
 from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_errors import RegistryError, RegistryRefusal
 from agent_health.monitor_health import MAX_ILLNESS_SECONDS, MAX_WHY_CHARACTERS
-from agent_health.observation_batch import MAX_OBSERVATIONS
+from agent_health.observation import Observation
+from agent_health.observation_batch import MAX_AGE_SECONDS, MAX_OBSERVATIONS
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import (
     LedgerAway,
@@ -23,6 +25,7 @@ from agent_health.prober.ledger import (
     TargetPage,
 )
 from agent_health.shard_record import ProbeTarget
+from agent_health.silence import PROBE_THRESHOLDS
 
 T = TypeVar("T")
 
@@ -99,6 +102,9 @@ class RegistryLedger:
                     [report.observation for report in reports],
                     memories=[report.memory for report in reports],
                     tokens=tokens,
+                    ages_s=[age_of(report.observation) for report in reports],
+                    numbers=[number_of(report.observation) for report in reports],
+                    interval_s=PROBE_THRESHOLDS.interval_s,
                 )
             )
             lost.update(answer.lost)
@@ -131,6 +137,16 @@ class RegistryLedger:
     async def leave(self, worker: str) -> None:
         """Give all shards back. LedgerAway."""
         await _asked(self._client.shards.leave(worker))
+
+
+def age_of(observation: Observation) -> float:
+    """Return how old an observation is, in seconds, by this machine's clock."""
+    return min(max(0.0, time.time() - observation.observed_at.timestamp()), MAX_AGE_SECONDS)
+
+
+def number_of(observation: Observation) -> int:
+    """Return a number that rises with the observations of one target."""
+    return int(observation.observed_at.timestamp() * 1e6)
 
 
 async def _asked(question: Awaitable[T]) -> T:

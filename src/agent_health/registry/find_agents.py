@@ -77,7 +77,7 @@ def list_agents(transaction: Transaction, call: Call) -> Reply:
     """Return one page of the agents that match, how many there are in all, and the pool's capacity."""
     page = page_of(transaction, call)
     members = {
-        "agents": [summary_members(agent) for agent in page.agents],
+        "agents": [summary_members(agent, transaction.now_s) for agent in page.agents],
         "total": page.total,
         "cursor": page.cursor,
         "pool": None if page.pool is None else page.pool.model_dump(mode="json"),

@@ -22,7 +22,14 @@ from agent_health.monitor_health import DEFAULT_POLICY, Look, Monitor, MonitorPo
 from agent_health.registry.change_status import MONITOR, change_status, command_ended
 from agent_health.registry.judge_agents import Change, Circumstances, judge_agents
 from agent_health.registry.monitor_row import excused_in, monitor_in, monitor_turned, with_hold, with_monitor
-from agent_health.registry.notice_gap import Reference, gap_jump_s, move_back_some, note_gap, note_set_back
+from agent_health.registry.notice_gap import (
+    Reference,
+    gap_jump_s,
+    move_back_some,
+    move_some_targets_back,
+    note_gap,
+    note_set_back,
+)
 from agent_health.registry.reap_leases import reap
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.work_counts import Work, WorkCounts
@@ -141,11 +148,10 @@ class Sweeper:
 
     async def _mend(self, set_back_s: float) -> None:
         """Bring back what lies ahead since the clock was set back; several processes may do so at once."""
-        after: int | None = 0
-        while after is not None:
-            after = await self._database.write(
-                partial(move_back_some, by_s=set_back_s, after=after, limit=CHUNK)
-            )
+        for move in (move_back_some, move_some_targets_back):
+            after: int | None = 0
+            while after is not None:
+                after = await self._database.write(partial(move, by_s=set_back_s, after=after, limit=CHUNK))
         await self._database.write(partial(note_set_back, by_s=set_back_s))
         self._reference = None
 

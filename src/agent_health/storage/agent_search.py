@@ -20,8 +20,9 @@ from sqlalchemy import (
     select,
 )
 
+from agent_health.evidence_age import Evidence
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import agents, beats, capabilities
+from agent_health.storage.tables import agents, beats, capabilities, observed
 
 MAX_STATEMENTS = 256
 """That are kept: one for each set of things that were asked about together, whatever their values."""
@@ -42,7 +43,7 @@ class AgentFilter:
 
 
 class ListedAgent(NamedTuple):
-    """What a listing shows of an agent; the members are columns of `agents` and `beats`."""
+    """What a listing shows of an agent; the members are columns of `agents`, `beats` and `observed`."""
 
     id: int
     agent_id: str
@@ -58,6 +59,23 @@ class ListedAgent(NamedTuple):
     last_heartbeat_at_s: float
     current_load: int
     max_concurrent_tasks: int | None
+    evidence_at_s: float | None = None
+    """This one and the following: as in `StoredAgent`."""
+    evidence_until_s: float | None = None
+    results_until_s: float | None = None
+    health_until_s: float | None = None
+    unmeasured: str | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        """How old what was seen of it is."""
+        return Evidence(
+            at_s=self.evidence_at_s,
+            until_s=self.evidence_until_s,
+            results_until_s=self.results_until_s,
+            unmeasured=self.unmeasured,
+            health_until_s=self.health_until_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +111,10 @@ class _Source:
     conditions: tuple[ColumnElement[bool], ...]
 
 
-_LISTED = tuple((agents if name in agents.c else beats).c[name] for name in ListedAgent._fields)
+_LISTED = tuple(
+    next(table for table in (agents, beats, observed) if name in table.c).c[name]
+    for name in ListedAgent._fields
+)
 
 
 def listing(
@@ -233,7 +254,11 @@ def _listing_of(outline: _Outline, *, is_continued: bool, by_load: bool) -> Sele
         numbers = numbers.where(_is_behind(place))
     found = numbers.order_by(*place).limit(bindparam("limit", type_=agents.c.id.type)).subquery("found")
     order = (beats.c.current_load, agents.c.id) if by_load else (agents.c.id,)
-    records = found.join(agents, agents.c.id == found.c.number).join(beats, beats.c.agent == agents.c.id)
+    records = (
+        found.join(agents, agents.c.id == found.c.number)
+        .join(beats, beats.c.agent == agents.c.id)
+        .outerjoin(observed, observed.c.agent == agents.c.id)
+    )
     return select(*_LISTED).select_from(records).order_by(*order)
 
 

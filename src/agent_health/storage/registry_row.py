@@ -26,6 +26,12 @@ class RegistryRow:
     sweeper: str | None
     """Which server process sweeps, or swept last."""
     sweeper_until_s: float | None
+    mass_silence: str | None = None
+    """JSON; None, like the next two, as long as nothing was written."""
+    confirmed: str | None = None
+    """JSON."""
+    watched: str | None = None
+    """JSON."""
 
 
 _COLUMNS = tuple(registry.c[name] for name in RegistryRow.__dataclass_fields__)
