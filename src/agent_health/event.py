@@ -19,7 +19,7 @@ from agent_health.agent_record import AGENT_ID_CHARACTERS, MAX_TASKS, Name, Task
 from agent_health.document import MAX_NUMBER, Count, HealthStatus, Time
 from agent_health.lease import COUNTERS_PER_EPOCH, MAX_RESOURCE_CHARACTERS, EndReason, RefusalCode
 from agent_health.lifecycle import Reason, Status
-from agent_health.monitor_health import MonitorState, Turn
+from agent_health.monitor_health import MonitorState, Track, Turn
 from agent_health.task import ExitReason, TaskSignal, TaskStatus
 
 MAX_EXPLANATION_CHARACTERS = 500
@@ -384,14 +384,18 @@ class TaskBudgetChanged(Payload):
 
 
 class MonitorTurned(Payload):
-    """The monitor trusts its own eyes less, or again; the event's type says which."""
+    """Verdicts by silence are suspended on one track, or believed again; the event's type says which."""
 
+    track: Track | None = None
+    """Absent from what older versions have written."""
     previous: MonitorState
     turn: Turn
     exits: Number
     """Who would have gone, or is still waiting."""
     limit: Number
     """How many exits in one cadence would have been believed."""
+    unwitnessed: Number | None = None
+    """How many of the exits no request of any agent bears out; absent from what older versions have written."""
 
 
 class MonitorDowntime(Payload):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_health.agent_history import OpenSlot, gathered, half_hour_of
+from agent_health.clock_ahead import not_before
 from agent_health.decision import is_stale, stale_after_seconds
 from agent_health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
 from agent_health.evidence_age import Evidence, Receipt, shown_health, unknown_reason, why_unmeasured
@@ -137,8 +138,8 @@ def fold(observed: Observed | None, observation: Observation, receipt: Receipt, 
     remembered by its time and its reason alone.
     """
     observed = observed or Observed()
-    # Never backwards, also if our own clock was set back between two observations.
-    at_s = max(receipt.at_s, observed.last_observed_at_s or receipt.at_s)
+    # A batch that took longer on its way makes nothing look as if it had come before the last result.
+    at_s = not_before(receipt.at_s, observed.last_observed_at_s)
     result = observation.result
     if result in INCONCLUSIVE:
         # Of an agent of which nothing was ever measured, no evidence counts.

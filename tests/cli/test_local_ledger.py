@@ -15,7 +15,6 @@ from agent_health.errors import StoreUnavailable
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import LedgerAway, ProbeReport, ShardBatch, ShardClaim, TargetEntry
-from agent_health.registry.tend_monitor import show_monitor
 from agent_health.storage import agents
 from agent_health.storage.database import Database
 from agent_health.target import SHARDS, host_of, shard_of, target_id
@@ -154,18 +153,6 @@ async def test_shards_that_are_asked_for_together_are_told_apart(database: Datab
 
 async def test_nothing_is_reported_where_there_is_nothing_to_report(database: Database) -> None:
     assert await LocalLedger(database).report([]) == []
-
-
-async def test_one_that_is_well_does_not_speak_for_one_that_is_ill(database: Database) -> None:
-    ill, well = LocalLedger(database), LocalLedger(database)
-    await ill.say_ill("worker-1", 1e9, "no name is looked up " + "x" * 1000)
-    await well.say_well("worker-2")
-    registry = LocalRegistry(database, Role.ADMIN)
-    monitor = await registry.do(show_monitor, is_write=False)
-    (illness,) = monitor.illnesses
-    assert illness.why.startswith("no name is looked up")
-    await ill.say_well("worker-1")
-    assert (await registry.do(show_monitor, is_write=False)).illnesses == []
 
 
 async def test_who_leaves_leaves_all_shards_to_others(database: Database) -> None:

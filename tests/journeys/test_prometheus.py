@@ -138,7 +138,7 @@ def query(server: Server, expression: str) -> list[dict[str, Any]]:
 def test_a_registry_is_scraped_with_its_key(prometheus: Server) -> None:
     (up,) = query(prometheus, 'up{job="agent-health-registry"}')
     assert up["value"][1] == "1"
-    (held,) = query(prometheus, "agent_health_registry_decisions_held")
+    (held,) = query(prometheus, 'agent_health_registry_decisions_held{track="probe"}')
     assert held["value"][1] == "0"
     assert len(query(prometheus, "agent_health_registry_agents")) == 20
 

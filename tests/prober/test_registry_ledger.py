@@ -208,17 +208,6 @@ async def test_more_than_the_registry_takes_at_once_goes_in_parts(
     assert [entry.memory.failures_in_row for entry in entries] == [7] * 5
 
 
-async def test_of_workers_that_share_a_key_the_well_do_not_speak_for_the_ill(
-    ledger: RegistryLedger, client: RegistryClient
-) -> None:
-    await ledger.say_ill("a", 1e9, "no name can be resolved " * 50)
-    await ledger.say_well("b")
-    (illness,) = (await client.monitor.get()).illnesses
-    assert illness.prober == "key:key_prober/a"
-    await ledger.say_well("a")
-    assert (await client.monitor.get()).illnesses == []
-
-
 async def test_a_registry_that_is_away_is_away() -> None:
     claim = ShardClaim(shard=SHARD, fencing_token=1, expires_at_s=0.0)
     # Nobody listens at port 1.
@@ -230,7 +219,6 @@ async def test_a_registry_that_is_away_is_away() -> None:
             ledger.changed({SHARD: 0}),
             ledger.unprobed(0.0),
             ledger.leave("w"),
-            ledger.say_ill("w", 60.0, "why"),
             ledger.report([ShardBatch(claim=claim, reports=[reported(URLS[0])])]),
         ):
             with pytest.raises(LedgerAway):

@@ -12,8 +12,6 @@ from typing import Any, Final, TypeVar
 from agent_health.access import Role
 from agent_health.cli.local_registry import LocalRegistry
 from agent_health.errors import AgentHealthError
-from agent_health.monitor_health import MAX_ILLNESS_SECONDS, MAX_WHY_CHARACTERS
-from agent_health.monitor_record import IllnessReport
 from agent_health.observation_batch import ObservationAnswer, ObservationBatch
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetEntry, TargetPage
@@ -22,7 +20,6 @@ from agent_health.registry.accept_observations import accept_observations
 from agent_health.registry.claim_shards import LeavingWorker, claim_shards, leave_shards
 from agent_health.registry.feed_targets import recalled
 from agent_health.registry.operations import Deed
-from agent_health.registry.tend_monitor import report_illness
 from agent_health.shard_record import ShardClaimRequest, ShardGrant
 from agent_health.silence import PROBE_THRESHOLDS
 from agent_health.storage import probed, targets
@@ -114,18 +111,10 @@ class LocalLedger:
         return await self._read(lambda transaction: probed.count_unprobed(transaction, since_s))
 
     async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:
-        """Say that this prober does not trust its own eyes for so long. LedgerAway."""
-        said = IllnessReport(
-            ill=True,
-            seconds=min(lasting_s, MAX_ILLNESS_SECONDS),
-            why=why[:MAX_WHY_CHARACTERS],
-            worker=worker,
-        )
-        await self._do(report_illness, body=said)
+        """Do nothing: a prober's state suspends no verdict."""
 
     async def say_well(self, worker: str) -> None:
-        """Take that back. LedgerAway."""
-        await self._do(report_illness, body=IllnessReport(ill=False, worker=worker))
+        """Do nothing either."""
 
     async def leave(self, worker: str) -> None:
         """Give all shards back. LedgerAway."""

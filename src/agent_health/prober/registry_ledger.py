@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 
 from agent_health.client.registry import RegistryClient
 from agent_health.client.registry_errors import RegistryError, RegistryRefusal
-from agent_health.monitor_health import MAX_ILLNESS_SECONDS, MAX_WHY_CHARACTERS
 from agent_health.observation import Observation
 from agent_health.observation_batch import MAX_AGE_SECONDS, MAX_OBSERVATIONS
 from agent_health.probe_memory import ProbeMemory
@@ -124,15 +123,10 @@ class RegistryLedger:
         return shown.unprobed or 0
 
     async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:
-        """Say that this prober does not trust its own eyes for so long. LedgerAway."""
-        seconds = min(lasting_s, MAX_ILLNESS_SECONDS)
-        await _asked(
-            self._client.monitor.report_illness(worker, why=why[:MAX_WHY_CHARACTERS], seconds=seconds)
-        )
+        """Do nothing: a prober's state suspends no verdict."""
 
     async def say_well(self, worker: str) -> None:
-        """Take that back. LedgerAway."""
-        await _asked(self._client.monitor.report_wellness(worker))
+        """Do nothing either."""
 
     async def leave(self, worker: str) -> None:
         """Give all shards back. LedgerAway."""

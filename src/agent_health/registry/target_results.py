@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agent_health.clock_ahead import not_before
 from agent_health.evidence_age import Receipt, why_unmeasured
 from agent_health.harmless_text import harmless
 from agent_health.observation import (
@@ -60,7 +61,7 @@ class Results:
         if subject.token is not None and order <= (subject.token, subject.number or 0):
             return False
         # A batch that took longer on its way makes nothing look as if it had come before the last result.
-        at_s = max(receipt.at_s, subject.observed_at_s or receipt.at_s)
+        at_s = not_before(receipt.at_s, subject.observed_at_s)
         left = self.left.get(subject.target)
         if left is None:
             left = self.left[subject.target] = Left(subject.target, at_s, *order, receipt.results_until_s)
