@@ -395,7 +395,7 @@ class MonitorTurned(Payload):
     limit: Number
     """How many exits in one cadence would have been believed."""
     unwitnessed: Number | None = None
-    """How many of the exits no request of any agent bears out; absent from what older versions have written."""
+    """How many of the exits no request of any agent bears out; absent from older events."""
 
 
 class MonitorDowntime(Payload):

@@ -20,6 +20,8 @@ FEW_RATIO = 0.75
 """Of 3 to 11 addresses so many must be silent."""
 RATIO = 0.5
 """Of more addresses."""
+MAX_SILENT_CLASSES = 1_000
+"""That are kept, the largest ones: probers name classes, and there is no end of names."""
 DAY_S = 86_400.0
 
 
@@ -89,5 +91,8 @@ def silence_after(
     policy: SilencePolicy = DEFAULT_POLICY,
 ) -> Silence:
     """Return which classes are in mass silence now; those that already were keep their moment."""
-    silent = sorted(name for name, counts in counted.items() if is_mass_silence(counts, policy))
-    return Silence(counted_at_s=now_s, classes={name: before.classes.get(name, now_s) for name in silent})
+    silent = [name for name, counts in counted.items() if is_mass_silence(counts, policy)]
+    largest = sorted(silent, key=lambda name: (-counted[name].addresses, name))[:MAX_SILENT_CLASSES]
+    return Silence(
+        counted_at_s=now_s, classes={name: before.classes.get(name, now_s) for name in sorted(largest)}
+    )

@@ -94,6 +94,16 @@ class LivingProber(BaseModel):
     """Of its leases: the key that it shows, and its own name behind a slash."""
     joined_at: Time
     expires_at: Time
+    interval_s: float | None = None
+    """Interval of its crawl in seconds; absent if it does not tell."""
+    reached_classes: list[str] | None = None
+    """Network classes in which a witness answered it within its last interval; absent before it knows."""
+    clock_offset_s: float | None = None
+    """Its wall clock minus the registry's, in seconds, at its last claim; absent if it does not tell."""
+    reported_at: Time | None = None
+    """When it last reported a result of any kind; absent: it never did."""
+    makes_no_progress: bool = False
+    """Whether it keeps no shard, since it reported no result while another worker did."""
 
 
 class ShardsShown(BaseModel):
@@ -123,6 +133,8 @@ class ProbeTarget(BaseModel):
     version: int
     confirmed_at: Time | None = None
     """When an operator confirmed that this target may be down; see `ObservationAnswer.confirmed_classes`."""
+    thresholds_s: tuple[float, float] | None = None
+    """Silence after which its agent is unhealthy, and dead, in seconds; absent: the defaults of probing."""
 
 
 class ShardTargets(BaseModel):

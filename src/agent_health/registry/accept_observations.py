@@ -18,7 +18,7 @@ from agent_health.agent_record import FoundAgent, Url
 from agent_health.errors import AgentHealthError
 from agent_health.event import EventDraft
 from agent_health.evidence_age import Receipt
-from agent_health.lease import judge_write, shard_resource
+from agent_health.lease import Claim, judge_write, shard_resource
 from agent_health.lifecycle import Status
 from agent_health.observation import Observation
 from agent_health.observation_batch import (
@@ -35,6 +35,7 @@ from agent_health.registry import lease_events
 from agent_health.registry.call import checked
 from agent_health.registry.change_status import MONITOR, change_status
 from agent_health.registry.claim_shards import writer_name
+from agent_health.registry.hand_out_witnesses import news_for_probers
 from agent_health.registry.judge_agents import (
     Change,
     Circumstances,
@@ -44,17 +45,19 @@ from agent_health.registry.judge_agents import (
 )
 from agent_health.registry.keep_history import keep_half_hours
 from agent_health.registry.lease_records import refused
-from agent_health.registry.monitor_row import circumstances
+from agent_health.registry.monitor_row import circumstances_in
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.registry.register_agent import add_agents, begin_new_life
 from agent_health.registry.target_results import Results
-from agent_health.storage import agents, event_log, leases, probed, targets
+from agent_health.storage import agents, event_log, leases, probed, prober_reports, registry_row, targets
 from agent_health.storage.agents import ObservedRow, StoredAgent
 from agent_health.storage.database import Transaction
 from agent_health.storage.probed import Subject
+from agent_health.storage.prober_reports import Reported
 from agent_health.target import is_target_id, target_id
 
 _URL: TypeAdapter[str] = TypeAdapter(Url)
+_ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,8 @@ class _Shards:
     """Which shards a batch names, and why which of them are not the caller's."""
 
     tokens: Mapping[int, int]
-    granted_at_s: Mapping[int, float]
-    """When each shard that is the caller's was granted: no result of it is older."""
+    claims: Mapping[int, Claim]
+    """Of each shard that is the caller's: no result of it is older than the grant."""
     refusals: dict[int, AgentHealthError]
     drafts: list[EventDraft]
     """What is logged of the refusals."""
@@ -76,6 +79,8 @@ class _Taken:
     subject_id: str
     observation: Observation
     receipt: Receipt
+    holder: str
+    """Of its shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +118,33 @@ def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHe
             observation = with_document_age(batch.observations[place], receipt.at_s)
             order = shards.tokens[_shard_of(subject)], batch.numbers[place]
             if results.take(subject, observation, memory, receipt, order):
-                taken.append(_Taken(subject_id, observation, receipt))
+                taken.append(
+                    _Taken(subject_id, observation, receipt, shards.claims[_shard_of(subject)].holder)
+                )
             else:
                 outcome = ReportOutcome.IGNORED
         outcomes.append(outcome)
     results.store(transaction)
+    reported = _reported(taken, known)
+    row = registry_row.find(transaction)
     cards = _cards(named, memories, outcomes)
     _find_agents(transaction, taken, known, cards)
-    folded = iter(_fold_in(transaction, taken, known))
+    folded = iter(_fold_in(transaction, taken, known, circumstances_in(row)))
     decided = [next(folded) if outcome is None else outcome for outcome in outcomes]
     _follow_cards(transaction, known, cards)
     event_log.append(transaction, shards.drafts)
+    for holder, sums in reported.items():
+        prober_reports.add(transaction, holder, transaction.now_s, sums)
     results.store_sums(transaction)
+    news = news_for_probers(row)
     answer = ObservationAnswer(
         results=[
             ObservationResult(subject_id, outcome) for subject_id, outcome in zip(named, decided, strict=True)
         ],
         counts=dict(Counter(decided)),
         lost=sorted(shards.refusals),
+        silent_classes=news.silent_classes,
+        confirmed_classes=news.confirmed_classes,
     )
     return Reply(content=answer)
 
@@ -149,7 +163,7 @@ def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _S
     claims = leases.find_many(transaction, map(shard_resource, tokens))
     now_s = transaction.after_waiting().now_s
     refusals: dict[int, AgentHealthError] = {}
-    granted_at_s: dict[int, float] = {}
+    held: dict[int, Claim] = {}
     drafts: list[EventDraft] = []
     for shard, token in sorted(tokens.items()):
         resource = shard_resource(shard)
@@ -165,13 +179,13 @@ def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _S
             )
             refusals[shard] = refused(refusal, resource, now_s=now_s, token=token)
         elif claim is not None:
-            granted_at_s[shard] = claim.acquired_at_s
-    return _Shards(tokens, granted_at_s, refusals, drafts)
+            held[shard] = claim
+    return _Shards(tokens, held, refusals, drafts)
 
 
 def _receipt(batch: ObservationBatch, place: int, subject: Subject, shards: _Shards, now_s: float) -> Receipt:
     """Return when a result was observed: not before its shard was granted, whatever its prober says."""
-    granted_at_s = shards.granted_at_s[_shard_of(subject)]
+    granted_at_s = shards.claims[_shard_of(subject)].acquired_at_s
     age_s = min(batch.ages_s[place], max(0.0, now_s - granted_at_s))
     memory = None if batch.memories is None else batch.memories[place]
     return receipt_of(now_s - age_s, batch.interval_s, memory)
@@ -289,7 +303,26 @@ def _url_of(transaction: Transaction, subject_id: str) -> str | None:
     return None if target is None else target.url
 
 
-def _fold_in(transaction: Transaction, taken: Sequence[_Taken], known: _Known) -> list[ReportOutcome]:
+def _reported(taken: Iterable[_Taken], known: _Known) -> dict[str, Reported]:
+    """Return what each worker reported of agents that were alive before, in the order of their names."""
+    sums: dict[str, Counter[str]] = {}
+    for each in taken:
+        of_worker = sums.setdefault(each.holder, Counter())
+        agent = known.agents.get(each.subject_id)
+        if agent is not None and agent.status in _ALIVE:
+            of_worker[_kind_of(each.observation)] += 1
+    return {holder: Reported(**sums[holder]) for holder in sorted(sums)}
+
+
+def _kind_of(observation: Observation) -> str:
+    if observation.is_sign_of_life:
+        return "answered"
+    return "failed" if observation.is_measured_failure else "unmeasured"
+
+
+def _fold_in(
+    transaction: Transaction, taken: Sequence[_Taken], known: _Known, around: Circumstances
+) -> list[ReportOutcome]:
     """Fold observations into what is known of their agents, and carry out what follows.
 
     Returns what became of each. One agent comes after the other, and what was read of it is let go at once:
@@ -300,7 +333,6 @@ def _fold_in(transaction: Transaction, taken: Sequence[_Taken], known: _Known) -
     for place, each in enumerate(taken):
         places.setdefault(each.subject_id, []).append(place)
     held = leases_of_draining(transaction, known.agents.values())
-    around = circumstances(transaction) if known.agents else Circumstances()
     rows: list[ObservedRow] = []
     over: dict[int, list[OpenSlot]] = {}
     changes: list[Change] = []

@@ -39,12 +39,16 @@ _EXCUSED: TypeAdapter[ExcusedTime] = TypeAdapter(ExcusedTime)
 
 
 def circumstances(transaction: Transaction) -> Circumstances:
-    """Return what holds for all agents alike, for any deed but the sweep.
+    """Return what holds for all agents alike, for any deed but the sweep."""
+    return circumstances_in(registry_row.find(transaction))
 
-    Silence takes nobody down there: the sweep alone asks first whether it is us. Whoever is found
+
+def circumstances_in(row: RegistryRow | None) -> Circumstances:
+    """Return what holds for all agents alike by this row, for any deed but the sweep.
+
+    Silence takes no agent down there: the sweep alone asks first whether it is us. An agent that is found
     silent is due at the next sweep, since its `judge_at_s` has passed.
     """
-    row = registry_row.find(transaction)
     excused = ExcusedTime() if row is None else excused_in(row)
     return Circumstances(is_held=True, excused=excused.spans, holds=excused.holds)
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from pydantic_core import from_json, to_json
 from sqlalchemy import select, text, update
 
+from agent_health.lifecycle import Status
 from agent_health.mass_silence import ClassCounts
+from agent_health.observation import UnmeasuredReason
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import agents, liveness, probed, targets
 
@@ -119,6 +121,11 @@ def counts(transaction: Transaction, since_s: float) -> dict[str, ClassCounts]:
     }
 
 
+def classes(transaction: Transaction) -> set[str]:
+    """Return the network classes of all targets that are expected to answer."""
+    return set(transaction.connection.scalars(select(liveness.c.network_class).distinct()))
+
+
 def candidates(
     transaction: Transaction,
     network_class: str,
@@ -170,14 +177,16 @@ def forget_agents(transaction: Transaction, agent_ids: Collection[str]) -> None:
 
 
 def holds_living_agents(transaction: Transaction, shards: Collection[int]) -> bool:
-    """Whether any of these shards holds a target whose agent is alive."""
+    """Whether any of these shards holds a target whose agent is alive and did not ask its prober to wait."""
     wanted = (
         select(targets.c.id)
         .join(agents, agents.c.agent_id == targets.c.subject_id)
+        .outerjoin(probed, probed.c.target == targets.c.id)
         .where(
             targets.c.shard.in_(sorted(shards)),
             targets.c.gone_at_s.is_(None),
-            agents.c.status.in_(("active", "unhealthy")),
+            agents.c.status.in_((Status.ACTIVE, Status.UNHEALTHY)),
+            probed.c.unmeasured.is_distinct_from(UnmeasuredReason.ASKED_TO_WAIT),
         )
     )
     return transaction.connection.execute(wanted.limit(1)).first() is not None
