@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agent_health.errors import InvalidSetting
 from agent_health.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
 from agent_health.witness_rule import (
+    Canary,
     FailureFacts,
     Ruling,
     WitnessAnswer,
@@ -81,11 +82,18 @@ def test_ruling(changes: dict[str, object], expected: Ruling) -> None:
 def test_a_witness_answers_a_request_of_the_same_class_that_was_sent_after_the_failure(
     answer: WitnessAnswer, network_class: str, failed_at_s: float
 ) -> None:
-    is_witness = answer.network_class == network_class and answer.sent_at_s > failed_at_s
+    is_witness = answer.network_class == network_class and answer.sent_at_s >= failed_at_s
     assert bears_out(answer, network_class, failed_at_s, is_name_failure=False) == is_witness
     # A name that did not resolve needs a witness that was looked up.
     is_witness = is_witness and answer.is_looked_up
     assert bears_out(answer, network_class, failed_at_s, is_name_failure=True) == is_witness
+
+
+@pytest.mark.parametrize(("expected", "answers"), [(None, {200, 204, 301, 399}), (401, {401}), (204, {204})])
+def test_a_canary_answers_as_its_definition_says(expected: int | None, answers: set[int]) -> None:
+    canary = Canary(url="https://canary.example/", status=expected)
+    statuses = [None, 100, 199, 200, 204, 301, 399, 400, 401, 503, 599]
+    assert {status for status in statuses if canary.is_answer(status)} == answers
 
 
 @given(st.integers(0, 100), st.integers(0, 100))

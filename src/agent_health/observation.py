@@ -315,8 +315,8 @@ class Observation(_Wire):
     ) -> "Observation":
         """Return it with its failed layers as not measured; their classes and reasons stay as text.
 
-        `why` is for people. `layers`: names of those that may change, None: all. What answered did answer. The
-        observation itself if nothing changes.
+        `why` is for people. `layers`: names of those that may change, None: all. What answered did answer.
+        The observation itself if nothing changes.
         """
         changed: dict[str, object] = {
             name: _not_counted(layer, why)
@@ -353,6 +353,17 @@ def decisive(asked: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
         if layer.has_failed:
             return layer
     return next((layer for layer in counting if layer.is_measured), counting[0] if counting else None)
+
+
+def deciding(layers: Mapping[str, LayerResult | None]) -> LayerResult | None:
+    """Return the layer that decides what a probe came to, of those that were asked, by their names."""
+    for name in ("discovery", "readiness"):
+        if _is(layer := layers[name], _OK):
+            return layer
+    for name in ("transport", "message"):
+        if (layer := layers[name]) is not None and layer.has_answered:
+            return layer
+    return decisive([(name, layer) for name in _LAYERS if (layer := layers[name]) is not None])
 
 
 def _tells_nothing(name: str, layer: LayerResult, layers: Mapping[str, LayerResult]) -> bool:

@@ -44,6 +44,21 @@ class WitnessPolicy:
                 raise InvalidSetting(f"{name.removesuffix('_s')}_seconds", value_s, "a time of 0 or more")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """A host that always answers."""
+
+    url: str
+    status: int | None = None
+    """HTTP status of its answer; None: any from 200 to 399."""
+
+    def is_answer(self, status: int | None) -> bool:
+        """Return whether a status is the answer that is expected; None stands for no answer."""
+        if status is None or self.status is None:
+            return status is not None and 200 <= status < 400
+        return status == self.status
+
+
 class Ruling(StrEnum):
     """What follows from a failure."""
 
@@ -106,10 +121,11 @@ def bears_out(
 ) -> bool:
     """Return whether an answer is a witness for a failure.
 
-    A name that did not resolve needs a witness whose own name was looked up after it.
+    A request that is sent when the failure is recorded is sent after it. A name that did not resolve needs a
+    witness whose own name was looked up after it.
     """
     is_of_class = answer.network_class == network_class
-    return is_of_class and answer.sent_at_s > failed_at_s and (answer.is_looked_up or not is_name_failure)
+    return is_of_class and answer.sent_at_s >= failed_at_s and (answer.is_looked_up or not is_name_failure)
 
 
 def is_canary_quorum(answered: int, configured: int) -> bool:

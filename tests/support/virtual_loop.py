@@ -38,6 +38,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
         self.steps_s = 0.0
+        self.suspended_s = 0.0
+        """How long the machine slept, which its monotonic clock does not count."""
 
     def time(self) -> float:
         return self._jumping.now_s
@@ -52,7 +54,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     @property
     def clock(self) -> Clock:
         """What a worker takes."""
-        return Clock(wall_s=self.wall_s, monotonic_s=self.time)
+        return Clock(wall_s=self.wall_s, monotonic_s=self.time, boot_s=lambda: self.time() + self.suspended_s)
 
 
 def virtual_loop() -> VirtualLoop:
