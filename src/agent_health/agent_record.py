@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from agent_health.actor import OwnActor, is_reserved
 from agent_health.document import HealthStatus, Time
+from agent_health.evidence_age import UnknownReason
 from agent_health.free_json import take_small
 from agent_health.lifecycle import Reason, Status
 from agent_health.observation import ResultClass
@@ -286,6 +287,11 @@ class AgentSummary(BaseModel):
     capacity: Capacity
     status: Status
     health: HealthStatus
+    """`unknown` also once what was observed is too old: see `unknown_reason`."""
+    unknown_reason: UnknownReason | None = None
+    """Why `health` is unknown although a document was read, or nothing is known of a probed agent."""
+    evidence_at: Time | None = None
+    """When a probe last measured something; absent if none ever did."""
     monitoring: Monitoring
     last_heartbeat_at: Time | None = None
     """Of who is to beat, its registration at first; absent where it is watched by probes alone."""

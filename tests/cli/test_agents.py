@@ -123,7 +123,7 @@ def test_who_is_watched_by_probes_alone_shows_no_heartbeat(
         assert word not in shown_by(capsys, "show", "probed", *options)
     beats, probed = shown_by(capsys, "list").splitlines()[1:]
     assert beats.split()[-1].startswith("20")
-    assert probed.split() == ["probed", "active", "unknown", "0/?", card]
+    assert probed.split() == ["probed", "active", "unknown", "(not_yet_probed)", "0/?", card]
 
 
 def test_a_new_agents_key_is_shown_once_or_written_to_a_file(

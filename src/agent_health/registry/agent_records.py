@@ -40,7 +40,8 @@ def summary_members(agent: StoredAgent | ListedAgent, now_s: float) -> dict[str,
 
     A page of a hundred is written from these: as models they would cost more than to find them.
     """
-    beat_at_s = _heartbeat_at_s(agent)
+    beat_at_s, evidence = _heartbeat_at_s(agent), agent.evidence
+    health, reason = shown_health(HealthStatus(agent.health), evidence, now_s)
     members = {
         "agent_id": agent.agent_id,
         "role_id": agent.role_id,
@@ -50,7 +51,9 @@ def summary_members(agent: StoredAgent | ListedAgent, now_s: float) -> dict[str,
         if agent.max_concurrent_tasks is None
         else {"max_concurrent_tasks": agent.max_concurrent_tasks, "current_load": agent.current_load},
         "status": agent.status,
-        "health": shown_health(HealthStatus(agent.health), agent.evidence, now_s)[0].value,
+        "health": health.value,
+        "unknown_reason": None if reason is None else reason.value,
+        "evidence_at": None if evidence.at_s is None else moment_text(evidence.at_s),
         "monitoring": agent.monitoring,
         "last_heartbeat_at": None if beat_at_s is None else moment_text(beat_at_s),
         "endpoint": agent.endpoint,
