@@ -48,6 +48,22 @@ async def directory(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "two", URLS[:4])
 
 
+@pytest.mark.usefixtures("directory")
+async def test_old_result_has_a_reason_and_may_be_left_out(api: RegistryApi, clock: WoundClock) -> None:
+    async def reasons() -> dict[str, str | None]:
+        answer = await api.ask("GET", f"{PATH}?limit=100", key=Role.READER)
+        return {target["url"]: target.get("unknown_reason") for target in answer.json()["targets"]}
+
+    assert (await reasons())[URLS[0]] is None
+    assert await listed(api, "max_evidence_age=60") == URLS[:2]
+    clock.advance(3_000)
+    assert {(await reasons())[url] for url in URLS[:2]} == {"no_prober"}
+    assert await listed(api, "max_evidence_age=60") == []
+    assert await listed(api, "max_evidence_age=3600") == URLS[:2]
+    answer = await api.ask("GET", f"{PATH}?max_evidence_age=0", key=Role.READER)
+    assert answer.status == 422
+
+
 @pytest.mark.parametrize(
     ("query", "found"),
     [
