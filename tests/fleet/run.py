@@ -23,6 +23,7 @@ from tests.fleet.script import Script
 FACTOR: Final = 30.0
 JOBS: Final = 10
 MINUTES: Final = 45.0
+PROGRAMS: Final = ("unshare", "ip", "nft", "faketime")
 START_STAGGER_S: Final = 1.0
 GRACE_S: Final = 60.0
 """Beyond a script's own time, for the start and the end of its programs."""
@@ -87,9 +88,12 @@ def main() -> int:
     if given.list:
         print("\n".join(script.name for script in scripts))
         return 0
-    missing = [program for program in ("unshare", "nft", "ip") if shutil.which(program) is None]
-    if missing or os.geteuid() != 0:
-        print(f"the fleet needs root and {', '.join(missing) or 'network namespaces'}", file=sys.stderr)
+    if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
+        print(f"cannot run: {', '.join(missing)} not found", file=sys.stderr)
+        print("hint: apt-get install util-linux iproute2 nftables faketime", file=sys.stderr)
+        return 2
+    if os.geteuid() != 0:
+        print("cannot run: network namespaces and packet filters need root", file=sys.stderr)
         return 2
     directory = Path(tempfile.mkdtemp(prefix="fleet-"))
     try:
