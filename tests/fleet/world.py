@@ -50,7 +50,8 @@ REGISTRY_PORT: Final = 8440
 STATUSES: Final = ("active", "unhealthy", "draining", "dead", "deregistered")
 FAKETIME: Final = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 STALL_RUN_S, STALL_STOP_S = 0.05, 0.45
-_START_PATIENCE_S: Final = 60
+PATIENCE_S: Final = 60.0
+"""For the programs to start, and for an answer of the registry on a busy machine."""
 
 
 class World:
@@ -89,7 +90,9 @@ class World:
             stack.push_async_callback(self._end_processes)
             await self._start_registry()
             client = await stack.enter_async_context(
-                RegistryClient(f"http://127.0.0.1:{REGISTRY_PORT}", key=self.keys["admin"])
+                RegistryClient(
+                    f"http://127.0.0.1:{REGISTRY_PORT}", key=self.keys["admin"], timeout_seconds=PATIENCE_S
+                )
             )
             self._began_s, self._began_at = time.monotonic(), datetime.now(UTC)
             await self._do_due_at_start()
@@ -129,7 +132,7 @@ class World:
             "registry", "serve", "--host", "0.0.0.0", "--port", str(REGISTRY_PORT),
             "--database", database, *server_options(self.factor), environment=server_environment(self.factor),
         )  # fmt: skip
-        deadline_s = time.monotonic() + _START_PATIENCE_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while True:
             with contextlib.suppress(OSError):
                 _, writer = await asyncio.open_connection("127.0.0.1", REGISTRY_PORT)
