@@ -35,6 +35,14 @@ def definition(script: Script, factor: float) -> str:
             "first_byte_seconds": 10 / factor,
             "total_seconds": 20 / factor,
         },
+        "witnesses": {
+            "round_seconds": 30 / factor,
+            "answer_seconds": 3 / factor,
+            "next_answer_seconds": 5 / factor,
+            "second_request_seconds": 60 / factor,
+            "max_clock_offset_seconds": 30 / factor,
+        },
+        "results": {"flush_seconds": 5 / factor, "lease_seconds": max(5.0, 300 / factor)},
     }
     if script.has_canaries:
         settings["canaries"] = [f"http://canary-{number}.{DOMAIN}:{PORT}/" for number in range(len(CANARIES))]
