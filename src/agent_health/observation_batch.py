@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from agent_health.agent_record import Body
+from agent_health.document import WHOLE
 from agent_health.lease_record import Token
 from agent_health.observation import Observation
 from agent_health.probe_memory import ProbeMemory
@@ -32,7 +33,7 @@ class ObservationBatch(Body):
     """In the order in which they were made."""
     memories: Annotated[list[ProbeMemory | None], Field(max_length=MAX_OBSERVATIONS)] | None = None
     """What the next probe of each has to remember, in the same order; null: what was known before."""
-    shard: Annotated[int, Field(ge=0, le=MAX_SHARD, strict=True)] | None = None
+    shard: Annotated[int, Field(ge=0, le=MAX_SHARD, strict=True), WHOLE] | None = None
     """The shard that they are the results of, with the token of the prober's lease on it.
 
     A stale token refuses the whole batch.

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StringConstraints
 
 from agent_health.agent_record import Body
-from agent_health.document import Time
+from agent_health.document import WHOLE, Time
 from agent_health.lease_record import Token, TtlSeconds
 from agent_health.light_value import light_value
 from agent_health.probe_memory import ProbeMemory
@@ -27,7 +27,7 @@ class ShardClaimRequest(Body):
     """How long the shards are its own from now on, and how long it counts as living."""
     held: Annotated[dict[Shard, Token], Field(max_length=SHARDS, default_factory=dict)]
     """The shards that it believes to hold, each with its fencing token."""
-    companions: Annotated[int, Field(strict=True, ge=0, lt=SHARDS)] = 0
+    companions: Annotated[int, Field(ge=0, lt=SHARDS, strict=True), WHOLE] = 0
     """How many others begin at the same time: their share is left to them though they do not live yet."""
 
 

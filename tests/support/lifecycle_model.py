@@ -245,6 +245,8 @@ class Model:
     def renew(self, agent: Agent, lease: Lease, token: int, ttl_s: float) -> int:
         if agent.status not in ALIVE:
             return 410
+        if lease.holder != agent.agent_id:
+            return 404
         current = self.leases[lease.resource]
         if current.lease_id != lease.lease_id:
             return 412
@@ -255,12 +257,13 @@ class Model:
 
     def release(self, agent: Agent | None, lease: Lease) -> int:
         """By an agent, or by an operator: then it is None."""
+        is_own = agent is not None and lease.holder == agent.agent_id
+        if agent is not None and not is_own:
+            return 404
         current = self.leases[lease.resource]
         if current.lease_id != lease.lease_id:
-            return 412
-        is_own = agent is not None and current.holder == agent.agent_id
-        if agent is not None and not is_own:
-            return 403
+            # Only its holder's id is recognized once the resource was granted again.
+            return 412 if is_own else 404
         end = "released" if is_own else "revoked"
         if self._is_running(current):
             current.end = end
@@ -270,7 +273,7 @@ class Model:
     def write(self, agent: Agent, resource: str, token: int) -> int:
         lease = self.leases.get(resource)
         if lease is None:
-            return 404
+            return 412
         refused = self._unfenced(agent, lease, token)
         if not refused:
             self.versions[resource] = self.versions.get(resource, 0) + 1

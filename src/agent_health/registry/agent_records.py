@@ -67,9 +67,9 @@ def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> 
     return AgentRecord(
         **summary_members(agent),
         heartbeat_config=HeartbeatConfig(
-            interval_seconds=agent.interval_s,
-            unhealthy_after_seconds=agent.unhealthy_after_s,
-            dead_after_seconds=agent.dead_after_s,
+            interval_seconds=int(agent.interval_s),
+            unhealthy_after_seconds=int(agent.unhealthy_after_s),
+            dead_after_seconds=int(agent.dead_after_s),
         ),
         drain_timeout_seconds=agent.drain_timeout_s,
         metadata=dict(agent.metadata),
