@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test coverage test-opencode test-sdks check format schemas docs faults bench clean
+.PHONY: help demo test coverage test-opencode test-sdks check format schemas docs faults fleet bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
@@ -60,6 +60,9 @@ docs: .venv/.docs ## the documentation as a site, in build/docs (nothing is fetc
 
 faults: .venv/.docs .venv/.test .venv-a2a03/.installed ## the long drills, and each property with ten times as many random examples (SEED=N repeats a run)
 	$(BIN)/pytest -m "long or hypothesis" --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
+
+fleet: .venv/.test ## the labelled fleet: agents, probers and faults in network namespaces (root, nftables, faketime; 45 minutes)
+	$(BIN)/python -m tests.fleet.run $(if $(SEED),--seed $(SEED))
 
 bench: .venv/.test ## what it costs, beside others (an hour; benchmarks/run.py NAME for one)
 	@command -v wrk > /dev/null || echo "wrk is absent: nothing is measured over HTTP (apt-get install wrk)"

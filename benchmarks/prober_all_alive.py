@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from agent_health.cli.prober_assembly import open_prober
 from agent_health.observation import ResultClass
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.directories.source import Got, Wanted
-from agent_health.prober.ledger import ShardBatch, ShardClaim
+from agent_health.prober.ledger import NO_STANDING, Granted, ShardBatch, Taken, WitnessStanding
 from agent_health.prober.worker import Worker
 
 BLACKBOX = shutil.which("prometheus-blackbox-exporter") or shutil.which("blackbox_exporter")
@@ -112,18 +112,23 @@ class MeteredLedger(LocalLedger):
     began_s = began_cpu_s = ended_s = ended_cpu_s = 0.0
 
     async def claim(
-        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
-    ) -> list[ShardClaim]:
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
         """Note when the first claim is asked for."""
         if not self.began_s:
             self.began_s, self.began_cpu_s = time.perf_counter(), time.process_time()
-        return await super().claim(worker, ttl_s, held, companions)
+        return await super().claim(worker, ttl_s, held, companions, standing)
 
-    async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
         """Note when results are stored."""
-        lost = await super().report(batches)
+        taken = await super().report(batches, interval_s)
         self.ended_s, self.ended_cpu_s = time.perf_counter(), time.process_time()
-        return lost
+        return taken
 
 
 def definition(running: RunningFleet, urls: Sequence[str]) -> ProbeDefinition:

@@ -8,6 +8,7 @@ over HTTP that of the server.
 """
 
 import asyncio
+import itertools
 import random
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from agent_health.directory_record import MAX_PAGE_URLS, ImportPage
 from agent_health.document import HealthStatus
 from agent_health.observation import DocumentSeen, LayerResult, Observation, Phases, ResultClass
 from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.clock import SYSTEM_CLOCK
 from agent_health.prober.ledger import Ledger, ProbeReport, ShardBatch, ShardClaim
 from agent_health.prober.registry_ledger import RegistryLedger
 from agent_health.storage import keys, schema
@@ -44,6 +46,9 @@ BATCH = 500
 MOST_US_PER_RESULT = 100.0
 """A census of 181,666 targets in 120 s on two cores leaves so much for storing."""
 MOST_CLAIM_MS = 50.0
+INTERVAL_SECONDS = 300.0
+NUMBERS = itertools.count(1)
+"""Of results, under whatever token."""
 KEY = key_of(bytes(KEY_BYTES))
 COLUMNS = ["", "per second", "CPU µs each", "target"]
 
@@ -118,7 +123,16 @@ def batch_of(reports: Sequence[ProbeReport], claims: Mapping[int, ShardClaim]) -
     for report in reports:
         host = host_of(report.observation.target_url or "")
         by_shard.setdefault(shard_of(host), []).append(report)
-    return [ShardBatch(claim=claims[shard], reports=some) for shard, some in by_shard.items()]
+    now_s = SYSTEM_CLOCK.boot_s()
+    return [
+        ShardBatch(
+            claim=claims[shard],
+            reports=some,
+            numbers=[next(NUMBERS) for _ in some],
+            made_at_s=[now_s] * len(some),
+        )
+        for shard, some in by_shard.items()
+    ]
 
 
 @dataclass(slots=True)
@@ -151,13 +165,13 @@ async def reported(
     ledger: Ledger, urls: Sequence[str], make: Make, turn: int, cpu_s: Callable[[], float]
 ) -> Spent:
     """Report one result of each target, and return what that took besides the making of it."""
-    claims = {claim.shard: claim for claim in await ledger.claim("bench", 3600.0, {})}
+    claims = {claim.shard: claim for claim in (await ledger.claim("bench", 3600.0, {})).claims}
     spent = Spent(cpu_s)
     for first in range(0, len(urls), BATCH):
         some = urls[first : first + BATCH]
         batch = batch_of([make(url, first + place, turn) for place, url in enumerate(some)], claims)
         with spent.on(len(some)):
-            if await ledger.report(batch):
+            if (await ledger.report(batch, INTERVAL_SECONDS)).lost:
                 raise SystemExit("a shard was lost")
     return spent
 
@@ -222,9 +236,8 @@ async def claimed(name: str, ledger: Ledger) -> list[list[str]]:
             if not known:
                 await ledger.leave("bench")
             with spent.on(1):
-                held = {
-                    claim.shard: claim.fencing_token for claim in await ledger.claim("bench", 3600.0, known)
-                }
+                granted = await ledger.claim("bench", 3600.0, known)
+                held = {claim.shard: claim.fencing_token for claim in granted.claims}
         rows.append(spent.row(f"{name}: all shards {what}", 1000 * MOST_CLAIM_MS))
     return rows
 

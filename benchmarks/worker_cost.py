@@ -23,7 +23,17 @@ from agent_health.observation import LayerResult, Observation, Phases, ResultCla
 from agent_health.probe_cadence import Cadence, after_probe
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.definition import ProbeDefinition
-from agent_health.prober.ledger import ProbeReport, ShardBatch, ShardClaim, TargetEntry, TargetPage
+from agent_health.prober.ledger import (
+    NO_STANDING,
+    Granted,
+    ProbeReport,
+    ShardBatch,
+    ShardClaim,
+    Taken,
+    TargetEntry,
+    TargetPage,
+    WitnessStanding,
+)
 from agent_health.prober.worker import Worker
 from agent_health.target import SHARDS, host_of, shard_of, target_id
 
@@ -54,11 +64,17 @@ class EmptyHands:
         self.began_s = time.perf_counter()
 
     async def claim(
-        self, _worker: str, ttl_s: float, _held: Mapping[int, int], _companions: int = 0, /
-    ) -> list[ShardClaim]:
+        self,
+        worker: str,  # noqa: ARG002 - it is alone
+        ttl_s: float,
+        held: Mapping[int, int],  # noqa: ARG002
+        companions: int = 0,  # noqa: ARG002
+        standing: WitnessStanding = NO_STANDING,  # noqa: ARG002
+    ) -> Granted:
         """Grant all shards."""
         until_s = time.monotonic() + ttl_s
-        return [ShardClaim(shard=shard, fencing_token=1, expires_at_s=until_s) for shard in range(SHARDS)]
+        claims = [ShardClaim(shard=shard, fencing_token=1, expires_at_s=until_s) for shard in range(SHARDS)]
+        return Granted(claims=claims)
 
     async def targets(self, shard: int, _after_version: int | None, /) -> TargetPage:
         """Return all targets of a shard."""
@@ -76,22 +92,14 @@ class EmptyHands:
         """Nothing changes once it was read."""
         return [shard for shard, version in versions.items() if version < 1]
 
-    async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:  # noqa: ARG002
         """Take everything."""
         self.left -= sum(len(batch.reports) for batch in batches)
-        return ()
+        return Taken()
 
     async def unprobed(self, _since_s: float, /) -> int:
         """Count what was not reported."""
         return self.left
-
-    async def say_ill(self, _worker: str, _lasting_s: float, why: str, /) -> None:
-        """Show it: its figures mean nothing then."""
-        print(f"ill: {why}")
-
-    async def say_well(self, _worker: str, /) -> None:
-        """Show it."""
-        print("well again")
 
     async def leave(self, _worker: str, /) -> None:
         """Nobody else is there to take anything."""

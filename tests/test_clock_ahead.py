@@ -1,9 +1,9 @@
-"""Does a stored time lie so far ahead that a clock was wrong when it was written?"""
+"""Times from the future."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_health.clock_ahead import MAX_AHEAD_SECONDS, last_not_ahead, lies_ahead
+from agent_health.clock_ahead import MAX_AHEAD_SECONDS, last_not_ahead, lies_ahead, not_before
 
 TIMES = st.integers(0, 2_000_000_000).map(float)
 
@@ -11,6 +11,12 @@ TIMES = st.integers(0, 2_000_000_000).map(float)
 @given(TIMES, TIMES)
 def test_what_clocks_differ_by_lies_not_ahead(at_s: float, now_s: float) -> None:
     assert lies_ahead(at_s, now_s) is (at_s > now_s + MAX_AHEAD_SECONDS)
+
+
+@given(TIMES, st.none() | TIMES)
+def test_time_runs_on_unless_the_last_one_lies_ahead(at_s: float, last_s: float | None) -> None:
+    counts = last_s is not None and at_s < last_s <= at_s + MAX_AHEAD_SECONDS
+    assert not_before(at_s, last_s) == (last_s if counts else at_s)
 
 
 @given(st.lists(TIMES), TIMES)

@@ -90,11 +90,12 @@ def test_every_face_spells_it_so() -> None:
     hosts = ["one.example", "two.example", "three.example", "four.example"]
     canaries = [url, *(f"https://{name}/" for name in hosts)]
     definition = ProbeDefinition.model_validate({
-        "name": "a", "contact": "mailto:a@b.example", "targets": ["a.example"], "canaries": canaries,
+        "name": "a", "contact": "mailto:a@b.example", "targets": ["a.example"],
+        "canaries": {"public_ipv4": canaries},
         "opt_out": {"hosts": ["b\u00fccher.example", ".b\u00fccher.example"]},
         "results": {"registry": url},
     })  # fmt: skip
-    assert definition.canaries[0] == f"https://{host}/"
+    assert definition.canaries["public_ipv4"][0].url == f"https://{host}/"
     assert definition.opt_out.hosts == (host, f".{host}")
     assert definition.results.registry == f"https://{host}/"
     assert read_opt_outs([".b\u00fccher.example"], "list").entry_for(f"https://a.{host}/") is not None

@@ -1,4 +1,4 @@
-"""Is it them, or is it us?"""
+"""Suspension of verdicts while too many agents fall silent at once, or none is heard."""
 
 import math
 from collections import Counter
@@ -13,23 +13,23 @@ from agent_health.errors import InvalidSetting
 from agent_health.lifecycle import Status
 from agent_health.monitor_health import (
     DEFAULT_POLICY,
-    MAX_ILL_PROBERS,
     Excused,
-    HoldCause,
     Look,
     Monitor,
     MonitorEvent,
     MonitorPolicy,
+    Monitors,
     MonitorState,
+    Track,
     Turn,
     baseline_exits,
     exit_limit,
     from_json,
+    is_unwitnessed,
     look,
     new_monitor,
+    new_monitors,
     release,
-    report_illness,
-    report_wellness,
     tells_of_us,
     to_json,
 )
@@ -94,7 +94,7 @@ class Fleet:
 
     def heed(self, seen: Look) -> None:
         # What the row holds survives being stored.
-        self.monitor = from_json(to_json(seen.monitor))
+        self.monitor = restored(seen.monitor)
         if seen.event is not None:
             self.events.append(seen.event)
         if seen.excused is not None:
@@ -114,6 +114,12 @@ class Fleet:
     def hear(self, agents: Iterable[Agent]) -> None:
         for agent in agents:
             agent.is_heard = True
+
+
+def restored(monitor: Monitor) -> Monitor:
+    """Return a track as it comes back from the database."""
+    stored = to_json(new_monitors(START_S).with_track(Track.PROBE, monitor))
+    return from_json(stored).of(Track.PROBE)
 
 
 def fleet_of(size: int) -> Fleet:
@@ -237,36 +243,62 @@ def test_an_operator_who_releases_is_heeded_at_the_next_sweep() -> None:
     assert fleet.statuses() == {Status.DEAD: 100}
 
 
-def test_an_ill_prober_holds_everybody_until_it_has_been_well_for_two_cadences() -> None:
-    fleet = fleet_of(30)
-    fleet.silence(fleet.agents[:3])
-    fleet.monitor = report_illness(fleet.monitor, "prober_1", START_S + 500, "DNS fails", START_S)
-    fleet.run(300)
-    assert fleet.monitor.held_because is HoldCause.PROBER_ILL
-    fleet.monitor = report_wellness(fleet.monitor, "prober_1")
-    fleet.run(2 * CADENCE_S - SWEEP_S)
-    assert fleet.statuses() == {Status.ACTIVE: 30}
-    fleet.run(DEAD_AFTER_S + CADENCE_S + SWEEP_S)
-    assert fleet.statuses()[Status.DEAD] == 3
+def test_agents_that_no_witness_bears_out_are_held_however_few_they_are() -> None:
+    monitor = new_monitor(START_S)
+    lost = START_S - 91
+    assert not look(monitor, [lost], START_S).is_held
+    seen = look(monitor, [lost], START_S, unwitnessed=[lost])
+    assert (seen.is_held, seen.monitor.state, seen.monitor.unwitnessed) == (True, MonitorState.HELD, 1)
+    assert seen.event is not None
+    assert (seen.event.turn, seen.event.exits, seen.event.unwitnessed) == (Turn.MASS_EXIT, 1, 1)
 
 
-def test_a_prober_that_stays_ill_holds_once_and_not_for_ever() -> None:
-    fleet = fleet_of(30)
-    fleet.silence(fleet.agents[:3])
+def test_a_hold_without_witnesses_lasts_until_somebody_is_heard_or_its_time_is_over() -> None:
+    lost = START_S - 91
+    held = look(new_monitor(START_S), [lost], START_S, unwitnessed=[lost]).monitor
+    monitor = held
+    for seconds in range(15, int(MAX_HOLD_S), 15):
+        monitor = look(monitor, [lost], START_S + seconds, unwitnessed=[lost]).monitor
+        assert monitor.state is MonitorState.HELD
+    ended = look(monitor, [lost], START_S + MAX_HOLD_S, unwitnessed=[lost])
+    assert ended.event is not None
+    assert ended.event.turn is Turn.MAX_HOLD
+    # Who was held once goes, though nothing bears it out.
+    again = look(ended.monitor, [lost], START_S + MAX_HOLD_S + 15, unwitnessed=[lost])
+    assert again.lets_go(lost)
+    # Somebody was heard: the hold ends after two quiet cadences.
+    monitor = held
+    for seconds in range(15, 196, 15):
+        seen = look(monitor, [lost], START_S + seconds)
+        monitor = seen.monitor
+    assert monitor.state is MonitorState.RECOVERING
 
-    def still_ill() -> None:
-        until_s = fleet.now_s + CADENCE_S
-        fleet.monitor = report_illness(fleet.monitor, "prober_1", until_s, "DNS fails", fleet.now_s)
 
-    fleet.run(2 * 3600, still_ill)
-    assert fleet.turns == [Turn.PROBER_ILL, Turn.MAX_HOLD, Turn.COHORT_PASSED]
-    assert fleet.statuses()[Status.DEAD] == 3
-    fleet.monitor = report_wellness(fleet.monitor, "prober_1")
-    fleet.run(SWEEP_S, still_ill)
-    assert fleet.turns[-1] is Turn.PROBER_ILL
+@pytest.mark.parametrize(
+    ("heard_at_s", "companion_due_s", "alone"),
+    [
+        (None, None, False),
+        (None, 99, False),
+        (None, 100, True),
+        (99, 100, True),
+        (99, 160, True),
+        (100, 160, False),
+        (160, None, False),
+    ],
+)
+def test_a_missed_heartbeat_is_borne_out_by_any_request_since_or_by_no_companion(
+    heard_at_s: float | None, companion_due_s: float | None, *, alone: bool
+) -> None:
+    assert is_unwitnessed(100, heard_at_s, companion_due_s) is alone
 
 
-# Single looks
+def test_tracks_are_changed_apart() -> None:
+    monitors = new_monitors(START_S)
+    held = held_monitor()
+    changed = monitors.with_track(Track.PROBE, held)
+    assert changed == Monitors(heartbeat=monitors.heartbeat, probe=held)
+    assert (changed.of(Track.HEARTBEAT), changed.of(Track.PROBE)) == (monitors.heartbeat, held)
+    assert changed.with_track(Track.HEARTBEAT, held).heartbeat == held
 
 
 def at(seconds: float, monitor: Monitor, exits: int, *, sign_s: float | None = None) -> Look:
@@ -382,11 +414,11 @@ def test_a_wave_does_not_become_the_baseline() -> None:
     assert monitor.baseline == (1,) * 10
 
 
-@pytest.mark.parametrize(("cause", "learned"), [(HoldCause.MASS_EXIT, 5), (HoldCause.PROBER_ILL, 0)])
-def test_only_what_no_ill_prober_saw_is_learned(cause: HoldCause, learned: int) -> None:
-    monitor = replace(held_monitor(), held_because=cause)
+@pytest.mark.parametrize(("alone", "learned"), [(0, 5), (1, 0)])
+def test_only_what_witnesses_bear_out_is_learned(alone: int, learned: int) -> None:
     # Two minutes after the hold began, ten had fallen silent since.
-    seen = at(900, monitor, 10, sign_s=START_S + 120)
+    signs = [START_S + 120] * 10
+    seen = look(held_monitor(), signs, START_S + 900, unwitnessed=signs[:alone])
     assert baseline_exits(seen.monitor) == learned
 
 
@@ -409,40 +441,16 @@ def test_a_clock_set_back_does_not_stretch_a_cadence() -> None:
 
 
 def test_a_row_of_a_newer_version_is_read_and_garbage_is_not() -> None:
-    monitor = held_monitor()
-    newer = to_json(monitor).replace("{", '{"mood": "calm", ', 1)
-    assert from_json(newer) == monitor
-    with pytest.raises(ValueError, match="since_s"):
+    monitors = new_monitors(START_S).with_track(Track.HEARTBEAT, held_monitor())
+    newer = to_json(monitors).replace("{", '{"mood": "calm", ', 1)
+    assert from_json(newer) == monitors
+    with pytest.raises(ValueError, match="heartbeat"):
         from_json("{}")
 
 
 def test_only_a_hold_can_be_released() -> None:
     monitor = new_monitor(START_S)
     assert release(monitor, START_S) == Look(monitor=monitor, is_held=False, cohort_before_s=0.0)
-
-
-def test_an_illness_that_is_not_repeated_is_over() -> None:
-    monitor = report_illness(new_monitor(START_S), "prober_1", START_S + 30, "lag", START_S)
-    assert at(29, monitor, 0).is_held
-    assert not at(30, monitor, 0).is_held
-
-
-def test_an_illness_that_comes_back_after_its_end_is_a_new_one() -> None:
-    monitor = report_illness(held_monitor(), "prober_1", START_S + 600, "lag", START_S)
-    spent = release(monitor, START_S + 30).monitor
-    repeated = report_illness(spent, "prober_1", START_S + 1200, "lag", START_S + 599)
-    assert not at(599, repeated, 0).is_held
-    come_back = report_illness(spent, "prober_1", START_S + 1200, "lag", START_S + 600)
-    assert at(600, come_back, 0).is_held
-
-
-def test_what_probers_say_of_themselves_is_bounded() -> None:
-    monitor = new_monitor(START_S)
-    for number in range(2 * MAX_ILL_PROBERS):
-        monitor = report_illness(monitor, f"prober_{number}", 10.0**12, "x" * 10_000, START_S)
-    assert len(monitor.illnesses) == MAX_ILL_PROBERS
-    assert len(to_json(monitor)) < 50_000
-    assert not at(600, monitor, 0).is_held
 
 
 @pytest.mark.parametrize(
@@ -476,7 +484,7 @@ LOOKS = st.lists(
         st.lists(st.integers(1, 2000).map(float), max_size=5).flatmap(
             lambda ages: st.integers(1, 12).map(lambda times: ages * times)
         ),
-        st.sampled_from(["", "", "", "ill", "well", "release"]),
+        st.sampled_from(["", "", "", "alone", "release"]),
     ),
     max_size=60,
 )
@@ -492,19 +500,15 @@ def test_whatever_happens_holds_end_and_the_row_stays_small(
     let_go: Counter[float] = Counter()
     for seconds, ages, deed in story:
         now_s += seconds
-        if deed == "ill":
-            monitor = report_illness(monitor, "prober_1", now_s + 300, "lag", now_s)
-        elif deed == "well":
-            monitor = report_wellness(monitor, "prober_1")
-        elif deed == "release":
+        if deed == "release":
             monitor = release(monitor, now_s).monitor
         before = monitor
         exits = [now_s - age for age in ages]
-        seen = look(monitor, exits, now_s)
+        seen = look(monitor, exits, now_s, unwitnessed=exits[:1] if deed == "alone" else ())
         monitor = seen.monitor
 
-        assert from_json(to_json(monitor)) == monitor
-        assert len(to_json(monitor)) < 1500
+        assert restored(monitor) == monitor
+        assert len(to_json(Monitors(heartbeat=monitor, probe=monitor))) < 1500
         # The event tells each change of state, and nothing else.
         assert (seen.event is not None) is (before.state is not monitor.state)
         assert (seen.excused is not None) is (
@@ -528,12 +532,9 @@ def test_nobody_is_held_for_longer_than_two_holds(story: list[tuple[float, list[
     delayed_s, looked_s = 0.0, START_S
     for seconds, ages, deed in story:
         now_s += min(seconds, 60)
-        if deed == "ill":
-            monitor = report_illness(monitor, "prober_1", now_s + 300, "lag", now_s)
-        elif deed == "well":
-            monitor = report_wellness(monitor, "prober_1")
         is_silent = now_s > stopped_s + UNHEALTHY_AFTER_S
-        seen = look(monitor, [now_s - age for age in ages] + [stopped_s] * is_silent, now_s)
+        exits = [now_s - age for age in ages] + [stopped_s] * is_silent
+        seen = look(monitor, exits, now_s, unwitnessed=exits[-1:] if deed == "alone" else ())
         monitor = seen.monitor
         if is_silent and not seen.lets_go(stopped_s):
             delayed_s += now_s - looked_s
@@ -551,12 +552,10 @@ def test_up_to_twenty_exits_per_cadence_are_never_held(exits: list[int]) -> None
         monitor = seen.monitor
 
 
-def test_a_clock_that_is_set_back_makes_no_cohort_and_no_lasting_illness() -> None:
+def test_a_clock_that_is_set_back_makes_no_cohort() -> None:
     monitor = replace(new_monitor(3600.0), cohort_before_s=3600.0)
-    monitor = report_illness(monitor, "prober", 3700.0, "deaf", 3600.0)
     after = look(monitor, [], 10.0).monitor
-    assert after.cohort_before_s == after.since_s == 10.0
-    assert after.illnesses[0].until_s == 610.0
+    assert (after.cohort_before_s, after.since_s) == (math.nextafter(10.0, math.inf), 10.0)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ from agent_health.observation import (
     LayerResult,
     Observation,
     ResultClass,
+    UnmeasuredReason,
     not_measured,
+    unmeasured_reason,
 )
 
 SEEN_AT = "2026-07-01T12:00:00Z"
@@ -323,40 +325,66 @@ def test_the_document_keeps_what_was_said() -> None:
 
 @pytest.mark.parametrize("result", RESULTS)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_what_a_prober_doubts_that_is_ill_is_its_failures_and_nothing_else(layer: str, result: str) -> None:
+def test_only_failures_lose_their_count(layer: str, result: str) -> None:
     observation = seen(**{layer: result})
-    doubted = observation.doubted("no name can be looked up")
-    assert not doubted.is_measured_failure
-    assert doubted.is_sign_of_life == observation.is_sign_of_life
+    changed = observation.not_counted(UnmeasuredReason.NO_WITNESS, "no witness answered")
+    assert not changed.is_measured_failure
+    assert changed.is_sign_of_life == observation.is_sign_of_life
     if observation.is_measured_failure:
-        changed = getattr(doubted, layer)
-        assert (changed.result, changed.reason) == (ResultClass.NOT_MEASURED, "no name can be looked up")
+        found = getattr(changed, layer)
+        assert found.result is ResultClass.NOT_MEASURED
+        # What was seen stays readable.
+        assert result in found.reason
+        assert changed.unmeasured is UnmeasuredReason.NO_WITNESS
     else:
-        assert doubted == observation
-    assert seen(**json.loads(doubted.model_dump_json(exclude_none=True))) == doubted
+        assert changed is observation
+    assert seen(**json.loads(changed.model_dump_json(exclude_none=True))) == changed
+
+
+def test_a_layer_that_does_not_count_keeps_its_class_and_reason_as_text() -> None:
+    observation = seen(discovery={"result": "timeout", "reason": "no connection to a.example:443 in time"})
+    changed = observation.not_counted(UnmeasuredReason.NO_WITNESS, "no witness answered")
+    assert changed.discovery == LayerResult(
+        result=ResultClass.NOT_MEASURED,
+        reason="no witness answered (timeout: no connection to a.example:443 in time)",
+    )
 
 
 @pytest.mark.parametrize("result", RESULTS)
-def test_a_prober_that_was_slow_doubts_timeouts_alone(result: str) -> None:
-    observation = seen(transport=result)
-    doubted = observation.doubted("overloaded", is_about_time=True)
-    assert (doubted != observation) == (result == "timeout")
+def test_only_the_layers_that_are_named_lose_their_count(result: str) -> None:
+    observation = seen(discovery="timeout", transport=result)
+    named = observation.layers_with(ResultClass.TIMEOUT)
+    assert named == (("discovery", "transport") if result == "timeout" else ("discovery",))
+    changed = observation.not_counted(UnmeasuredReason.PROBER_SLOW, "slow", layers=named)
+    assert changed.transport == (observation.transport if result != "timeout" else changed.discovery)
 
 
-def test_what_answered_a_doubted_probe_has_answered() -> None:
-    doubted = seen(discovery="ok", transport="timeout", readiness="ok").doubted("x" * 1000)
-    assert (doubted.discovery, doubted.readiness) == (
+def test_what_answered_has_answered_whatever_does_not_count() -> None:
+    changed = seen(discovery="ok", transport="timeout", readiness="ok").not_counted(
+        UnmeasuredReason.NO_WITNESS, "x" * 1000
+    )
+    assert (changed.discovery, changed.readiness) == (
         LayerResult(result=ResultClass.OK),
         LayerResult(result=ResultClass.OK),
     )
-    assert doubted.transport == LayerResult(result=ResultClass.NOT_MEASURED, reason="x" * 500)
-    assert doubted.document is not None
+    assert changed.transport == LayerResult(result=ResultClass.NOT_MEASURED, reason="x" * 500)
+    assert changed.document is not None
+    assert changed.unmeasured is None
+
+
+@pytest.mark.parametrize("result", RESULTS)
+def test_exactly_the_inconclusive_classes_say_why_they_measured_nothing(result: str) -> None:
+    assert (unmeasured_reason(ResultClass(result)) is not None) == (result in INCONCLUSIVE)
 
 
 def test_a_probe_that_did_not_take_place_says_so_and_why() -> None:
     observation = not_measured(
-        datetime(2026, 7, 1, tzinfo=UTC), "the prober did not run", target_url="https://a.example/"
+        datetime(2026, 7, 1, tzinfo=UTC),
+        UnmeasuredReason.NOT_PROBED,
+        "the prober did not run",
+        target_url="https://a.example/",
     )
+    assert observation.unmeasured is UnmeasuredReason.NOT_PROBED
     assert observation.result is ResultClass.NOT_MEASURED
     assert not observation.is_sign_of_life
     assert not observation.is_measured_failure

@@ -1,4 +1,4 @@
-"""What do many probes of one agent add up to?"""
+"""What many probes of one agent add up to."""
 
 from datetime import UTC, datetime
 from functools import reduce
@@ -11,9 +11,23 @@ from pydantic import ValidationError
 
 from agent_health.clock_ahead import lies_ahead
 from agent_health.document import HealthStatus
+from agent_health.evidence_age import Evidence, UnknownReason, unknown_reason
 from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
-from agent_health.observed import MAX_IN_ROW, MAX_INTERACTIONS, Observed, fold, health_of, moved_back
+from agent_health.observed import (
+    MAX_IN_ROW,
+    MAX_INTERACTIONS,
+    Observed,
+    current_health,
+    evidence_of,
+    expected,
+    fold,
+    moved_back,
+    reported_health,
+    with_document_age,
+)
+from agent_health.receipt import receipt_of
 
+INTERVAL_S = 300.0
 NOW_S = 1_782_900_000.0
 LIFE: dict[str, Any] = {"transport": "ok"}
 FAILURE: dict[str, Any] = {"discovery": "timeout", "transport": "refused"}
@@ -43,13 +57,72 @@ def read(at_s: float, status: str, computed_at_s: float | None = None, **members
     return seen(at_s, readiness="stale_document" if held.is_stale else "ok", document=held)
 
 
+def taken(
+    known: Observed | None, observation: Observation, at_s: float, since_s: float = NOW_S - 10**6
+) -> Observed:
+    """Fold an observation that was observed then, by the registry's clock, into what is known."""
+    return fold(known, observation, receipt_of(at_s, INTERVAL_S, None), since_s)
+
+
 def add_up(*observations: Observation) -> Observed:
     """Each one is received when it was made."""
-    return reduce(lambda known, new: fold(known, new, new.observed_at.timestamp()), observations, Observed())
+    return reduce(lambda known, new: taken(known, new, new.observed_at.timestamp()), observations, Observed())
 
 
 def test_nothing_is_known_before_the_first_observation() -> None:
-    assert health_of(None, NOW_S) == health_of(Observed(), NOW_S) == (HealthStatus.UNKNOWN, None)
+    for nothing in (None, Observed()):
+        assert reported_health(nothing) is current_health(nothing, NOW_S) is HealthStatus.UNKNOWN
+        assert evidence_of(nothing) == Evidence()
+
+
+def test_observed_silence_is_the_sum_of_the_gaps_between_measured_results() -> None:
+    alive = seen(0, **LIFE)
+    failing = [seen(at, **FAILURE) for at in (300, 600, 900)]
+    assert add_up(alive, *failing).silence_s == 900
+    assert add_up(alive, *failing, seen(1200, **LIFE)).silence_s == 0
+    # What was not measured ends no gap; a gap counts for two intervals at most.
+    gapped = [seen(300, **FAILURE), seen(600, **NOTHING), seen(10_800, **FAILURE), seen(11_100, **FAILURE)]
+    assert add_up(alive, *gapped).silence_s == 300 + 600 + 300
+
+
+def test_a_document_that_is_stale_ends_no_silence() -> None:
+    stale = read(300, "healthy", -5000, is_stale=True)
+    assert (add_up(seen(0, **LIFE), stale).silence_s, add_up(stale).failures_in_row) == (300, 0)
+
+
+@pytest.mark.parametrize(("registered_s", "silence_s"), [(0, 0), (100, 100), (600, 600), (10**6, 600)])
+def test_an_agent_that_never_answered_is_silent_since_its_registration(
+    registered_s: float, silence_s: float
+) -> None:
+    first = taken(None, seen(0, **FAILURE), NOW_S, NOW_S - registered_s)
+    assert first.silence_s == silence_s
+    second = taken(first, seen(300, **FAILURE), NOW_S + 300, NOW_S - registered_s)
+    assert second.silence_s == silence_s + 300
+
+
+def test_evidence_counts_for_three_intervals_after_the_last_measured_result() -> None:
+    known = add_up(seen(0, **LIFE), seen(300, **NOTHING))
+    assert known.measured_at_s == NOW_S
+    evidence = evidence_of(known)
+    assert (evidence.at_s, evidence.until_s, evidence.results_until_s) == (NOW_S, NOW_S + 900, NOW_S + 1200)
+    reasons = [unknown_reason(evidence, NOW_S + later_s) for later_s in (900, 900.1, 1200, 1200.1)]
+    assert reasons == [None, UnknownReason.NOT_PROBED, UnknownReason.NOT_PROBED, UnknownReason.NO_PROBER]
+
+
+def test_the_reason_of_the_last_result_says_why_nothing_is_known() -> None:
+    failed = seen(600, **NOTHING).model_copy(update={"unmeasured": "no_witness"})
+    known = add_up(seen(0, **LIFE), failed)
+    assert unknown_reason(evidence_of(known), NOW_S + 1000) is UnknownReason.NO_WITNESS
+    # Of an agent of which nothing was ever measured there is no evidence at all.
+    never = evidence_of(add_up(failed))
+    assert never.at_s is None
+    assert unknown_reason(never, NOW_S + 600.1) is UnknownReason.NO_WITNESS
+
+
+def test_an_agent_that_waits_for_its_first_probe_is_unknown_until_a_prober_is_missed() -> None:
+    waiting = evidence_of(expected(NOW_S, 900))
+    assert unknown_reason(waiting, NOW_S + 900) is UnknownReason.NOT_YET_PROBED
+    assert unknown_reason(waiting, NOW_S + 900.1) is UnknownReason.NO_PROBER
 
 
 def test_failures_in_a_row_are_counted_until_the_next_sign_of_life() -> None:
@@ -80,10 +153,16 @@ def test_a_run_of_life_begins_with_its_first_sign_and_ends_with_a_failure() -> N
 
 def test_what_was_not_measured_changes_nothing_but_the_time_and_its_half_hour() -> None:
     known = add_up(seen(0, **LIFE), seen(300, **FAILURE))
-    after = fold(known, seen(600, **NOTHING), NOW_S + 600)
+    after = taken(known, seen(600, **NOTHING), NOW_S + 600)
     assert after.slot is not None
     assert (after.slot.alive, after.slot.failed, after.slot.inconclusive) == (1, 1, 1)
-    assert after == known.model_copy(update={"last_observed_at_s": NOW_S + 600, "slot": after.slot})
+    changed = {
+        "last_observed_at_s": NOW_S + 600,
+        "results_until_s": NOW_S + 1500,
+        "unmeasured": "not_probed",
+        "slot": after.slot,
+    }
+    assert after == known.model_copy(update=changed)
 
 
 def test_each_layer_keeps_its_last_result_with_its_evidence() -> None:
@@ -95,32 +174,11 @@ def test_each_layer_keeps_its_last_result_with_its_evidence() -> None:
     assert known.readiness is None
 
 
-@pytest.mark.parametrize("late_s", [0, -1, -300])
-@pytest.mark.parametrize("late", [LIFE, FAILURE])
-def test_an_observation_that_comes_late_or_twice_changes_nothing(late: dict[str, Any], late_s: float) -> None:
-    known = add_up(seen(-600, **LIFE), seen(0, **FAILURE))
-    assert fold(known, seen(late_s, **late), NOW_S + 60) == known
-
-
-def test_an_observation_from_far_ahead_shuts_nobody_out() -> None:
-    known = add_up(seen(0, **LIFE))
-    assert fold(known, seen(400.1, **FAILURE), NOW_S + 100) == known
-    assert fold(None, seen(400.1, **LIFE), NOW_S + 100) == Observed()
-    assert fold(known, seen(400, **FAILURE), NOW_S + 100).failures_in_row == 1
-
-
-def test_what_lies_a_little_ahead_counts_as_seen_when_it_came() -> None:
-    known = fold(None, seen(200, transport="ok"), NOW_S)
-    assert known.last_sign_of_life_at_s == NOW_S
-    assert known.transport is not None
-    assert known.transport.observed_at_s == NOW_S
-    again = fold(known, seen(200, **LIFE), NOW_S + 5)
-    assert again == known
-
-
-def test_a_clock_of_ours_that_was_set_back_moves_no_sign_of_life_back() -> None:
-    known = fold(Observed(), seen(0, **LIFE), NOW_S)
-    assert fold(known, seen(100, **LIFE), NOW_S - 150).last_sign_of_life_at_s == NOW_S
+def test_time_never_runs_backwards_from_one_result_to_the_next() -> None:
+    """A batch may have been on its way for longer than the one after it."""
+    known = add_up(seen(0, **LIFE), seen(300, **FAILURE))
+    after = taken(known, seen(600, **LIFE), NOW_S + 200)
+    assert after.last_observed_at_s == after.measured_at_s == after.last_sign_of_life_at_s == NOW_S + 300
 
 
 @pytest.mark.parametrize(
@@ -175,35 +233,63 @@ def test_a_stale_document_neither_ends_a_row_nor_adds_to_it(status: str) -> None
 
 def test_a_document_that_cannot_be_read_leaves_the_last_one_standing() -> None:
     known = add_up(read(0, "unhealthy"), seen(300, readiness="timeout"))
-    assert health_of(known, NOW_S + 300) == (HealthStatus.UNHEALTHY, NOW_S + 900)
+    assert reported_health(known) is HealthStatus.UNHEALTHY
+    assert evidence_of(known).health_until_s == NOW_S + 900
     assert known.unhealthy_documents_in_row == 1
 
 
 def test_health_is_unknown_once_the_document_is_stale() -> None:
     known = add_up(read(0, "degraded", -100))
-    assert health_of(known, NOW_S + 800) == (HealthStatus.DEGRADED, NOW_S + 800)
-    assert health_of(known, NOW_S + 800.1) == (HealthStatus.UNKNOWN, None)
+    assert current_health(known, NOW_S + 800) is HealthStatus.DEGRADED
+    assert current_health(known, NOW_S + 800.1) is HealthStatus.UNKNOWN
+    assert reported_health(known) is HealthStatus.DEGRADED, "time alone changes nothing that is stored"
+    later = taken(known, seen(900, **LIFE), NOW_S + 900)
+    assert reported_health(later) is HealthStatus.UNKNOWN
 
 
-def test_a_document_that_promises_to_last_is_believed_for_twice_as_long() -> None:
+def test_a_document_that_promises_to_last_counts_no_longer_than_the_evidence() -> None:
     known = add_up(read(0, "healthy", -100, max_age_s=1800))
-    assert health_of(known, NOW_S) == (HealthStatus.HEALTHY, NOW_S + 3500)
+    assert known.document is not None
+    assert known.document.fresh_until_s == NOW_S + 3500
+    assert evidence_of(known).health_until_s == NOW_S + 900
+    assert current_health(known, NOW_S + 900.1) is HealthStatus.UNKNOWN
+    again = taken(known, seen(900, **LIFE), NOW_S + 900)
+    assert current_health(again, NOW_S + 1800) is HealthStatus.HEALTHY
 
 
 @pytest.mark.parametrize("computed_at_s", [-5000, 5000])
 def test_a_document_that_was_stale_when_seen_says_nothing(computed_at_s: float) -> None:
     known = add_up(read(0, "healthy", computed_at_s, is_stale=True))
-    assert health_of(known, NOW_S) == (HealthStatus.UNKNOWN, None)
+    assert current_health(known, NOW_S) is reported_health(known) is HealthStatus.UNKNOWN
 
 
 def test_a_clock_of_the_agent_that_is_wrong_makes_no_document_old() -> None:
     # Ten minutes behind ours; by the answer's own `Date` the document is five seconds old.
     known = add_up(read(0, "healthy", -605, age_s=5))
-    assert health_of(known, NOW_S) == (HealthStatus.HEALTHY, NOW_S + 895)
+    assert evidence_of(known).health_until_s == NOW_S + 895
 
 
 def test_a_document_from_the_near_future_stays_fresh_no_longer_than_a_new_one() -> None:
-    assert health_of(add_up(read(0, "healthy", 250)), NOW_S) == (HealthStatus.HEALTHY, NOW_S + 900)
+    assert evidence_of(add_up(read(0, "healthy", 250))).health_until_s == NOW_S + 900
+
+
+@pytest.mark.parametrize("offset_s", [-3600, 3600])
+def test_without_a_date_a_document_is_as_old_as_our_clock_says(offset_s: float) -> None:
+    """The prober's clock is wrong by an hour; the document was computed when it was read."""
+    told = read(offset_s, "healthy", 0, is_stale=True)
+    observation = with_document_age(told, NOW_S)
+    assert observation.readiness is not None
+    assert observation.readiness.result is ResultClass.OK
+    known = taken(None, observation, NOW_S)
+    assert current_health(known, NOW_S) is HealthStatus.HEALTHY
+    assert evidence_of(known).health_until_s == NOW_S + 900
+
+
+def test_a_document_is_stale_by_our_clock_though_its_prober_took_it_for_fresh() -> None:
+    observation = with_document_age(read(-3600, "healthy", -3600), NOW_S)
+    assert (observation.result, observation.is_sign_of_life) == (ResultClass.STALE_DOCUMENT, False)
+    dated = read(-3600, "healthy", -3600, age_s=0.5)
+    assert with_document_age(dated, NOW_S) is dated
 
 
 def test_the_document_is_kept_with_what_it_claims() -> None:
@@ -221,8 +307,8 @@ def test_what_the_agent_calls_itself_stays_until_it_says_otherwise() -> None:
 
 def test_a_row_is_counted_up_to_its_limit() -> None:
     known = Observed(failures_in_row=MAX_IN_ROW, unhealthy_documents_in_row=MAX_IN_ROW)
-    assert fold(known, seen(0, **FAILURE), NOW_S).failures_in_row == MAX_IN_ROW
-    assert fold(known, read(0, "unhealthy"), NOW_S).unhealthy_documents_in_row == MAX_IN_ROW
+    assert taken(known, seen(0, **FAILURE), NOW_S).failures_in_row == MAX_IN_ROW
+    assert taken(known, read(0, "unhealthy"), NOW_S).unhealthy_documents_in_row == MAX_IN_ROW
 
 
 @pytest.mark.parametrize(
@@ -267,10 +353,15 @@ def test_whatever_comes_in_whatever_order_the_sum_agrees_with_itself(
 ) -> None:
     known = Observed()
     for observation, received in history:
-        after = fold(known, observation, NOW_S + received)
-        assert fold(after, observation, NOW_S + received) == after
+        after = taken(known, observation, NOW_S + received)
+        assert after.last_observed_at_s is not None
         was_clock_set_back = lies_ahead(known.last_observed_at_s or 0, NOW_S + received)
-        assert was_clock_set_back or (after.last_observed_at_s or -1) >= (known.last_observed_at_s or -1)
+        if was_clock_set_back:
+            known = Observed()
+            continue
+        assert after.last_observed_at_s >= (known.last_observed_at_s or -1)
+        assert (after.silence_s == 0) or not observation.is_sign_of_life
+        assert after.silence_s - known.silence_s <= 2 * INTERVAL_S
         assert (after.last_sign_of_life_at_s or -1) >= (known.last_sign_of_life_at_s or -1)
         known = after
         if known.life_run_began_at_s is not None:
@@ -282,34 +373,28 @@ def test_whatever_comes_in_whatever_order_the_sum_agrees_with_itself(
         assert Observed.from_json(known.to_json()) == known
 
 
-@given(histories, st.integers(-3000, 5000))
-def test_health_holds_until_the_moment_that_is_named(
-    history: list[tuple[Observation, int]], now: int
+@given(histories, st.integers(0, 5000))
+def test_health_holds_until_the_moment_that_is_stored(
+    history: list[tuple[Observation, int]], later: int
 ) -> None:
-    known = reduce(lambda known, step: fold(known, step[0], NOW_S + step[1]), history, Observed())
-    status, until_s = health_of(known, NOW_S + now)
-    if until_s is None:
-        assert health_of(known, NOW_S + now + 10**9)[0] is status
+    known = reduce(lambda known, step: taken(known, step[0], NOW_S + step[1]), history, Observed())
+    if reported_health(known) is HealthStatus.UNKNOWN:
         return
-    assert health_of(known, until_s)[0] is status
-    assert health_of(known, until_s + 0.001) == (HealthStatus.UNKNOWN, None)
+    until_s, last_s = evidence_of(known).health_until_s, known.last_observed_at_s
+    assert until_s is not None
+    assert last_s is not None
+    is_over = last_s + later > until_s
+    expected_status = HealthStatus.UNKNOWN if is_over else reported_health(known)
+    assert current_health(known, last_s + later) is expected_status
 
 
 def test_what_lies_ahead_of_a_clock_that_was_set_back_is_brought_back_once() -> None:
     known = add_up(read(0, "healthy"))
     back = moved_back(known, -3600, NOW_S - 3600)
-    assert back.last_observed_at_s == back.last_sign_of_life_at_s == NOW_S - 3600
+    assert back.last_observed_at_s == back.measured_at_s == back.last_sign_of_life_at_s == NOW_S - 3600
+    assert back.evidence_until_s == back.results_until_s == NOW_S - 2700
     assert known.slot is not None
     assert back.slot == known.slot.model_copy(update={"number": known.slot.number - 2})
-    assert health_of(back, NOW_S - 3600)[0] is HealthStatus.HEALTHY
-    assert health_of(back, NOW_S - 2699)[0] is HealthStatus.UNKNOWN
+    assert current_health(back, NOW_S - 3600) is HealthStatus.HEALTHY
+    assert current_health(back, NOW_S - 2699) is HealthStatus.UNKNOWN
     assert moved_back(back, -3600, NOW_S - 3600) == back
-
-
-def test_after_the_clock_was_set_back_what_comes_counts_again() -> None:
-    before = fold(None, seen(172_800, discovery="refused"), NOW_S + 172_800)
-    after = fold(before, seen(0, discovery="refused"), NOW_S)
-    assert (before.failures_in_row, after.failures_in_row) == (1, 2)
-    assert after.last_observed_at_s == NOW_S
-    near = fold(None, seen(200, discovery="refused"), NOW_S + 200)
-    assert fold(near, seen(0, discovery="refused"), NOW_S) == near

@@ -15,22 +15,22 @@ from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_cadence import (
     MAX_DOUBLINGS,
     MAX_RETRY_AFTER_S,
-    PATIENT_FAILURES,
     ROBOTS_EVERY_S,
     Cadence,
     MissedTicks,
     after_probe,
     backs_off,
     believed,
+    last_alive_s,
     missed_ticks,
     next_probe_at_s,
     wants_card,
     wants_robots,
+    without_result,
 )
 from agent_health.probe_memory import MAX_IN_ROW, ProbeMemory
-from agent_health.silence import PROBE_THRESHOLDS
 from agent_health.target import phase_of, target_id
-from agent_health.verdict import DEAD_AFTER_FAILURES, UNHEALTHY_AFTER_FAILURES
+from agent_health.verdict import MAX_DAMPING, UNHEALTHY_AFTER_FAILURES
 
 START_S = 1_800_000_000.0
 DAY_S = 86_400.0
@@ -286,7 +286,7 @@ def test_no_back_off_is_longer_than_it_may_be() -> None:
 
 def test_targets_that_died_together_do_not_come_back_together() -> None:
     dead = ProbeMemory(
-        probed_at_s=START_S, result=ResultClass.REFUSED, failures_in_row=50, card_read_at_s=START_S
+        probed_at_s=START_S, result=ResultClass.REFUSED, failures_in_row=90, card_read_at_s=START_S
     )
     longest_s = INTERVAL_S * (1 << CADENCE.max_doublings)
     due_s = [next_probe_at_s(f"tgt_{each}", dead, CADENCE, START_S + 1) for each in range(TARGETS)]
@@ -299,24 +299,37 @@ def test_targets_that_died_together_do_not_come_back_together() -> None:
     assert min(hours[:-1]) > share - 6 * share**0.5
 
 
-def test_an_agent_that_once_answered_is_looked_at_in_every_interval_until_it_would_be_dead() -> None:
+def test_an_agent_that_once_answered_is_probed_in_every_interval_until_it_would_be_dead() -> None:
     alive = ProbeMemory(
         probed_at_s=START_S - 1,
         result=ResultClass.OK,
         card_read_at_s=START_S,
         card_url="https://agent.example/",
     )
-    done = probes(lambda _: SILENT, since_s=START_S, until_s=START_S + DAY_S, memory=alive)
-    ticks_s = [due_s for due_s, _ in done if is_tick(due_s, SUBJECT, INTERVAL_S)]
-    # One of the failures was the confirmation.
-    assert len(done) == len(ticks_s) + 1
+    done = probes(lambda _: SILENT, since_s=START_S, until_s=START_S + 2 * DAY_S, memory=alive)
+    ticks_s = [due_s for due_s, _ in done]
+    assert all(is_tick(due_s, SUBJECT, INTERVAL_S) for due_s in ticks_s)
     intervals = [round(wait_s / INTERVAL_S) for wait_s in waits(ticks_s)]
-    patient = PATIENT_FAILURES - 1
-    assert PATIENT_FAILURES * INTERVAL_S == 3600
+    patient = CADENCE.patient_failures - 1
+    # Also if flap damping multiplies its thresholds.
+    assert CADENCE.patient_failures * INTERVAL_S == MAX_DAMPING * 3600
     assert intervals[:patient] == [1] * patient
     assert intervals[patient] <= 2
     assert intervals[patient + 2 :] == sorted(intervals[patient + 2 :])
     assert intervals[-1] >= 32
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "dead_after_s", "failures"), [(300.0, 3600.0, 48), (60.0, 600.0, 40), (2.0, 30.0, 60)]
+)
+def test_patience_follows_the_interval_of_the_crawl_and_the_thresholds_of_the_agent(
+    interval_s: float, dead_after_s: float, failures: int
+) -> None:
+    cadence = Cadence(interval_s=interval_s).with_thresholds(dead_after_s / 4, dead_after_s)
+    assert cadence.patient_failures == failures
+    patient = ProbeMemory(failures_in_row=failures, alive_at_s=START_S)
+    assert not backs_off(patient, cadence)
+    assert backs_off(patient.model_copy(update={"failures_in_row": failures + 1}), cadence)
 
 
 def test_life_that_returns_is_followed_at_the_normal_cadence_at_once() -> None:
@@ -356,9 +369,10 @@ def test_what_says_nothing_about_the_agent_changes_neither_its_result_nor_its_fa
 @pytest.mark.parametrize(
     ("before", "now", "is_confirmed"),
     [
-        (ANSWERS, SILENT, True),
+        # The witness rule asks once more at once.
+        (ANSWERS, SILENT, False),
         (SILENT, ANSWERS, True),
-        (ASKS_MONEY, SILENT, True),
+        (ASKS_MONEY, SILENT, False),
         (ANSWERS, ANSWERS, False),
         (SILENT, SILENT, False),
         (SILENT, UNAVAILABLE, False),
@@ -368,14 +382,14 @@ def test_what_says_nothing_about_the_agent_changes_neither_its_result_nor_its_fa
         (SILENT, ASKS_MONEY, False),
     ],
 )
-def test_a_change_between_answering_and_failing_is_confirmed(
+def test_a_recovery_is_confirmed_and_a_fall_is_not(
     before: LayerResult, now: LayerResult, *, is_confirmed: bool
 ) -> None:
     memory = remembered(before, now)
     assert memory.confirm_at_s == (START_S + CADENCE.confirm_after_s if is_confirmed else None)
 
 
-def test_a_change_to_an_answer_that_asks_us_to_slow_down_is_not_confirmed() -> None:
+def test_a_recovery_with_an_answer_that_asks_us_to_slow_down_is_not_confirmed() -> None:
     memory = after_probe(remembered(SILENT), seen(START_S + 300, ANSWERS, ASKS_MONEY), CADENCE, START_S + 300)
     assert memory.failures_in_row == 0
     assert memory.confirm_at_s is None
@@ -388,9 +402,9 @@ def test_the_first_result_of_a_target_is_no_change() -> None:
 
 
 def test_a_confirmation_comes_once_and_then_the_ticks_go_on() -> None:
-    down_s = START_S + 3000
+    up_s = START_S + 3000
     done = probes(
-        lambda at_s: SILENT if at_s >= down_s else ANSWERS,
+        lambda at_s: ANSWERS if at_s >= up_s else SILENT,
         since_s=START_S,
         until_s=START_S + 4500,
         memory=ProbeMemory(card_read_at_s=START_S),
@@ -423,12 +437,12 @@ def test_two_signs_of_life_that_bring_back_the_dead_lie_far_enough_apart() -> No
 
 def test_a_confirmation_of_a_fast_cadence_comes_within_a_quarter_of_its_interval() -> None:
     fast = Cadence(interval_s=2.0)
-    memory = after_probe(remembered(ANSWERS), seen(START_S + 2, SILENT), fast, START_S + 2)
+    memory = after_probe(remembered(SILENT), seen(START_S + 2, ANSWERS), fast, START_S + 2)
     assert memory.confirm_at_s == START_S + 2.5
 
 
 def test_a_confirmation_that_was_missed_is_not_caught_up() -> None:
-    memory = remembered(ANSWERS, SILENT)
+    memory = remembered(SILENT, ANSWERS)
     assert memory.confirm_at_s == START_S + 30
     assert next_probe_at_s(SUBJECT, memory, CADENCE, START_S + 30) == START_S + 30
     due_s = next_probe_at_s(SUBJECT, memory, CADENCE, START_S + 30.001)
@@ -468,7 +482,7 @@ def test_retry_after_is_honoured_for_up_to_a_day(
     subject_id: str, retry_after_s: float, card: LayerResult
 ) -> None:
     observation = seen(START_S + 1, card)
-    memory = after_probe(remembered(ANSWERS), observation, CADENCE, START_S, retry_after_s)
+    memory = after_probe(ProbeMemory(), observation, CADENCE, START_S, retry_after_s)
     bounded_s = min(retry_after_s, MAX_RETRY_AFTER_S)
     assert memory.not_before_s == START_S + 1 + bounded_s
     due_s = next_probe_at_s(subject_id, memory, CADENCE, START_S + 2)
@@ -476,20 +490,29 @@ def test_retry_after_is_honoured_for_up_to_a_day(
     assert due_s <= START_S + 2 + bounded_s + 3 * INTERVAL_S
 
 
-@given(IDS, st.floats(3600, 1e12))
-@example("tgt_147", 3600.0)
-def test_no_agent_that_fails_is_left_alone_until_it_would_be_dead(
-    subject_id: str, retry_after_s: float
+@given(IDS, st.floats(3600, 1e12), st.sampled_from([(900.0, 3600.0), (600.0, 1200.0), (3600.0, 9000.0)]))
+@example("tgt_147", 3600.0, (900.0, 3600.0))
+def test_no_agent_that_fails_gets_long_waits_until_it_would_be_dead(
+    subject_id: str, retry_after_s: float, thresholds_s: tuple[float, float]
 ) -> None:
+    unhealthy_after_s, dead_after_s = thresholds_s
+    cadence = CADENCE.with_thresholds(unhealthy_after_s, dead_after_s)
     memory = remembered(ANSWERS, memory=ProbeMemory(card_read_at_s=START_S - 300))
-    last_sign_s = at_s = START_S
-    for failures in range(1, DEAD_AFTER_FAILURES + 1):
-        at_s = next_probe_at_s(subject_id, memory, CADENCE, at_s)
-        memory = after_probe(memory, seen(at_s, UNAVAILABLE), CADENCE, at_s, retry_after_s)
+    last_sign_s = at_s = measured_s = START_S
+    silence_s = 0.0
+    for failures in range(1, cadence.failures_until_dead + 1):
+        at_s = next_probe_at_s(subject_id, memory, cadence, at_s)
+        memory = after_probe(memory, seen(at_s, UNAVAILABLE), cadence, at_s, retry_after_s)
         assert memory.failures_in_row == failures
+        # As the registry counts it.
+        silence_s += min(at_s - measured_s, 2 * INTERVAL_S)
+        measured_s = at_s
         if failures == UNHEALTHY_AFTER_FAILURES:
-            assert at_s - last_sign_s <= PROBE_THRESHOLDS.unhealthy_after_s + 2 * INTERVAL_S
-    assert at_s - last_sign_s <= PROBE_THRESHOLDS.dead_after_s + 3 * INTERVAL_S
+            assert at_s - last_sign_s <= max(900, unhealthy_after_s) + 2 * INTERVAL_S
+    assert silence_s > dead_after_s
+    # Each wait ends with the next tick.
+    longest_s = cadence.max_wait_of_failing_s + INTERVAL_S
+    assert at_s - last_sign_s <= cadence.failures_until_dead * longest_s + INTERVAL_S
     # Then its wish counts again.
     # An observation's time has microseconds, and `at_s` more.
     expected_s = at_s + min(retry_after_s, MAX_RETRY_AFTER_S)
@@ -518,9 +541,39 @@ def test_the_peers_wish_ends_with_the_next_answer_that_does_not_repeat_it() -> N
 
 
 def test_a_confirmation_waits_for_as_long_as_the_peer_asks() -> None:
-    memory = after_probe(remembered(ANSWERS), seen(START_S + 300, UNAVAILABLE), CADENCE, START_S + 300, 100)
+    back = seen(START_S + 300, ANSWERS, UNAVAILABLE)
+    memory = after_probe(remembered(SILENT), back, CADENCE, START_S + 300, 100)
     assert memory.confirm_at_s == START_S + 330
     assert next_probe_at_s(SUBJECT, memory, CADENCE, START_S + 301) >= START_S + 400
+
+
+# What a result leaves behind
+
+
+def test_a_liveness_signal_and_its_network_class_are_remembered() -> None:
+    answered = seen(START_S + 1, ANSWERS).model_copy(update={"network_class": "public_ipv6"})
+    failed = seen(START_S + 301, SILENT).model_copy(update={"network_class": "public_ipv4"})
+    first = after_probe(ProbeMemory(), failed, CADENCE, START_S + 300)
+    assert (first.alive_at_s, first.network_class) == (None, "public_ipv4")
+    alive = after_probe(first, answered, CADENCE, START_S)
+    assert (alive.alive_at_s, alive.network_class) == (START_S + 1, "public_ipv6")
+    later = after_probe(alive, failed, CADENCE, START_S + 300)
+    assert (later.alive_at_s, later.network_class) == (START_S + 1, "public_ipv6")
+
+
+def test_a_card_that_was_read_is_a_liveness_signal_of_a_memory_that_names_none() -> None:
+    before = ProbeMemory(card_read_at_s=START_S, result=ResultClass.OK)
+    assert last_alive_s(before) == START_S
+    assert remembered(SILENT, memory=before).alive_at_s == START_S
+    assert last_alive_s(ProbeMemory(health_url="https://agent.example/h")) is None
+
+
+@given(MEMORIES, st.sampled_from([ANSWERS, SILENT, SKIPPED, TOO_OFTEN, UNAVAILABLE]))
+def test_what_was_learned_stays_without_the_result(before: ProbeMemory, card: LayerResult) -> None:
+    after = after_probe(
+        before, seen(START_S, card), CADENCE, START_S, 60.0, learned={"card_digest": "0" * 64}
+    )
+    assert without_result(before, after) == before.model_copy(update={"card_digest": "0" * 64})
 
 
 def test_a_target_that_does_not_want_us_is_not_due_before_its_robots_txt_is() -> None:
@@ -693,6 +746,8 @@ def test_ticks_that_back_off_left_out_are_not_missed() -> None:
         ("card_every_s", "card_every_seconds"),
         ("max_backoff_s", "max_backoff_seconds"),
         ("recheck_every_s", "recheck_every_seconds"),
+        ("unhealthy_after_s", "unhealthy_after_seconds"),
+        ("dead_after_s", "dead_after_seconds"),
     ],
 )
 def test_a_cadence_that_makes_no_sense_is_refused_by_the_name_of_its_setting(

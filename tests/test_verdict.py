@@ -1,4 +1,4 @@
-"""What follows from heartbeats and observations?"""
+"""Verdicts from heartbeats and observations."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from agent_health.document import HealthStatus
 from agent_health.lifecycle import Reason, Signal, Status, reason_of, status_after
 from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
 from agent_health.observed import LastDocument, Observed, fold
+from agent_health.receipt import receipt_of
 from agent_health.silence import PROBE_THRESHOLDS, Span, Thresholds
 from agent_health.verdict import Facts, Monitoring, Override, Verdict, judge
 
@@ -76,13 +77,16 @@ def alive(**members: Any) -> Observed:
     return Observed(**{"last_observed_at_s": NOW} | run | members)
 
 
-def failing(failures: int, last_sign_of_life_at_s: float | None = NOW - 10**6, **members: Any) -> Observed:
-    return Observed(
-        last_observed_at_s=NOW,
-        last_sign_of_life_at_s=last_sign_of_life_at_s,
-        failures_in_row=failures,
-        **members,
-    )
+def failing(failures: int, silence_s: float = 10.0**6, **members: Any) -> Observed:
+    """Seen failing just now, after so much observed silence; the evidence counts for another 900 s."""
+    known: dict[str, Any] = {
+        "last_observed_at_s": NOW,
+        "measured_at_s": NOW,
+        "evidence_until_s": NOW + 900,
+        "results_until_s": NOW + 900,
+        "last_sign_of_life_at_s": NOW - silence_s,
+    }
+    return Observed(failures_in_row=failures, silence_s=silence_s, **known | members)
 
 
 def saying(status: str, in_row: int = 0, **members: Any) -> Observed:
@@ -174,7 +178,7 @@ def test_a_heartbeat_revives_nobody_who_is_unhealthy_for_another_reason(reason: 
     assert judged(unhealthy(reason, Monitoring.BOTH, observed=seen)).signals == ()
 
 
-@pytest.mark.parametrize("observed", [failing(9), failing(9, None), saying("healthy")])
+@pytest.mark.parametrize("observed", [failing(9), failing(9, last_sign_of_life_at_s=None), saying("healthy")])
 @pytest.mark.parametrize("monitoring", BEATING)
 def test_whose_heart_beats_is_not_silent_whatever_a_prober_cannot_reach(
     monitoring: Monitoring, observed: Observed
@@ -205,8 +209,42 @@ def test_a_prober_that_sees_failures_does_not_decide_about_who_only_beats() -> N
 def test_a_probed_agent_goes_down_by_silence_and_failures_together(
     silent_s: float, failures: int, signals: int
 ) -> None:
-    observed = failing(failures, NOW - silent_s)
+    observed = failing(failures, silent_s)
     assert judged(facts(Monitoring.PROBE, observed=observed)).signals == (Signal.PROBE_SILENCE,) * signals
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 4, 9])
+def test_time_alone_takes_no_probed_agent_down(failures: int) -> None:
+    """Observed silence grows by measured results alone, so that an idle prober brings nobody down."""
+    known = facts(Monitoring.PROBE, observed=failing(failures, 900, last_sign_of_life_at_s=NOW - 10**6))
+    for later_s in (0, 900, 10**6):
+        verdict = judged(known, NOW + later_s)
+        assert (verdict.signals, verdict.judge_at_s) == ((), None)
+
+
+def test_a_measured_failure_that_is_too_old_takes_nobody_down() -> None:
+    known = facts(Monitoring.PROBE, observed=failing(9))
+    assert judged(known, NOW + 900).status is Status.DEAD
+    verdict = judged(known, NOW + 900.1)
+    assert (verdict.signals, verdict.judge_at_s) == ((), None)
+
+
+def test_excused_time_shortens_no_observed_silence() -> None:
+    known = facts(Monitoring.PROBE, observed=failing(2, 901))
+    assert judged(known, excused=(Span(NOW - 10**6, NOW),)).signals == (Signal.PROBE_SILENCE,)
+
+
+@pytest.mark.parametrize(("unhealthy_after_s", "dead_after_s"), [(60, 120), (7_200, 86_400)])
+def test_a_probed_agent_is_judged_by_its_own_thresholds(unhealthy_after_s: int, dead_after_s: int) -> None:
+    own = {"thresholds": Thresholds(30, unhealthy_after_s, dead_after_s)}
+    for silence_s, signals in (
+        (unhealthy_after_s, 0),
+        (unhealthy_after_s + 1, 1),
+        (dead_after_s, 1),
+        (dead_after_s + 1, 2),
+    ):
+        known = facts(Monitoring.PROBE, observed=failing(4, silence_s), **own)
+        assert judged(known).signals == (Signal.PROBE_SILENCE,) * signals
 
 
 @pytest.mark.parametrize(("silent_s", "failures", "dies"), [(3600, 4, 0), (3600.1, 3, 0), (3600.1, 4, 1)])
@@ -217,13 +255,13 @@ def test_a_probed_agent_goes_down_by_silence_and_failures_together(
 def test_a_probed_agent_dies_after_an_hour_and_four_failures(
     reason: Reason, silent_s: float, failures: int, dies: int
 ) -> None:
-    observed = failing(failures, NOW - silent_s, recent_interactions="0" * 10)
+    observed = failing(failures, silent_s, recent_interactions="0" * 10)
     down = unhealthy(reason, Monitoring.PROBE, observed=observed)
     assert judged(down).signals == (Signal.PROBE_SILENCE,) * dies
 
 
 def test_a_silent_probed_agent_is_told_with_its_figures() -> None:
-    verdict = judged(facts(Monitoring.PROBE, observed=failing(3, NOW - 1000)))
+    verdict = judged(facts(Monitoring.PROBE, observed=failing(3, 1000)))
     assert verdict.explanation == "no sign of life for 16 min 40 s, more than 15 min, and 3 failures in a row"
 
 
@@ -231,11 +269,10 @@ def test_a_probed_agent_is_not_asked_for_heartbeats() -> None:
     assert judged(facts(Monitoring.PROBE, last_heartbeat_at_s=NOW - 10**6, observed=alive())).signals == ()
 
 
-def test_a_probed_agent_that_was_never_seen_is_silent_since_it_has_its_status() -> None:
-    never = facts(Monitoring.PROBE, observed=failing(5, None), status_since_s=NOW - 901)
-    verdict = judged(never)
-    assert verdict.signals == (Signal.PROBE_SILENCE,)
-    assert judged(facts(Monitoring.PROBE, status_since_s=NOW - 901)).signals == ()
+def test_a_probed_agent_that_never_answered_goes_down_by_failures_alone() -> None:
+    never = facts(Monitoring.PROBE, observed=failing(5, 901, last_sign_of_life_at_s=None))
+    assert judged(never).signals == (Signal.PROBE_SILENCE,)
+    assert judged(facts(Monitoring.PROBE, status_since_s=NOW - 10**6)).signals == ()
 
 
 # Row 5: a sign of life brings back what silence brought down.
@@ -243,7 +280,7 @@ def test_a_probed_agent_that_was_never_seen_is_silent_since_it_has_its_status() 
 
 @pytest.mark.parametrize(("failures", "signals"), [(0, 1), (1, 1), (2, 0)])
 def test_a_sign_of_life_ends_the_silence_of_a_probed_agent(failures: int, signals: int) -> None:
-    observed = failing(failures, NOW - 5)
+    observed = failing(failures, 5)
     down = unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=observed)
     verdict = judged(down)
     assert verdict.signals == (Signal.PROBE_RECOVERED,) * signals
@@ -271,7 +308,7 @@ def test_two_signs_of_life_half_a_minute_apart_raise_the_dead(apart_s: float, si
 
 
 def test_a_broken_run_of_life_raises_nobody() -> None:
-    assert judged(dead(observed=failing(1, NOW))).signals == ()
+    assert judged(dead(observed=failing(1, 0))).signals == ()
     assert judged(dead(observed=None)).signals == ()
     assert judged(dead(observed=Observed())).signals == ()
 
@@ -472,7 +509,7 @@ def test_a_hold_keeps_silence_back_until_it_ends(silent: Facts) -> None:
     held = judged(silent, is_held=True)
     assert (held.signals, held.status) == ((), silent.status)
     assert held.judge_at_s is not None
-    assert held.judge_at_s < NOW, "it is judged again at every sweep, for a hold ends at any time"
+    assert held.judge_at_s <= NOW, "it is judged again at every sweep, for a suspension ends at any time"
     assert judged(silent).status is Status.DEAD
 
 
@@ -547,16 +584,16 @@ def test_an_operator_s_word_raises_no_dead() -> None:
 )
 def test_who_comes_and_goes_is_given_more_time(recoveries: int, factor: int) -> None:
     last_s = NOW - factor * 900
-    flapping = facts(Monitoring.PROBE, observed=failing(9, last_s), recoveries_s=(last_s,) * recoveries)
-    assert judged(flapping).signals == ()
-    assert judged(flapping).judge_at_s == NOW
-    assert judged(flapping, NOW + 0.1).signals == (Signal.PROBE_SILENCE,)
+    for silence_s, signals in ((factor * 900, 0), (factor * 900 + 1, 1)):
+        seen = failing(9, silence_s, last_sign_of_life_at_s=last_s)
+        flapping = facts(Monitoring.PROBE, observed=seen, recoveries_s=(last_s,) * recoveries)
+        assert judged(flapping).signals == (Signal.PROBE_SILENCE,) * signals
 
 
 def test_a_recovery_is_forgotten_after_an_hour_of_life() -> None:
     last_s = NOW - 901
     for recovered_s, signals in [(last_s - 3600, 1), (last_s - 3599, 0)]:
-        flapping = facts(Monitoring.PROBE, observed=failing(2, last_s), recoveries_s=(recovered_s,) * 2)
+        flapping = facts(Monitoring.PROBE, observed=failing(2, 901), recoveries_s=(recovered_s,) * 2)
         assert len(judged(flapping).signals) == signals
 
 
@@ -570,10 +607,30 @@ def test_damping_lengthens_no_way_up_and_no_declared_threshold() -> None:
 # What is told beside the status.
 
 
-def test_health_is_told_whatever_the_policy_and_holds_until_the_document_is_stale() -> None:
+def test_health_is_that_of_the_last_result_whatever_the_policy() -> None:
     for monitoring in Monitoring:
-        verdict = judged(facts(monitoring, observed=saying("healthy"), last_heartbeat_at_s=NOW + 5000))
-        assert (verdict.health, verdict.judge_at_s) == (HealthStatus.HEALTHY, NOW + 900)
+        known = facts(monitoring, observed=saying("healthy"), last_heartbeat_at_s=NOW + 5000)
+        for later_s in (0, 4000):
+            assert judged(known, NOW + later_s).health is HealthStatus.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("monitoring", "health"),
+    [(Monitoring.PROBE, HealthStatus.UNKNOWN), (Monitoring.BOTH, HealthStatus.HEALTHY)],
+)
+def test_a_probed_agent_that_is_dead_has_no_health(monitoring: Monitoring, health: HealthStatus) -> None:
+    """Of an agent that died by its heartbeats, health belongs to the observed half."""
+    gone = facts(
+        monitoring,
+        status=Status.DEAD,
+        reason=Reason.DRAIN_TIMEOUT,
+        status_since_s=NOW,
+        observed=saying("healthy"),
+    )
+    assert judged(gone).health is health
+    seen = failing(9, document=held_document("healthy"))
+    dying = judged(unhealthy(Reason.PROBE_SILENCE, Monitoring.PROBE, observed=seen))
+    assert (dying.status, dying.health) == (Status.DEAD, HealthStatus.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -598,9 +655,11 @@ def test_an_interface_that_fails_while_nothing_speaks_for_the_agent_is_unreachab
         readiness=LayerResult(result=ResultClass.OK if claim else ResultClass.TIMEOUT),
         document=claim,
     )
-    verdict = judged(facts(Monitoring.BOTH, observed=fold(None, observation, NOW)))
+    known = facts(Monitoring.BOTH, observed=fold(None, observation, receipt_of(NOW, 300, None), NOW))
+    verdict = judged(known)
     assert verdict.is_unreachable is unreachable
     assert verdict.signals == ()
+    assert not judged(known, NOW + 900.1).is_unreachable, "what was seen is too old by then"
 
 
 def test_nobody_is_unreachable_who_was_not_asked() -> None:
@@ -650,7 +709,12 @@ def observed_values(draw: st.DrawFn) -> Observed:
     signs = sorted(draw(st.lists(SECONDS, min_size=2, max_size=2)))
     failures = draw(st.integers(0, 5))
     is_alive = failures == 0 and draw(st.booleans())
+    moments_s = draw(st.none() | st.tuples(SECONDS, st.integers(0, 3000), st.integers(0, 3000)))
     return Observed(
+        measured_at_s=None if moments_s is None else moments_s[0],
+        evidence_until_s=None if moments_s is None else moments_s[0] + moments_s[1],
+        results_until_s=None if moments_s is None else moments_s[0] + moments_s[2],
+        silence_s=draw(st.floats(0, 20_000)),
         last_sign_of_life_at_s=signs[1] if is_alive else draw(st.none() | SECONDS),
         life_run_began_at_s=signs[0] if is_alive else None,
         failures_in_row=failures,
@@ -709,7 +773,6 @@ def test_no_verdict_changes_before_its_time(
     assume(verdict.judge_at_s is None or later_s < verdict.judge_at_s)
     later = judged(after(known, verdict, NOW), later_s, is_held=is_held, excused=excused)
     assert (later.signals, later.health) == ((), verdict.health)
-    assert later.is_unreachable is verdict.is_unreachable
 
 
 @given(ALL_FACTS, EXCUSED)

@@ -17,6 +17,8 @@ The domain lies open in this directory, one question to a file:
                                what do an agent's sessions elsewhere say of it?
     target, observation, probe_cadence
                                whom to probe, what was seen, when next?
+    witness_rule, network_class
+                               when a failure that a prober saw counts
     target_address             which addresses may be contacted?
 
 The other files say in their first line which question is theirs. Every sub-package is an edge:

@@ -188,6 +188,8 @@ class StoredKey:
     """From when it is refused; None: never. When keys are rotated, the end of the overlap."""
     revoked_at_s: float | None = None
     """Since when it is refused; a revocation holds at once, whatever the clock says."""
+    max_workers: int | None = None
+    """Workers that may probe with it at a time; None: the default."""
 
 
 def may(principal: Principal, action: Action, agent_id: str | None = None) -> bool:

@@ -14,14 +14,17 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PlainSerializer,
     StrictBool,
     StringConstraints,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from agent_health.actor import OwnActor, is_reserved
-from agent_health.document import HealthStatus, Time
+from agent_health.document import WHOLE, HealthStatus, Time, write_short
+from agent_health.evidence_age import UnknownReason
 from agent_health.free_json import take_small
 from agent_health.lifecycle import Reason, Status
 from agent_health.observation import ResultClass
@@ -33,6 +36,8 @@ AGENT_ID_CHARACTERS = r"[A-Za-z0-9._~:-]{1,128}"
 AGENT_ID_PATTERN = f"^{AGENT_ID_CHARACTERS}$"
 # Names are shown and logged: no control characters, no line breaks.
 NAME_PATTERN = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
+# Of what is looked for in names; may be empty.
+PART_OF_NAME_PATTERN = NAME_PATTERN.replace("]+$", "]*$")
 CAPABILITY_PATTERN = r"^[^\x00-\x20\x7f-\x9f,\u2028\u2029]{1,128}$"
 URL_PATTERN = r"^https?://[^\x00-\x20\x7f-\x9f\"<>\\^`{|}]+$"
 MAX_CAPABILITIES = 64
@@ -116,8 +121,16 @@ RoleId = Annotated[
 Capability = Annotated[str, StringConstraints(pattern=CAPABILITY_PATTERN)]
 Capabilities = Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES), AfterValidator(_take_unique)]
 Url = Annotated[str, StringConstraints(pattern=URL_PATTERN, max_length=2048), AfterValidator(_take_no_secret)]
-Seconds = Annotated[float, Field(ge=1, le=MAX_DURATION_SECONDS, allow_inf_nan=False, strict=True)]
-Load = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
+WholeSeconds = Annotated[int, Field(ge=1, le=MAX_DURATION_SECONDS, strict=True), WHOLE]
+"""What RFC-0016 1.1 calls an integer."""
+Duration = Annotated[
+    float,
+    PlainSerializer(write_short, return_type=int | float, when_used="json"),
+    WithJsonSchema({"type": "number"}, mode="serialization"),
+]
+"""Written as 120, not 120.0: programs that were written for integers read it too."""
+Seconds = Annotated[Duration, Field(ge=1, le=MAX_DURATION_SECONDS, allow_inf_nan=False, strict=True)]
+Load = Annotated[int, Field(ge=0, le=1_000_000, strict=True), WHOLE]
 TaskId = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,256}$")]
 Metadata = Annotated[dict[str, Any], AfterValidator(_take_metadata)]
 
@@ -138,9 +151,9 @@ class Capacity(Body):
 class HeartbeatConfig(Body):
     """How often an agent beats, and how long it may be silent (RFC-0016 1.1, 3.3)."""
 
-    interval_seconds: Seconds = 30
-    unhealthy_after_seconds: Seconds = 90
-    dead_after_seconds: Seconds = 300
+    interval_seconds: WholeSeconds = 30
+    unhealthy_after_seconds: WholeSeconds = 90
+    dead_after_seconds: WholeSeconds = 300
 
     @model_validator(mode="after")
     def _leave_room(self) -> Self:
@@ -256,7 +269,7 @@ class PendingCommand(BaseModel):
     id: str
     command: str
     reason: str | None = None
-    drain_timeout_seconds: float | None = None
+    drain_timeout_seconds: Duration | None = None
 
 
 class SentCommand(PendingCommand):
@@ -286,6 +299,11 @@ class AgentSummary(BaseModel):
     capacity: Capacity
     status: Status
     health: HealthStatus
+    """`unknown` also once what was observed is too old: see `unknown_reason`."""
+    unknown_reason: UnknownReason | None = None
+    """Why `health` is unknown although a document was read, or nothing is known of a probed agent."""
+    evidence_at: Time | None = None
+    """When a probe last measured something; absent if none ever did."""
     monitoring: Monitoring
     last_heartbeat_at: Time | None = None
     """Of who is to beat, its registration at first; absent where it is watched by probes alone."""
@@ -368,7 +386,7 @@ class AgentRecord(AgentSummary):
     """All that is known of one agent (RFC-0016 1); what it says and what was seen stand side by side."""
 
     heartbeat_config: HeartbeatConfig
-    drain_timeout_seconds: float
+    drain_timeout_seconds: Duration
     metadata: dict[str, Any]
     registered_at: Time
     version: int

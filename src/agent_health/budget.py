@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from agent_health.document import WHOLE
 from agent_health.errors import BudgetExceeded, InvalidRequest
 from agent_health.finding import Finding
 
@@ -120,7 +121,7 @@ def _take_six_decimals(usd: float) -> float:
     return usd
 
 
-Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, strict=True)]
+Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, strict=True), WHOLE]
 Usd = Annotated[
     float, Field(ge=0, le=MAX_USD, allow_inf_nan=False, strict=True), AfterValidator(_take_six_decimals)
 ]

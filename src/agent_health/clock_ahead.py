@@ -1,4 +1,4 @@
-"""Does a stored time lie so far ahead that a clock was wrong when it was written?
+"""Times from the future: whether a clock was wrong when a stored time was written.
 
 Clocks differ by seconds, or by minutes. What lies further ahead was written before a clock was set back:
 whoever believed it would wait, or hold what comes now for late, until the clock gets there.
@@ -16,6 +16,14 @@ T = TypeVar("T")
 def lies_ahead(at_s: float, now_s: float) -> bool:
     """Whether a time lies further ahead of now than clocks differ; both in seconds since the epoch."""
     return at_s - now_s > MAX_AHEAD_SECONDS
+
+
+def not_before(at_s: float, last_s: float | None) -> float:
+    """Return the time, or the last one if that is a little later; None: there was none.
+
+    A last one that lies far ahead was written before a clock was set back, and does not count.
+    """
+    return at_s if last_s is None or lies_ahead(last_s, at_s) else max(at_s, last_s)
 
 
 def last_not_ahead(latest_first: Iterable[T], began_at_s: Callable[[T], float], now_s: float) -> T | None:

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StrictBool, StringConstraints
 
 from agent_health.agent_record import NAME_PATTERN, Body
-from agent_health.document import Time
+from agent_health.document import WHOLE, Time
 from agent_health.observation import MAX_ETAG_CHARS, MAX_URL_CHARS
 
 MAX_PAGE_URLS = 10_000
@@ -58,7 +58,7 @@ class ImportPage(Body):
 class ImportEnd(Body):
     """The body of `POST /api/v1/directories/{directory}/imports/{import_id}/apply`."""
 
-    pages: Annotated[int, Field(ge=1, le=MAX_PAGES, strict=True)]
+    pages: Annotated[int, Field(ge=1, le=MAX_PAGES, strict=True), WHOLE]
     """How many there are: if one is missing, nothing is applied."""
 
 

@@ -96,14 +96,14 @@ def _refuse_null(value: object) -> object:
     return value
 
 
-def _take_whole_float(value: object) -> object:
-    """Take 12.0 for 12, as JSON Schema does; leave the rest to the strict integer."""
+def take_whole_float(value: object) -> object:
+    """Return 12 for 12.0, which JSON Schema calls an integer; leave the rest to the strict integer."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _write_short(value: float) -> int | float:
-    """Write 86400, not 86400.0: some readers refuse a fraction where they expect a whole number."""
-    return int(value) if value.is_integer() else value
+def write_short(value: float) -> int | float:
+    """Return 86400 for 86400.0: some readers refuse a fraction where they expect a whole number."""
+    return int(value) if value % 1 == 0 else value
 
 
 def _take_time(value: object) -> datetime:
@@ -198,16 +198,18 @@ Ratio = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 Quantity = Annotated[
     float,
     Field(strict=True, ge=0, le=MAX_NUMBER, allow_inf_nan=False),
-    PlainSerializer(_write_short, return_type=int | float, when_used="json"),
+    PlainSerializer(write_short, return_type=int | float, when_used="json"),
 ]
 """A duration, 0 or more, in the unit that the field's name ends with."""
 Window = Annotated[
     float,
     Field(strict=True, ge=MIN_WINDOW_SECONDS, le=MAX_NUMBER, allow_inf_nan=False),
-    PlainSerializer(_write_short, return_type=int | float, when_used="json"),
+    PlainSerializer(write_short, return_type=int | float, when_used="json"),
 ]
 """A length of time in seconds, 300 or more."""
-Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER), BeforeValidator(_take_whole_float)]
+WHOLE = BeforeValidator(take_whole_float)
+"""Behind the bounds of a strict `int`: an integer as JSON Schema defines it, to which 12.0 is 12."""
+Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER), WHOLE]
 """A whole number, 0 or more; 12.0 counts as 12."""
 Version = Annotated[str, Field(strict=True, max_length=MAX_VERSION_CHARS), AfterValidator(_take_version)]
 AgentId = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_AGENT_ID_CHARS)]

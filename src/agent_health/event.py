@@ -15,11 +15,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from agent_health.agent_record import AGENT_ID_CHARACTERS, MAX_TASKS, Name, TaskId
-from agent_health.document import MAX_NUMBER, Count, HealthStatus, Time
+from agent_health.agent_record import AGENT_ID_CHARACTERS, MAX_TASKS, Duration, Name, TaskId
+from agent_health.document import MAX_NUMBER, WHOLE, Count, HealthStatus, Time
 from agent_health.lease import COUNTERS_PER_EPOCH, MAX_RESOURCE_CHARACTERS, EndReason, RefusalCode
 from agent_health.lifecycle import Reason, Status
-from agent_health.monitor_health import MonitorState, Turn
+from agent_health.monitor_health import MonitorState, Track, Turn
 from agent_health.task import ExitReason, TaskSignal, TaskStatus
 
 MAX_EXPLANATION_CHARACTERS = 500
@@ -129,7 +129,7 @@ Epoch = Annotated[
     WithJsonSchema({"type": "integer", "minimum": 0, "maximum": MAX_LOGGED_EPOCH}),
 ]
 Moment = Annotated[Time, WithJsonSchema({"type": "string", "format": "date-time", "pattern": MOMENT_PATTERN})]
-Seconds = Annotated[float, Field(strict=True, ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)]
+Seconds = Annotated[Duration, Field(strict=True, ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)]
 
 
 class Payload(BaseModel):
@@ -361,7 +361,7 @@ class TaskLifecycle(Payload):
     """The run that begins or ends with it."""
     exit_reason: ExitReason | None = None
     """Of the run that ends."""
-    exit_code: Annotated[int, Field(strict=True, ge=-255, le=255)] | None = None
+    exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), WHOLE] | None = None
     not_before: Moment | None = None
     """Of a task that is to be tried again: until then nobody may claim it."""
 
@@ -385,14 +385,18 @@ class TaskBudgetChanged(Payload):
 
 
 class MonitorTurned(Payload):
-    """The monitor trusts its own eyes less, or again; the event's type says which."""
+    """Verdicts by silence are suspended on one track, or believed again; the event's type says which."""
 
+    track: Track | None = None
+    """Absent from what older versions have written."""
     previous: MonitorState
     turn: Turn
     exits: Number
     """Who would have gone, or is still waiting."""
     limit: Number
     """How many exits in one cadence would have been believed."""
+    unwitnessed: Number | None = None
+    """How many of the exits no request of any agent bears out; absent from older events."""
 
 
 class MonitorDowntime(Payload):

@@ -8,7 +8,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from agent_health.agent_record import AGENT_ID_PATTERN, CAPABILITY_PATTERN, NAME_PATTERN, URL_PATTERN
+from agent_health.agent_record import (
+    AGENT_ID_PATTERN,
+    CAPABILITY_PATTERN,
+    NAME_PATTERN,
+    PART_OF_NAME_PATTERN,
+    URL_PATTERN,
+)
 from agent_health.counted import plural
 from agent_health.document import MAX_NUMBER
 from agent_health.errors import InvalidSetting
@@ -19,6 +25,7 @@ MAX_SHOWN_CHARACTERS = 80
 FORMS: Mapping[str, str] = MappingProxyType({
     AGENT_ID_PATTERN: "1 to 128 letters, digits and . _ ~ : -",
     NAME_PATTERN: "text without control characters",
+    PART_OF_NAME_PATTERN: "text without control characters",
     CAPABILITY_PATTERN: "1 to 128 characters without spaces and commas",
     URL_PATTERN: "an http or https URL",
 })  # fmt: skip
@@ -37,6 +44,8 @@ _WORDS = {
     "less_than_equal": "at most {le}",
     "greater_than": "more than {gt}",
     "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
     "float_parsing": "a number",
 }
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_health.document import MAX_NUMBER, Time
+from agent_health.document import MAX_NUMBER, WHOLE, Time
 from agent_health.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS, EndReason
 
 TtlSeconds = Annotated[float, Field(ge=MIN_TTL_SECONDS, le=MAX_TTL_SECONDS, allow_inf_nan=False, strict=True)]
-Token = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True)]
+Token = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True), WHOLE]
 """A fencing token, as a holder shows it."""
 
 

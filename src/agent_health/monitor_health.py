@@ -1,26 +1,24 @@
-"""Is it them, or is it us?
+"""Mass exit: suspension of verdicts while more agents fall silent at once than is believable.
 
-If many agents fall silent at once, it is probably the monitor that went deaf. Then it holds: nobody
-goes down by silence until the wave is over, somebody who knows says so, or `max_hold_seconds` are past.
+If many agents fall silent at once, the monitoring is probably at fault. Then silence takes no agent down
+until the wave is over, an operator ends the suspension, or `max_hold_seconds` have passed. Agents monitored
+by heartbeat and by probe are counted, suspended and released apart from one another.
 
 Counted are the agents that would go, not their share of all: most targets of a directory are dead,
 so a share would always look alarming (protocol, "The monitor itself may be sick").
+
+Missed heartbeats have witnesses too. If no agent at all was heard since an agent's first missed heartbeat was
+due, although another agent's heartbeat fell due as well, the registry's own inbound side may be cut.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pydantic import TypeAdapter
 
 from agent_health.errors import InvalidSetting
-
-MAX_ILL_PROBERS = 100
-"""How many illnesses are remembered; beyond that, those that end first are forgotten."""
-MAX_ILLNESS_SECONDS = 600
-"""How far ahead a prober may call itself ill; it repeats itself while it is."""
-MAX_WHY_CHARACTERS = 200
 
 
 def _within(name: str, given: float, least: float, most: float) -> None:
@@ -86,8 +84,16 @@ class MonitorPolicy:
 DEFAULT_POLICY = MonitorPolicy()
 
 
+class Track(StrEnum):
+    """By what the agents that are counted together are monitored."""
+
+    HEARTBEAT = "heartbeat"
+    """By their heartbeats, and those monitored by both."""
+    PROBE = "probe"
+
+
 class MonitorState(StrEnum):
-    """Whether the monitor trusts its own eyes."""
+    """Whether silence is believed."""
 
     NORMAL = "normal"
     """Silence counts."""
@@ -97,20 +103,11 @@ class MonitorState(StrEnum):
     """Silence counts again; those who were held and are still silent are leaving."""
 
 
-class HoldCause(StrEnum):
-    """Why the monitor holds."""
-
-    MASS_EXIT = "mass_exit"
-    PROBER_ILL = "prober_ill"
-
-
 class Turn(StrEnum):
     """Why the state changed: the closed list that events name."""
 
     MASS_EXIT = "mass_exit"
-    """normal or recovering → held: more would leave than is believable."""
-    PROBER_ILL = "prober_ill"
-    """normal or recovering → held: a prober says that it is ill."""
+    """normal or recovering → held: more would leave than is believable, or nothing bears them out."""
     WAVE_OVER = "wave_over"
     """held → recovering: few have been silent for `quiet_cadences`: it was us."""
     MAX_HOLD = "max_hold"
@@ -122,28 +119,13 @@ class Turn(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Illness:
-    """What a prober says of itself."""
-
-    prober: str
-    until_s: float
-    """It is well again at this time, unless it repeats itself."""
-    why: str
-    """For people; at most 200 characters."""
-    is_spent: bool = False
-    """A hold has ended in spite of it: it begins no other one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Monitor:
-    """What all server processes know of the monitor: one row, changed by compare-and-set, of bounded size."""
+    """What all server processes know of one track: of bounded size, changed with its row locked."""
 
     since_s: float
     """When the state began."""
     cadence_began_s: float
     state: MonitorState = MonitorState.NORMAL
-    held_because: HoldCause | None = None
-    """None unless held."""
     exits_this_cadence: int = 0
     """How many went, those of the cohort not counted; while held, how many wait at the last look."""
     baseline: tuple[int, ...] = ()
@@ -157,7 +139,27 @@ class Monitor:
     """The last sign of life of whoever fell silent last of those who wait; 0 unless held."""
     newcomers: int = 0
     """How many of those who wait fell silent only after the hold began; 0 unless held."""
-    illnesses: tuple[Illness, ...] = ()
+    unwitnessed: int = 0
+    """How many of those who wait no witness bears out; 0 unless held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitors:
+    """Both tracks: one column."""
+
+    heartbeat: Monitor
+    probe: Monitor
+
+    def of(self, track: Track) -> Monitor:
+        """Return one track."""
+        return self.heartbeat if track is Track.HEARTBEAT else self.probe
+
+    def with_track(self, track: Track, monitor: Monitor) -> "Monitors":
+        """Return the same with one track changed."""
+        return Monitors(
+            heartbeat=monitor if track is Track.HEARTBEAT else self.heartbeat,
+            probe=monitor if track is Track.PROBE else self.probe,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,11 +174,13 @@ class MonitorEvent:
     """Who would have gone, or is still waiting, cohort not counted."""
     limit: int
     """How many exits in one cadence would have been believed."""
+    unwitnessed: int = 0
+    """How many of the exits no witness bears out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excused:
-    """A hold that is over: its time does not count as silence of those whom it held."""
+    """A hold that is over: its time does not count as missed heartbeats of those whom it held."""
 
     begin_s: float
     end_s: float
@@ -211,8 +215,24 @@ class Look:
 
 
 def new_monitor(now_s: float) -> Monitor:
-    """Return a monitor that has seen nothing yet."""
+    """Return a track on which nothing was seen yet."""
     return Monitor(since_s=now_s, cadence_began_s=now_s)
+
+
+def new_monitors(now_s: float) -> Monitors:
+    """Return both tracks as long as nothing was seen on either."""
+    return Monitors(heartbeat=new_monitor(now_s), probe=new_monitor(now_s))
+
+
+def is_unwitnessed(missed_s: float, heard_at_s: float | None, companion_due_s: float | None) -> bool:
+    """Whether nothing bears out that an agent missed the heartbeat that was due at `missed_s`.
+
+    `heard_at_s` is the last authenticated request of any agent, `companion_due_s` when another proven agent's
+    heartbeat last fell due; None: never. A single agent has no companion, and is judged by itself.
+    """
+    was_heard = heard_at_s is not None and heard_at_s >= missed_s
+    has_companion = companion_due_s is not None and companion_due_s >= missed_s
+    return has_companion and not was_heard
 
 
 def baseline_exits(monitor: Monitor) -> float:
@@ -237,20 +257,25 @@ def tells_of_us(
 
 
 def look(
-    monitor: Monitor, exits: Sequence[float], now_s: float, policy: MonitorPolicy = DEFAULT_POLICY
+    monitor: Monitor,
+    exits: Sequence[float],
+    now_s: float,
+    policy: MonitorPolicy = DEFAULT_POLICY,
+    *,
+    unwitnessed: Sequence[float] = (),
 ) -> Look:
     """Judge a sweep before it lets anyone go.
 
     `exits` has the last sign of life (s) of each agent that silence would take down now and that
-    `tells_of_us`, once per agent, in any order; while held, of all of these who still wait. Whoever
-    loses the compare-and-set of the row fetches row and exits again, since another sweep may have let
-    the same agents go.
+    `tells_of_us`, once per agent, in any order; while held, of all of these who still wait. `unwitnessed` has
+    those among them that no witness bears out (`is_unwitnessed`).
     """
     monitor = _rolled(_caught_up(monitor, now_s), now_s, policy)
     fresh = [sign_s for sign_s in exits if sign_s >= monitor.cohort_before_s]
+    alone = [sign_s for sign_s in unwitnessed if sign_s >= monitor.cohort_before_s]
     if monitor.state is MonitorState.HELD:
-        return _while_held(monitor, fresh, now_s, policy)
-    return _while_trusting(monitor, fresh, len(exits) - len(fresh), now_s, policy)
+        return _while_held(monitor, fresh, alone, now_s, policy)
+    return _while_trusting(monitor, fresh, alone, len(exits) - len(fresh), now_s, policy)
 
 
 def release(monitor: Monitor, now_s: float, policy: MonitorPolicy = DEFAULT_POLICY) -> Look:
@@ -260,48 +285,34 @@ def release(monitor: Monitor, now_s: float, policy: MonitorPolicy = DEFAULT_POLI
     return _end_hold(monitor, Turn.RELEASED, now_s, policy)
 
 
-def report_illness(monitor: Monitor, prober: str, until_s: float, why: str, now_s: float) -> Monitor:
-    """Note that a prober calls itself ill; the next look holds, unless a hold ended in spite of it.
-
-    `until_s` counts up to 600 s ahead. `prober` is the name of its key.
-    """
-    others = [illness for illness in monitor.illnesses if illness.prober != prober]
-    lasting = (illness for illness in monitor.illnesses if illness.until_s > now_s)
-    is_spent = any(illness.is_spent for illness in lasting if illness.prober == prober)
-    until_s = min(until_s, now_s + MAX_ILLNESS_SECONDS)
-    said = Illness(prober=prober, until_s=until_s, why=why[:MAX_WHY_CHARACTERS], is_spent=is_spent)
-    by_end = sorted([*others, said], key=lambda illness: (illness.until_s, illness.prober))
-    return replace(monitor, illnesses=tuple(by_end[-MAX_ILL_PROBERS:]))
+def to_json(monitors: Monitors) -> str:
+    """Return the column as it is stored."""
+    return _COLUMN.dump_json(monitors).decode()
 
 
-def report_wellness(monitor: Monitor, prober: str) -> Monitor:
-    """Note that a prober is well again; a hold goes on for `quiet_cadences`, while its results come in."""
-    return replace(monitor, illnesses=tuple(each for each in monitor.illnesses if each.prober != prober))
+def from_json(text: str) -> Monitors:
+    """Read a stored column; members of a newer version are left out. ValueError if it is none."""
+    return _COLUMN.validate_json(text)
 
 
-def to_json(monitor: Monitor) -> str:
-    """Return the row as it is stored."""
-    return _ROW.dump_json(monitor).decode()
+_COLUMN = TypeAdapter(Monitors)
 
 
-def from_json(text: str) -> Monitor:
-    """Read a stored row; members of a newer version are left out. ValueError if it is none."""
-    return _ROW.validate_json(text)
-
-
-_ROW = TypeAdapter(Monitor)
-
-
-def _while_trusting(
-    monitor: Monitor, fresh: Sequence[float], cohort_exits: int, now_s: float, policy: MonitorPolicy
+def _while_trusting(  # noqa: PLR0917 - what a sweep found
+    monitor: Monitor,
+    fresh: Sequence[float],
+    unwitnessed: Sequence[float],
+    cohort_exits: int,
+    now_s: float,
+    policy: MonitorPolicy,
 ) -> Look:
-    """Let the exits go, unless they are a wave or a prober is ill."""
+    """Let the exits go, unless they are a wave, or no witness bears them out."""
     would_leave = monitor.exits_this_cadence + len(fresh)
-    cause = _hold_cause(monitor, would_leave, policy)
-    if cause is not None:
-        held = replace(_turned(monitor, MonitorState.HELD, now_s), held_because=cause, is_cadence_quiet=False)
-        event = _event(monitor, held, Turn(cause.value), would_leave, policy)
-        return _look(monitor, _counted(held, fresh), is_held=True, event=event)
+    if would_leave > exit_limit(monitor, policy) or unwitnessed:
+        held = replace(_turned(monitor, MonitorState.HELD, now_s), is_cadence_quiet=False)
+        many = len(unwitnessed)
+        event = _event(monitor, held, Turn.MASS_EXIT, max(would_leave, many), many, policy)
+        return _look(monitor, _counted(held, fresh, unwitnessed), is_held=True, event=event)
     after = replace(monitor, exits_this_cadence=would_leave)
     if monitor.state is MonitorState.NORMAL:
         return _look(monitor, after, is_held=False)
@@ -310,15 +321,21 @@ def _while_trusting(
     if monitor.quiet_cadences < policy.quiet_cadences:
         return _look(monitor, after, is_held=False)
     normal = replace(_turned(monitor, MonitorState.NORMAL, now_s), exits_this_cadence=would_leave)
-    event = _event(monitor, normal, Turn.COHORT_PASSED, would_leave, policy)
+    event = _event(monitor, normal, Turn.COHORT_PASSED, would_leave, 0, policy)
     return _look(monitor, normal, is_held=False, event=event)
 
 
-def _while_held(monitor: Monitor, waiting: Sequence[float], now_s: float, policy: MonitorPolicy) -> Look:
+def _while_held(
+    monitor: Monitor,
+    waiting: Sequence[float],
+    unwitnessed: Sequence[float],
+    now_s: float,
+    policy: MonitorPolicy,
+) -> Look:
     """Hold on, or end the hold."""
-    monitor = _counted(monitor, waiting)
+    monitor = _counted(monitor, waiting, unwitnessed)
     end_limit = max(policy.min_exits, policy.end_factor * baseline_exits(monitor))
-    if len(waiting) >= end_limit or _is_ill(monitor):
+    if len(waiting) >= end_limit or unwitnessed:
         monitor = replace(monitor, quiet_cadences=0, is_cadence_quiet=False)
     if monitor.quiet_cadences >= policy.quiet_cadences:
         return _end_hold(monitor, Turn.WAVE_OVER, now_s, policy)
@@ -336,10 +353,8 @@ def _end_hold(monitor: Monitor, turn: Turn, now_s: float, policy: MonitorPolicy)
             monitor.cohort_before_s, monitor.since_s, math.nextafter(monitor.newest_waiting_s, math.inf)
         ),
         baseline=monitor.baseline if turn is Turn.WAVE_OVER else _learned_baseline(monitor, policy),
-        # An illness that outlasts its hold must not hold everybody for ever.
-        illnesses=tuple(replace(illness, is_spent=True) for illness in monitor.illnesses),
     )
-    event = _event(monitor, recovering, turn, monitor.exits_this_cadence, policy)
+    event = _event(monitor, recovering, turn, monitor.exits_this_cadence, monitor.unwitnessed, policy)
     return _look(monitor, recovering, is_held=True, event=event, excused=excused)
 
 
@@ -348,9 +363,9 @@ def _learned_baseline(monitor: Monitor, policy: MonitorPolicy) -> tuple[int, ...
 
     A fleet that loses more than `min_exits` per cadence all the time would otherwise be held again
     and again, and never have a normal cadence to learn from. Only a rise is learned, and each cadence
-    counts as one. The wave that began the hold is left out, and so is what an ill prober saw.
+    counts as one. The wave that began the hold is left out, and so is what no witness bears out.
     """
-    if not monitor.newcomers or monitor.held_because is not HoldCause.MASS_EXIT:
+    if not monitor.newcomers or monitor.unwitnessed:
         return monitor.baseline
     cadences = max(1.0, (monitor.newest_waiting_s - monitor.since_s) / policy.cadence_seconds)
     learned = math.ceil(monitor.newcomers / cadences)
@@ -360,24 +375,14 @@ def _learned_baseline(monitor: Monitor, policy: MonitorPolicy) -> tuple[int, ...
     return (*monitor.baseline, *(learned,) * count)[-policy.baseline_cadences :]
 
 
-def _hold_cause(monitor: Monitor, would_leave: int, policy: MonitorPolicy) -> HoldCause | None:
-    if would_leave > exit_limit(monitor, policy):
-        return HoldCause.MASS_EXIT
-    return HoldCause.PROBER_ILL if _is_ill(monitor) else None
-
-
-def _is_ill(monitor: Monitor) -> bool:
-    return any(not illness.is_spent for illness in monitor.illnesses)
-
-
-def _counted(held: Monitor, waiting: Iterable[float]) -> Monitor:
+def _counted(held: Monitor, waiting: Sequence[float], unwitnessed: Sequence[float]) -> Monitor:
     """Note who waits, for the end of the hold and for those who watch it."""
-    signs_s = list(waiting)
     return replace(
         held,
-        exits_this_cadence=len(signs_s),
-        newest_waiting_s=max(signs_s, default=0.0),
-        newcomers=sum(sign_s >= held.since_s for sign_s in signs_s),
+        exits_this_cadence=max(len(waiting), len(unwitnessed)),
+        unwitnessed=len(unwitnessed),
+        newest_waiting_s=max((*waiting, *unwitnessed), default=0.0),
+        newcomers=sum(sign_s >= held.since_s for sign_s in waiting),
     )
 
 
@@ -388,13 +393,8 @@ def _caught_up(monitor: Monitor, now_s: float) -> Monitor:
         # A clock that was set back must not stretch a hold or a cadence.
         since_s=min(monitor.since_s, now_s),
         cadence_began_s=min(monitor.cadence_began_s, now_s),
-        # Nor may it make a cohort of those who are heard from now on, or an illness last.
-        cohort_before_s=min(monitor.cohort_before_s, now_s),
-        illnesses=tuple(
-            replace(illness, until_s=min(illness.until_s, now_s + MAX_ILLNESS_SECONDS))
-            for illness in monitor.illnesses
-            if illness.until_s > now_s
-        ),
+        # Nor may it make a cohort of those who are heard from now on.
+        cohort_before_s=min(monitor.cohort_before_s, math.nextafter(now_s, math.inf)),
     )
 
 
@@ -418,12 +418,12 @@ def _turned(monitor: Monitor, state: MonitorState, now_s: float) -> Monitor:
         state=state,
         since_s=now_s,
         cadence_began_s=now_s,
-        held_because=None,
         exits_this_cadence=0,
         quiet_cadences=0,
         is_cadence_quiet=True,
         newest_waiting_s=0.0,
         newcomers=0,
+        unwitnessed=0,
     )
 
 
@@ -441,7 +441,9 @@ def _look(
     )
 
 
-def _event(before: Monitor, after: Monitor, turn: Turn, exits: int, policy: MonitorPolicy) -> MonitorEvent:
+def _event(  # noqa: PLR0917 - its members
+    before: Monitor, after: Monitor, turn: Turn, exits: int, unwitnessed: int, policy: MonitorPolicy
+) -> MonitorEvent:
     return MonitorEvent(
         previous=before.state,
         state=after.state,
@@ -449,4 +451,5 @@ def _event(before: Monitor, after: Monitor, turn: Turn, exits: int, policy: Moni
         at_s=after.since_s,
         exits=exits,
         limit=exit_limit(before, policy),
+        unwitnessed=unwitnessed,
     )

@@ -1,13 +1,14 @@
-"""What did one probe see?
+"""What one probe saw of an agent.
 
 Three layers, three facts, never mixed: is a card served (discovery), does the declared interface
 answer (transport), does the agent say or show that it works (readiness, message)? An observation
 is what a prober sends to the registry; what many of them add up to stands in `observed`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -19,6 +20,8 @@ from agent_health.harmless_text import harmless
 MAX_REASON_CHARS: Final = 500
 MAX_URL_CHARS: Final = 2048
 MAX_ETAG_CHARS: Final = 512
+MAX_NETWORK_CLASS_CHARS: Final = 64
+MAX_ADDRESS_CHARS: Final = 64
 MAX_PATHS: Final = 8
 MAX_PATH_CHARS: Final = 512
 AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
@@ -66,7 +69,26 @@ class ResultClass(StrEnum):
     INTERNAL = "internal"
     """The fault is ours: a defect, or no resources left."""
     NOT_MEASURED = "not_measured"
-    """It was not asked: switched off, out of time, or by a prober that calls itself ill."""
+    """Nothing is known: it was not asked, or nothing proves that the prober could have reached it."""
+
+
+class UnmeasuredReason(StrEnum):
+    """Why a probe measured nothing, for programs; the layers' `reason` says it for people."""
+
+    NO_WITNESS = "no_witness"
+    """The target failed, and nothing else proved that the prober could have reached it."""
+    PROBER_SLOW = "prober_slow"
+    """The request timed out while the prober itself was overloaded or stopped."""
+    ASKED_TO_WAIT = "asked_to_wait"
+    """The target asked for no requests before a later time."""
+    NOT_ALLOWED = "not_allowed"
+    """Its robots.txt, its address or an opt-out forbids the request."""
+    NOT_PROBED = "not_probed"
+    """The probe did not take place, or its result was lost."""
+    PROBER_CLOCK = "prober_clock"
+    """Only the date of a certificate failed, and the prober's clock is known to be wrong."""
+    PROBER_FAULT = "prober_fault"
+    """A defect of the prober ended the probe."""
 
 
 ANSWERED: Final = frozenset({ResultClass.OK, ResultClass.GATED})
@@ -81,6 +103,13 @@ INCONCLUSIVE: Final = frozenset({
     ResultClass.NOT_MEASURED,
 })  # fmt: skip
 """The prober held back, so that nothing is known: neither that the agent works nor that it fails."""
+_UNMEASURED: Final = MappingProxyType({
+    ResultClass.BLOCKED_ADDRESS:  UnmeasuredReason.NOT_ALLOWED,
+    ResultClass.REDIRECT_REFUSED: UnmeasuredReason.NOT_ALLOWED,
+    ResultClass.RATE_LIMITED:     UnmeasuredReason.ASKED_TO_WAIT,
+    ResultClass.INTERNAL:         UnmeasuredReason.PROBER_FAULT,
+    ResultClass.NOT_MEASURED:     UnmeasuredReason.NOT_PROBED,
+})  # fmt: skip
 # A whole host may redirect to another origin, where cards are looked for, and documents never are.
 _ANOTHER_TIME: Final = INCONCLUSIVE - {ResultClass.REDIRECT_REFUSED}
 
@@ -213,6 +242,12 @@ class Observation(_Wire):
     """When the certificate that was shown ends."""
     paths: Annotated[dict[_Path, LayerResult], Field(max_length=MAX_PATHS)] | None = None
     """By path, what else the definition asks for answered, such as /ping: shown, it decides nothing."""
+    unmeasured: Annotated[UnmeasuredReason, Field(strict=False)] | None = None
+    """Why nothing was measured; given if and only if `result` is inconclusive, absent from older probers."""
+    network_class: Annotated[str, Field(max_length=MAX_NETWORK_CLASS_CHARS)] | None = None
+    """Network class of the target's address (`network_class.network_class_of`); None if unknown."""
+    address: Annotated[str, Field(max_length=MAX_ADDRESS_CHARS)] | None = None
+    """Address that was asked, IPv6 as its /64 network (`network_class.address_key`); None if unknown."""
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -275,20 +310,27 @@ class Observation(_Wire):
         has_card = self.discovery is None and card is _OK
         return _OK if has_card and result is ResultClass.GATED else result
 
-    def doubted(self, why: str, *, is_about_time: bool = False) -> "Observation":
-        """Return it as a prober tells it that does not trust its own eyes: what failed was not measured.
+    def not_counted(
+        self, unmeasured: UnmeasuredReason, why: str, *, layers: Collection[str] | None = None
+    ) -> "Observation":
+        """Return it with its failed layers as not measured; their classes and reasons stay as text.
 
-        What answered did answer, however ill the prober is. `is_about_time`: it was only slow, so that
-        timeouts alone say nothing.
+        `why` is for people. `layers`: names of those that may change, None: all. What answered did answer.
+        The observation itself if nothing changes.
         """
-        doubt = LayerResult(result=ResultClass.NOT_MEASURED, reason=why[:MAX_REASON_CHARS])
-        failed = {
-            name: doubt
-            for name in _LAYERS
-            if (layer := getattr(self, name)) is not None
-            and (layer.result is ResultClass.TIMEOUT if is_about_time else layer.has_failed)
+        changed: dict[str, object] = {
+            name: _not_counted(layer, why)
+            for name in (_LAYERS if layers is None else layers)
+            if (layer := getattr(self, name)) is not None and layer.has_failed
         }
-        return self.model_copy(update=failed) if failed else self
+        if not changed:
+            return self
+        seen = self.model_copy(update=changed)
+        return seen.model_copy(update={"unmeasured": unmeasured}) if seen.result in INCONCLUSIVE else seen
+
+    def layers_with(self, result: ResultClass) -> tuple[str, ...]:
+        """Return the names of the layers that ended with a class."""
+        return tuple(name for name, layer in self._asked() if layer.result is result)
 
     @property
     def _has_shown_itself(self) -> bool:
@@ -313,6 +355,17 @@ def decisive(asked: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
     return next((layer for layer in counting if layer.is_measured), counting[0] if counting else None)
 
 
+def deciding(layers: Mapping[str, LayerResult | None]) -> LayerResult | None:
+    """Return the layer that decides what a probe came to, of those that were asked, by their names."""
+    for name in ("discovery", "readiness"):
+        if _is(layer := layers[name], _OK):
+            return layer
+    for name in ("transport", "message"):
+        if (layer := layers[name]) is not None and layer.has_answered:
+            return layer
+    return decisive([(name, layer) for name in _LAYERS if (layer := layers[name]) is not None])
+
+
 def _tells_nothing(name: str, layer: LayerResult, layers: Mapping[str, LayerResult]) -> bool:
     """Whether a failure is none of the agent's: card and document stand for one another where one is not had.
 
@@ -334,9 +387,30 @@ def _is(layer: LayerResult | None, result: ResultClass) -> bool:
     return layer is not None and layer.result is result
 
 
+def _not_counted(layer: LayerResult, why: str) -> LayerResult:
+    reason = f"{why} ({layer.result}{f': {layer.reason}' if layer.reason else ''})"
+    return LayerResult(result=ResultClass.NOT_MEASURED, reason=reason[:MAX_REASON_CHARS])
+
+
+def unmeasured_reason(result: ResultClass) -> UnmeasuredReason | None:
+    """Return why a result measured nothing, as far as its class tells; None if it measured anything."""
+    return _UNMEASURED.get(result)
+
+
 def not_measured(
-    observed_at: datetime, why: str, *, agent_id: str | None = None, target_url: str | None = None
+    observed_at: datetime,
+    unmeasured: UnmeasuredReason,
+    why: str,
+    *,
+    agent_id: str | None = None,
+    target_url: str | None = None,
 ) -> Observation:
     """Return the observation of a probe that was due and did not take place; `why` is for people."""
     layer = LayerResult(result=ResultClass.NOT_MEASURED, reason=why[:MAX_REASON_CHARS])
-    return Observation(agent_id=agent_id, target_url=target_url, observed_at=observed_at, discovery=layer)
+    return Observation(
+        agent_id=agent_id,
+        target_url=target_url,
+        observed_at=observed_at,
+        discovery=layer,
+        unmeasured=unmeasured,
+    )

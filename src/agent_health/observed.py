@@ -1,8 +1,9 @@
-"""What do many probes of one agent add up to?
+"""Observed facts: what many probes of one agent add up to.
 
 A small value that is stored beside the agent's record and grows with every observation: it
 holds what `verdict` judges by and what a view shows, and of its history the half hour that is
-running (`agent_history`). Times are seconds since the epoch.
+running (`agent_history`). Times are seconds since the epoch by the registry's clock; the order of the
+observations is the caller's affair (`registry/target_results`).
 """
 
 from typing import Annotated, Any, Final
@@ -10,10 +11,18 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_health.agent_history import OpenSlot, gathered, half_hour_of
-from agent_health.clock_ahead import lies_ahead
-from agent_health.decision import stale_after_seconds
+from agent_health.clock_ahead import not_before
+from agent_health.decision import is_stale, stale_after_seconds
 from agent_health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
-from agent_health.observation import DocumentSeen, LayerResult, Observation
+from agent_health.evidence_age import Evidence, Receipt, shown_health, unknown_reason, why_unmeasured
+from agent_health.observation import (
+    INCONCLUSIVE,
+    DocumentSeen,
+    LayerResult,
+    Observation,
+    ResultClass,
+    UnmeasuredReason,
+)
 
 MAX_INTERACTIONS: Final = 20
 """How many measured interactions are remembered."""
@@ -65,7 +74,20 @@ class Observed(_Stored):
     """What is known of one agent from outside; `Observed()` is nothing."""
 
     last_observed_at_s: _Moment | None = None
-    """The time that the last observation carries, by its prober's clock: later ones only are taken."""
+    """When the last result of any kind was observed."""
+    measured_at_s: _Moment | None = None
+    """When the last measured result was observed."""
+    silence_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Observed silence: the sum of the gaps between consecutive measured results since the last sign of life.
+
+    A gap counts for at most two intervals, so that time without a working prober counts for little.
+    """
+    evidence_until_s: _Moment | None = None
+    """Until when the last measured result counts."""
+    results_until_s: _Moment | None = None
+    """When the next result of any kind is due at the latest."""
+    unmeasured: Annotated[UnmeasuredReason, Field(strict=False)] | None = None
+    """Why the last result measured nothing; None if it measured."""
     last_sign_of_life_at_s: _Moment | None = None
     life_run_began_at_s: _Moment | None = None
     """The first sign of life since the last measured failure; None if none came since."""
@@ -100,54 +122,115 @@ class Observed(_Stored):
         return cls.model_validate_json(text)
 
 
-def fold(observed: Observed | None, observation: Observation, received_at_s: float) -> Observed:
-    """Return what is known after one more observation, which we received at `received_at_s`.
+def expected(at_s: float, within_s: float) -> Observed:
+    """Return what is known of an agent that was registered at `at_s` to be probed: nothing yet.
 
-    Observations count in the order of their own times. One that is not later than the last (late,
-    or delivered twice) changes nothing: it can neither end a row nor be counted again. One that
-    lies more than 300 s ahead of us changes nothing either: a clock so wrong would shut out every
-    observation until we get there. What lies ahead by less counts as seen when we received it.
+    If no result comes within `within_s`, no prober is at work.
+    """
+    return Observed(evidence_until_s=at_s + within_s, results_until_s=at_s + within_s)
 
-    A layer that was not measured keeps its last result; an observation without any measured
-    layer is remembered by its time alone.
+
+def fold(observed: Observed | None, observation: Observation, receipt: Receipt, since_s: float) -> Observed:
+    """Return what is known after one more observation, which is later than all before it.
+
+    `since_s` is since when the agent has its status: an agent that never answered is silent since then.
+    A layer that was not measured keeps its last result; an observation without any measured layer is
+    remembered by its time and its reason alone.
     """
     observed = observed or Observed()
-    claimed_s = observation.observed_at.timestamp()
-    if is_late(claimed_s, observed.last_observed_at_s, received_at_s) or lies_ahead(claimed_s, received_at_s):
-        return observed
-    at_s = min(claimed_s, received_at_s)
-    life = _life(observed, observation, at_s)
-    failures_in_row = life.get("failures_in_row", observed.failures_in_row)
+    # A batch that took longer on its way makes nothing look as if it had come before the last result.
+    at_s = not_before(receipt.at_s, observed.last_observed_at_s)
+    result = observation.result
+    if result in INCONCLUSIVE:
+        # Of an agent of which nothing was ever measured, no evidence counts.
+        measured: dict[str, Any] = {"evidence_until_s": observed.evidence_until_s or at_s}
+    else:
+        measured = {"measured_at_s": at_s, "evidence_until_s": receipt.evidence_until_s}
+        before_s = since_s if observed.measured_at_s is None else observed.measured_at_s
+        measured |= _life(observed, observation, at_s, min(max(0.0, at_s - before_s), receipt.max_gap_s))
+    failures_in_row = measured.get("failures_in_row", observed.failures_in_row)
     return observed.model_copy(
         update={
-            "last_observed_at_s": claimed_s,
+            "last_observed_at_s": at_s,
+            "results_until_s": receipt.results_until_s,
+            "unmeasured": why_unmeasured(observation, result),
             "slot": gathered(observed.slot, observation, at_s),
             **_layers(observation, at_s),
-            **life,
+            **measured,
             **_interaction(observed, observation, failures_in_row),
             **_document(observed, observation, at_s),
         }
     )
 
 
-def is_late(claimed_s: float, last_s: float | None, now_s: float) -> bool:
-    """Whether an observation is not later than the last one that counted, None for none.
+def reported_health(observed: Observed | None) -> HealthStatus:
+    """Return the agent's health as it said itself, as of the last result; `unknown` without a valid document.
 
-    A last one that lies ahead of us was taken in before our clock was set back: nothing is late beside it.
-    """
-    return last_s is not None and claimed_s <= last_s and not lies_ahead(last_s, now_s)
-
-
-def health_of(observed: Observed | None, now_s: float) -> tuple[HealthStatus, float | None]:
-    """Return the agent's health as it says itself, and the last moment at which that holds.
-
-    `unknown` without a document and once it is stale: computed more than 900 s ago, or more than
-    twice its max-age. The moment is None where time alone changes nothing.
+    Time alone does not change it: see `current_health`.
     """
     document = None if observed is None else observed.document
-    if document is None or document.is_stale or now_s > document.fresh_until_s:
-        return HealthStatus.UNKNOWN, None
-    return document.status, document.fresh_until_s
+    if observed is None or document is None or document.is_stale:
+        return HealthStatus.UNKNOWN
+    has_ended = (observed.last_observed_at_s or 0.0) > document.fresh_until_s
+    return HealthStatus.UNKNOWN if has_ended else document.status
+
+
+def current_health(observed: Observed | None, now_s: float) -> HealthStatus:
+    """Return the agent's health as it is shown now: `unknown` also once what was seen is too old."""
+    return shown_health(reported_health(observed), evidence_of(observed), now_s)[0]
+
+
+def is_document_current(observed: Observed | None, now_s: float) -> bool:
+    """Whether the last health document still counts, whatever it says."""
+    document = None if observed is None else observed.document
+    if observed is None or document is None or document.is_stale:
+        return False
+    evidence = evidence_of(observed)
+    return unknown_reason(evidence, now_s) is None and now_s <= document.fresh_until_s
+
+
+def evidence_of(observed: Observed | None) -> Evidence:
+    """Return what is stored of the evidence in columns of its own, so that searches can compare it."""
+    if observed is None:
+        return Evidence()
+    document, until_s = observed.document, observed.evidence_until_s
+    health_until_s = None
+    if document is not None and not document.is_stale:
+        health_until_s = document.fresh_until_s if until_s is None else min(document.fresh_until_s, until_s)
+    return Evidence(
+        at_s=observed.measured_at_s,
+        until_s=until_s,
+        results_until_s=observed.results_until_s,
+        unmeasured=observed.unmeasured,
+        health_until_s=health_until_s,
+    )
+
+
+def document_age_s(document: DocumentSeen, at_s: float) -> float:
+    """Return a document's age in seconds when it was seen at `at_s`, by the registry's clock.
+
+    The answer's `Date` counts if there was one; below 0, the document is from the future.
+    """
+    return at_s - document.timestamp.timestamp() if document.age_s is None else document.age_s
+
+
+def with_document_age(observation: Observation, at_s: float) -> Observation:
+    """Return an observation whose document is stale, or is not, by the registry's clock.
+
+    Where the answer had no `Date`, the prober could only compare the document with its own clock.
+    """
+    document, readiness = observation.document, observation.readiness
+    if document is None or readiness is None or document.age_s is not None:
+        return observation
+    stale = is_stale(document_age_s(document, at_s), document.max_age_s)
+    if stale is document.is_stale:
+        return observation
+    result = ResultClass.STALE_DOCUMENT if stale else ResultClass.OK
+    changed = {
+        "document": document.model_copy(update={"is_stale": stale}),
+        "readiness": readiness.model_copy(update={"result": result}),
+    }
+    return observation.model_copy(update=changed)
 
 
 def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
@@ -156,8 +239,13 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
     def moved_s(at_s: float | None) -> float | None:
         return at_s + by_s if at_s is not None and at_s > now_s else at_s
 
-    names = ("last_observed_at_s", "last_sign_of_life_at_s", "life_run_began_at_s")
+    names = ("last_observed_at_s", "measured_at_s", "last_sign_of_life_at_s", "life_run_began_at_s")
     update: dict[str, object] = {name: moved_s(getattr(observed, name)) for name in names}
+    if (observed.last_observed_at_s or 0.0) > now_s:
+        # What the last result promised lies that far ahead, too.
+        for name in ("evidence_until_s", "results_until_s"):
+            until_s = getattr(observed, name)
+            update[name] = None if until_s is None else until_s + by_s
     document = observed.document
     if document is not None and document.observed_at_s > now_s:
         times_s = {
@@ -191,20 +279,21 @@ def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
     return changed
 
 
-def _life(observed: Observed, observation: Observation, at_s: float) -> dict[str, Any]:
+def _life(observed: Observed, observation: Observation, at_s: float, gap_s: float) -> dict[str, Any]:
+    """Count silence and failures; `gap_s` is the time since the last measured result, as far as it counts."""
     if observation.is_sign_of_life:
-        # Never backwards, also if our own clock was set back between two observations.
-        last_s, began_s = observed.last_sign_of_life_at_s, observed.life_run_began_at_s
-        at_s = at_s if last_s is None else max(at_s, last_s)
+        began_s = observed.life_run_began_at_s
         return {
             "last_sign_of_life_at_s": at_s,
             "life_run_began_at_s": at_s if began_s is None else began_s,
             "failures_in_row": 0,
+            "silence_s": 0.0,
         }
-    if observation.is_measured_failure:
-        row = min(observed.failures_in_row + 1, MAX_IN_ROW)
-        return {"failures_in_row": row, "life_run_began_at_s": None}
-    return {}
+    silent = {"silence_s": observed.silence_s + gap_s}
+    if not observation.is_measured_failure:
+        return silent
+    row = min(observed.failures_in_row + 1, MAX_IN_ROW)
+    return {**silent, "failures_in_row": row, "life_run_began_at_s": None}
 
 
 def _interaction(observed: Observed, observation: Observation, failures_in_row: int) -> dict[str, Any]:
@@ -222,7 +311,7 @@ def _document(observed: Observed, observation: Observation, at_s: float) -> dict
     document = observation.document
     if document is None:
         return {}
-    changed: dict[str, Any] = {"document": _last_document(document, observation, at_s)}
+    changed: dict[str, Any] = {"document": _last_document(document, at_s)}
     timestamp_s = document.timestamp.timestamp()
     if not document.is_stale and document.status is not HealthStatus.UNHEALTHY:
         changed |= {"unhealthy_documents_in_row": 0, "last_unhealthy_timestamp_s": None}
@@ -232,12 +321,9 @@ def _document(observed: Observed, observation: Observation, at_s: float) -> dict
     return changed
 
 
-def _last_document(document: DocumentSeen, observation: Observation, at_s: float) -> LastDocument:
-    age_s = document.age_s
-    if age_s is None:
-        age_s = (observation.observed_at - document.timestamp).total_seconds()
+def _last_document(document: DocumentSeen, at_s: float) -> LastDocument:
     # A document from the near future is as old as one just computed: nobody stays fresh for longer.
-    computed_at_s = at_s - max(0.0, age_s)
+    computed_at_s = at_s - max(0.0, document_age_s(document, at_s))
     return LastDocument(
         status=document.status,
         timestamp_s=document.timestamp.timestamp(),

@@ -1,17 +1,19 @@
-"""When is a target probed next?
+"""When a target is probed next, and what is remembered after a probe.
 
 Every target has its own tick in each interval, by its hash: load is even, also after a restart or when
 targets are added, and nothing drifts, since a tick is computed and never counted from the last probe.
 A target that keeps failing is looked at in every second, fourth, eighth … interval, and which of them
 is decided by its hash too: those that died together do not come back together. An answer ends that at once.
 
-Besides ticks there are two looks that somebody has a reason for: one confirmation after a change, and
-an operator's recheck. Times are seconds since the epoch, by the clock of whoever probes.
+Besides ticks there are two probes that have a reason of their own: one confirmation after a recovery, and
+an operator's recheck. A fall is confirmed at once, by the witness rule. Times are seconds since the epoch, by
+the clock of the registry.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from math import floor, inf
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil, floor, inf
 from typing import Any, Final
 
 from agent_health.clock_ahead import lies_ahead
@@ -20,20 +22,12 @@ from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, Observ
 from agent_health.probe_memory import MAX_IN_ROW, ProbeMemory
 from agent_health.silence import PROBE_THRESHOLDS
 from agent_health.target import is_on_origin_of, phase_of, turn_of
-from agent_health.verdict import DEAD_AFTER_FAILURES
+from agent_health.verdict import DEAD_AFTER_FAILURES, MAX_DAMPING
 
-PATIENT_FAILURES: Final = int(PROBE_THRESHOLDS.dead_after_s / PROBE_THRESHOLDS.interval_s)
-"""An agent that once answered is looked at in every interval for so many failures.
-
-That is until it is called dead: a silence of `dead_after_s` is a silence only if somebody listened.
-"""
 MAX_RETRY_AFTER_S: Final = 86_400.0
 """A peer that asks us to stay away for longer is asked again after a day."""
-MAX_WAIT_OF_FAILING_S: Final = PROBE_THRESHOLDS.unhealthy_after_s
-"""Who once answered, now fails, and asks us to stay away for longer is asked again after so long.
-
-Until it has failed often enough to be dead: nobody stays well by asking not to be looked at.
-"""
+MAX_COUNTED_INTERVALS: Final = 2
+"""The registry counts a gap between two measured results as silence for at most this many intervals."""
 MAX_DOUBLINGS: Final = 30
 ROBOTS_EVERY_S: Final = 82_800.0
 """A robots.txt is not used for more than 24 h (RFC 9309 2.4); a look may come an interval late."""
@@ -43,6 +37,11 @@ MIN_GAP_RATIO: Final = 0.5
 """Of the interval: a tick sooner after the last probe is left out. That one was late, or a recheck."""
 
 _SLOW_DOWN: Final = frozenset({402, 429})
+_OF_A_RESULT: Final = (
+    "probed_at_s", "result", "failures_in_row", "confirm_at_s", "not_before_s", "slowdowns", "alive_at_s",
+    "network_class",
+)  # fmt: skip
+"""Members of a memory that follow from the result of a probe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +51,25 @@ class Cadence:
     interval_s: float = PROBE_THRESHOLDS.interval_s
     """From one tick of a target to its next."""
     confirm_after_s: float = 30.0
-    """A change is looked at once more after so long, or after a quarter of a short interval."""
+    """A recovery is confirmed after so long, or after a quarter of a short interval."""
     card_every_s: float = 86_400.0
     """How often a card is asked for that has no reason to have changed."""
     max_backoff_s: float = 86_400.0
     """However long a target fails or asks us to slow down, its ticks are no further apart."""
     recheck_every_s: float = 60.0
     """How soon after somebody asked for a look at a target somebody may again; whoever is asked keeps it."""
+    unhealthy_after_s: float = PROBE_THRESHOLDS.unhealthy_after_s
+    """Silence after which the target is unhealthy, without flap damping."""
+    dead_after_s: float = PROBE_THRESHOLDS.dead_after_s
+    """Silence after which the target is dead, without flap damping."""
 
     def __post_init__(self) -> None:
         _refuse_unless_positive("interval_seconds", self.interval_s)
         _refuse_unless_positive("confirm_after_seconds", self.confirm_after_s)
         _refuse_unless_positive("card_every_seconds", self.card_every_s)
         _refuse_unless_positive("recheck_every_seconds", self.recheck_every_s)
+        _refuse_unless_positive("unhealthy_after_seconds", self.unhealthy_after_s)
+        _refuse_unless_positive("dead_after_seconds", self.dead_after_s)
         if not self.interval_s <= self.max_backoff_s < inf:
             expected = f"at least interval_seconds, {self.interval_s:g}"
             raise InvalidSetting("max_backoff_seconds", self.max_backoff_s, expected)
@@ -73,6 +78,37 @@ class Cadence:
     def max_doublings(self) -> int:
         """How often the interval may double without exceeding `max_backoff_s`, 0 to MAX_DOUBLINGS."""
         return min(int(self.max_backoff_s / self.interval_s).bit_length() - 1, MAX_DOUBLINGS)
+
+    @property
+    def patient_failures(self) -> int:
+        """Number of failures in a row during which an agent that once answered is probed in every interval.
+
+        The registry counts a gap between two results for two intervals at most: an agent that is probed less
+        often would never be found dead. Flap damping may multiply its thresholds.
+        """
+        return ceil(MAX_DAMPING * self.dead_after_s / self.interval_s)
+
+    @property
+    def max_wait_of_failing_s(self) -> float:
+        """Longest wait that an agent gets by asking for it, if it once answered and fails now.
+
+        It holds until the agent has failed often enough to be dead.
+        """
+        return min(self.unhealthy_after_s, MAX_COUNTED_INTERVALS * self.interval_s)
+
+    @property
+    def failures_until_dead(self) -> int:
+        """Number of failures in a row after which such an agent gets whatever wait it asks for."""
+        return max(DEAD_AFTER_FAILURES, ceil(self.dead_after_s / self.max_wait_of_failing_s) + 1)
+
+    def with_thresholds(self, unhealthy_after_s: float, dead_after_s: float) -> "Cadence":
+        """Return the cadence for an agent that has thresholds of its own, in seconds."""
+        return _with_thresholds(self, unhealthy_after_s, dead_after_s)
+
+
+@lru_cache(maxsize=1024)
+def _with_thresholds(cadence: Cadence, unhealthy_after_s: float, dead_after_s: float) -> Cadence:
+    return replace(cadence, unhealthy_after_s=unhealthy_after_s, dead_after_s=dead_after_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +176,9 @@ def after_probe(
 ) -> ProbeMemory:
     """Return what is remembered after a probe that began then; what it has `learned` is the prober's.
 
-    A change is one between answering and failing, and the look that it gives reason for gives reason
-    for none itself: who flaps is not looked at more often. `retry_after_s` is the longest that any
-    answer asked for; it counts only with an answer that did not give what was asked, up to a day, and of an
-    agent that has failed up to MAX_WAIT_OF_FAILING_S.
+    A recovery is confirmed once; the confirmation itself is a reason for none. `retry_after_s` is the longest
+    wait that any answer asked for. It counts only with an answer that did not give what was asked, up to a
+    day, and up to `Cadence.max_wait_of_failing_s` if the agent fails.
     """
     layers = [observation.discovery, observation.transport, observation.readiness, observation.message]
     asked = [layer for layer in layers if layer is not None]
@@ -159,14 +194,12 @@ def after_probe(
     elif is_measured:
         slowdowns, not_before_s = 0, None
     if retry_after_s is not None and any((layer.status_code or 0) >= 300 for layer in asked):
-        is_looked_after = has_failed and _has_answered(memory) and failures < DEAD_AFTER_FAILURES
-        longest_s = MAX_WAIT_OF_FAILING_S if is_looked_after else MAX_RETRY_AFTER_S
+        is_looked_after = has_failed and _has_answered(memory) and failures < cadence.failures_until_dead
+        longest_s = cadence.max_wait_of_failing_s if is_looked_after else MAX_RETRY_AFTER_S
         not_before_s = ended_at_s + min(max(retry_after_s, 0.0), longest_s)
 
-    was_failing = memory.failures_in_row > 0
-    has_changed = memory.result is not None and (is_alive if was_failing else has_failed)
     confirm_at_s = None
-    if has_changed and memory.confirm_at_s is None and not slowdowns:
+    if is_alive and memory.failures_in_row > 0 and not slowdowns:
         # From the end: a dead agent needs two signs of life that lie so far apart.
         confirm_at_s = ended_at_s + min(cadence.confirm_after_s, cadence.interval_s * MAX_CONFIRMATION_RATIO)
     return memory.model_copy(
@@ -177,14 +210,36 @@ def after_probe(
             "confirm_at_s": confirm_at_s,
             "not_before_s": not_before_s,
             "slowdowns": slowdowns,
+            "alive_at_s": ended_at_s if is_alive else last_alive_s(memory),
+            "network_class": _network_class(memory, observation, is_alive=is_alive),
             **(learned or {}),
         }
     )
 
 
+def last_alive_s(memory: ProbeMemory) -> float | None:
+    """Return when the target last gave a liveness signal as far as is known; None if it never did."""
+    return memory.card_read_at_s if memory.alive_at_s is None else memory.alive_at_s
+
+
+def without_result(before: ProbeMemory, after: ProbeMemory) -> ProbeMemory:
+    """Return what a probe learned, such as where a card is, without what follows from its result."""
+    return after.model_copy(update={name: getattr(before, name) for name in _OF_A_RESULT})
+
+
 def backs_off(memory: ProbeMemory, cadence: Cadence) -> bool:
     """Whether a target is left out at some of its ticks, since it keeps failing or asked us to slow down."""
     return _doublings(memory, cadence) > 0 or min(memory.slowdowns, cadence.max_doublings) > 0
+
+
+def backoff(memory: ProbeMemory, cadence: Cadence) -> int:
+    """Return by what the interval of a target that keeps failing is multiplied: a power of 2, from 1."""
+    return 1 << _doublings(memory, cadence)
+
+
+def slowdown(memory: ProbeMemory, cadence: Cadence) -> int:
+    """Return by what the interval of a target that asked to slow down is multiplied: a power of 2, from 1."""
+    return 1 << min(memory.slowdowns, cadence.max_doublings)
 
 
 def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else: Collection[str]) -> bool:
@@ -245,13 +300,20 @@ def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s:
 
 def _doublings(memory: ProbeMemory, cadence: Cadence) -> int:
     """Return how often the interval is doubled for a target that fails."""
-    failures = memory.failures_in_row - (PATIENT_FAILURES if _has_answered(memory) else 0)
+    failures = memory.failures_in_row - (cadence.patient_failures if _has_answered(memory) else 0)
     return min(max(failures, 0), cadence.max_doublings)
 
 
 def _has_answered(memory: ProbeMemory) -> bool:
     """Whether a target ever showed that it is an agent."""
-    return memory.card_read_at_s is not None or memory.health_url is not None
+    return last_alive_s(memory) is not None or memory.health_url is not None
+
+
+def _network_class(memory: ProbeMemory, observation: Observation, *, is_alive: bool) -> str | None:
+    """Return the class to remember: of the address that answered last, else of the first that was asked."""
+    if memory.network_class is None or (is_alive and observation.network_class is not None):
+        return observation.network_class
+    return memory.network_class
 
 
 def _last_s(memory: ProbeMemory, now_s: float) -> float:

@@ -1,15 +1,16 @@
-"""What is remembered of a target from one probe to the next?
+"""What is remembered of a target from one probe to the next.
 
 It travels with the target, from worker to worker, and holds what `probe_cadence` decides by and what
 spares a request: where the card, the interface and the document were found. It holds no history.
-Times are seconds since the epoch, by the clock of whoever probed.
+Times are seconds since the epoch, by the clock of the registry: a prober whose clock is wrong plans the same
+ticks.
 """
 
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_health.observation import MAX_ETAG_CHARS, MAX_URL_CHARS, ResultClass
+from agent_health.observation import MAX_ETAG_CHARS, MAX_NETWORK_CLASS_CHARS, MAX_URL_CHARS, ResultClass
 
 MAX_IN_ROW: Final = 1000
 MAX_MEMORY_BYTES: Final = 16_384
@@ -31,7 +32,7 @@ class ProbeMemory(BaseModel):
     failures_in_row: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
     """Measured failures since the last sign of life."""
     confirm_at_s: _Moment | None = None
-    """When the change that was seen last is looked at once more; None if there is nothing to confirm."""
+    """When the recovery that was seen last is confirmed; None if there is nothing to confirm."""
     not_before_s: _Moment | None = None
     """The peer asked us not to come back earlier (Retry-After, 402, 429)."""
     slowdowns: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
@@ -58,6 +59,11 @@ class ProbeMemory(BaseModel):
     """As the interface says; where it does not, the generation of the card."""
     health_url: _Url | None = None
     """Where a health document was read last; before the first one, where the card announces it."""
+
+    alive_at_s: _Moment | None = None
+    """When it last gave a liveness signal; None if it never did."""
+    network_class: Annotated[str, Field(max_length=MAX_NETWORK_CLASS_CHARS)] | None = None
+    """Network class of the address that answered last; before the first answer, of the one asked first."""
 
     @property
     def is_left_alone(self) -> bool:

@@ -5,15 +5,20 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StringConstraints
 
 from agent_health.agent_record import Body
-from agent_health.document import Time
+from agent_health.document import WHOLE, Time
 from agent_health.lease_record import Token, TtlSeconds
 from agent_health.light_value import light_value
+from agent_health.observation import MAX_NETWORK_CLASS_CHARS
 from agent_health.probe_memory import ProbeMemory
 from agent_health.target import SHARDS
 
 TTL_SECONDS = 60.0
 """How long shards are a worker's own unless it asks otherwise."""
 
+MAX_CLASSES = 1_000
+MAX_WITNESSES = 3
+
+NetworkClassName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NETWORK_CLASS_CHARS)]
 WorkerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,48}$")]
 Shard = Annotated[int, Field(ge=0, lt=SHARDS)]
 
@@ -27,8 +32,19 @@ class ShardClaimRequest(Body):
     """How long the shards are its own from now on, and how long it counts as living."""
     held: Annotated[dict[Shard, Token], Field(max_length=SHARDS, default_factory=dict)]
     """The shards that it believes to hold, each with its fencing token."""
-    companions: Annotated[int, Field(strict=True, ge=0, lt=SHARDS)] = 0
+    companions: Annotated[int, Field(ge=0, lt=SHARDS, strict=True), WHOLE] = 0
     """How many others begin at the same time: their share is left to them though they do not live yet."""
+    reached_classes: Annotated[list[NetworkClassName], Field(max_length=MAX_CLASSES)] | None = None
+    """Network classes in which a witness answered this worker within its last interval."""
+    wanted_witnesses: dict[NetworkClassName, Annotated[int, Field(ge=1, le=MAX_WITNESSES)]] = Field(
+        default_factory=dict, max_length=MAX_CLASSES
+    )
+    """Network classes without canaries in which this worker knows fewer than three targets that answer,
+    each with how many more it wants."""
+    interval_s: Annotated[float, Field(ge=10, le=86_400, allow_inf_nan=False)] | None = None
+    """Interval of the crawl in seconds."""
+    sent_at: Time | None = None
+    """The worker's wall clock when it asked. It decides nothing: a wrong clock is reported."""
 
 
 @light_value()
@@ -41,6 +57,13 @@ class GrantedShard:
     expires_at: Time
 
 
+class HandedOutWitness(BaseModel):
+    """A target of another shard that answered lately: the caller may ask it once as a witness."""
+
+    url: str
+    network_class: str
+
+
 class ShardGrant(BaseModel):
     """The answer to a claim."""
 
@@ -50,6 +73,18 @@ class ShardGrant(BaseModel):
     """How many workers live, the caller counted."""
     share: int
     """How many shards each may have at most; whoever has fewer gets more as others give them up."""
+    witnesses: list[HandedOutWitness] = []
+    """For `wanted_witnesses`; each is handed out to one worker at a time, at most once in 60 s."""
+    silent_classes: list[str] = []
+    """As in the answer to a batch of observations."""
+    confirmed_classes: dict[str, Time] = {}
+    """As in the answer to a batch of observations."""
+    clock_offset_s: float | None = None
+    """The caller's wall clock minus the registry's, in seconds; absent if the caller sent no time."""
+    reason: str | None = None
+    """Why the caller holds nothing, if it is not for lack of free shards: `reaches_less` (another living
+    worker reaches a strict superset of its network classes) or `no_progress` (it reported no result for
+    two intervals while another worker did)."""
 
 
 class LivingProber(BaseModel):
@@ -59,6 +94,16 @@ class LivingProber(BaseModel):
     """Of its leases: the key that it shows, and its own name behind a slash."""
     joined_at: Time
     expires_at: Time
+    interval_s: float | None = None
+    """Interval of its crawl in seconds; absent if it does not tell."""
+    reached_classes: list[str] | None = None
+    """Network classes in which a witness answered it within its last interval; absent before it knows."""
+    clock_offset_s: float | None = None
+    """Its wall clock minus the registry's, in seconds, at its last claim; absent if it does not tell."""
+    reported_at: Time | None = None
+    """When it last reported a result of any kind; absent: it never did."""
+    makes_no_progress: bool = False
+    """Whether it keeps no shard, since it reported no result while another worker did."""
 
 
 class ShardsShown(BaseModel):
@@ -86,6 +131,10 @@ class ProbeTarget(BaseModel):
     recheck_at: Time | None = None
     """When somebody last asked for a look now."""
     version: int
+    confirmed_at: Time | None = None
+    """When an operator confirmed that this target may be down; see `ObservationAnswer.confirmed_classes`."""
+    thresholds_s: tuple[float, float] | None = None
+    """Silence after which its agent is unhealthy, and dead, in seconds; absent: the defaults of probing."""
 
 
 class ShardTargets(BaseModel):

@@ -23,6 +23,10 @@ class Division:
     """Nobody's until now."""
 
 
+NOTHING = Division((), (), ())
+"""Of a worker that keeps no shard."""
+
+
 def fair_share(workers: int) -> int:
     """Return how many shards each of so many living workers may have at most; InvalidSetting below 1.
 

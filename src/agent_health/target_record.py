@@ -7,6 +7,7 @@ what was seen stands there.
 from pydantic import BaseModel, ConfigDict
 
 from agent_health.document import HealthStatus, Time
+from agent_health.evidence_age import UnknownReason
 from agent_health.lifecycle import Status
 from agent_health.observation import DocumentSeen, LayerResult, ResultClass
 from agent_health.probe_memory import ProbeMemory
@@ -24,6 +25,13 @@ class TargetSummary(BaseModel):
     result_since: Time | None = None
     observed_at: Time | None = None
     """When that probe ended: one that asked nobody is none; by the prober's clock."""
+    evidence_at: Time | None = None
+    """When a probe last measured something, by the registry's clock; absent if none ever did."""
+    unknown_reason: UnknownReason | None = None
+    """Why `result` says nothing any more of a target that is probed all the time: it is too old.
+
+    A census that makes single passes shows the date of its pass instead.
+    """
     why: str | None = None
     """What the probe saw that `result` is of, in one line: by what it lives, or what was there instead."""
     gone_at: Time | None = None

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from agent_health.agent_record import NAME_PATTERN, AgentId, Body, Capability, Name, RoleId
 from agent_health.budget import AmountRecord, BudgetRecord, Spend
-from agent_health.document import MAX_DEPTH, Time
+from agent_health.document import MAX_DEPTH, WHOLE, Time
 from agent_health.free_json import take_small
 from agent_health.harmless_text import harmless
 from agent_health.lease import TTL_SECONDS
@@ -78,7 +78,7 @@ IdempotencyKey = Annotated[str, StringConstraints(min_length=1, max_length=128, 
 """Chosen by the writer, another one for each write of a run: a retried write gets the first answer."""
 CallId = Annotated[str, StringConstraints(pattern=CALL_ID_PATTERN)]
 """Chosen by whoever makes the call, another one for each call of a run."""
-Attempts = Annotated[int, Field(ge=1, le=MOST_ATTEMPTS, strict=True)]
+Attempts = Annotated[int, Field(ge=1, le=MOST_ATTEMPTS, strict=True), WHOLE]
 BackoffSeconds = Annotated[float, Field(ge=0, le=MAX_BACKOFF_SECONDS, allow_inf_nan=False, strict=True)]
 
 
@@ -169,7 +169,7 @@ class RunRelease(FencedWrite):
     exit_reason: Literal[
         ExitReason.CRASH, ExitReason.TIMEOUT, ExitReason.NO_PROGRESS, ExitReason.KILLED, ExitReason.AUTH
     ]
-    exit_code: Annotated[int, Field(ge=-255, le=255, strict=True)] | None = None
+    exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), WHOLE] | None = None
     """Of the agent's process; negative: the signal that ended it."""
     detail: Detail | None = None
     """What went wrong, in a line for people: it becomes a part of the task's `explanation`."""

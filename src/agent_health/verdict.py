@@ -1,10 +1,13 @@
-"""What follows from heartbeats and observations?
+"""Verdicts: what follows from heartbeats and observations.
 
 Two tracks of evidence are kept apart: `heartbeat` is what the agent says, authenticated;
 `observed` is what a prober saw. `judge` takes both, the policy and the time, and says which
 signals move the agent through `lifecycle`, what its health is, and when to judge it again.
 Nothing else decides. A heartbeat revives only what the silence of heartbeats brought down:
 a departure from RFC-0016 4.4, which knows no other reason. Times are seconds since the epoch.
+
+Missed heartbeats are a matter of time. A probed agent goes down only by a measured failure: time in which no
+probe measured anything moves nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +18,21 @@ from typing import Final, Literal, TypeGuard
 
 from agent_health.counted import counted, plural
 from agent_health.document import HealthStatus
+from agent_health.evidence_age import unknown_reason
 from agent_health.lifecycle import Reason, Signal, Status, reason_of, status_after
 from agent_health.light_value import light_value
-from agent_health.observed import Observed, health_of
+from agent_health.observed import (
+    Observed,
+    current_health,
+    evidence_of,
+    is_document_current,
+    reported_health,
+)
 from agent_health.silence import Span, Thresholds, deadline_s, silent_for_s
 from agent_health.time_span import duration_text, excess_text
 
 UNHEALTHY_AFTER_FAILURES: Final = 2
-"""Silence of a probed agent counts only with so many measured failures in a row: not for lack of probes."""
+"""A probed agent is unhealthy only after so many measured failures in a row, however long they took."""
 DEAD_AFTER_FAILURES: Final = 4
 """The same for its death."""
 REDISCOVERED_AFTER_S: Final = 30.0
@@ -40,7 +50,7 @@ MAX_DAMPING: Final = 4
     min(MAX_DAMPING, 1 + recoveries // RECOVERIES_PER_STEP)
 
 with its recoveries since FLAP_WINDOW_S before its last sign of life. It lengthens the way down
-only: who comes and goes all the time stays listed, with fewer events, and is in return found
+only: an agent that comes and goes all the time stays listed, with fewer events, and is in return found
 unhealthy after an hour instead of 15 minutes, and dead after four hours instead of one.
 The silence of heartbeats is not damped: its thresholds are the agent's own declaration.
 """
@@ -103,15 +113,16 @@ class Verdict:
     reason: Reason
     """Of that status."""
     health: HealthStatus
+    """As of the last result, to be stored; what is shown depends on the time (`evidence_age`)."""
     judge_at_s: float | None
     """No verdict changes before this moment unless new facts arrive; None: time alone changes nothing.
 
-    It may lie in the past while a hold keeps back what is due: judge again at the next sweep.
+    It may lie in the past while decisions are suspended: judge again at the next sweep.
     """
     is_unreachable: bool
     """Whether the declared interface failed when last asked, and no fresh document speaks for the agent.
 
-    It is shown, and decides nothing.
+    It is shown, and decides nothing; False once what was seen is too old.
     """
     _last_step: "_Step | None"
     _facts: Facts
@@ -144,9 +155,11 @@ _OBSERVED_FAULTS: Final[Mapping[Reason, Signal]] = MappingProxyType({
 def judge(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span]) -> Verdict:
     """Judge one agent: the same facts at the same moment give the same verdict.
 
-    `is_held` while the monitor itself may be ill: nobody goes down by silence then, all else goes
-    on. `excused` is the time in which nobody's silence counts.
+    `is_held` while decisions are suspended: no agent goes down by silence then, all else goes
+    on. `excused` is the time in which no missed heartbeat counts; of probes it says nothing.
     """
+    if facts.monitoring is Monitoring.PROBE:
+        excused = ()
     signals: list[Signal] = []
     last_step = None
     for _ in range(_MAX_STEPS):
@@ -157,15 +170,13 @@ def judge(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span])
         last_step = step
         status = status_after(facts.status, step.signal)
         facts = replace(facts, status=status, reason=reason_of(step.signal), status_since_s=now_s)
-    health, valid_until_s = health_of(facts.observed, now_s)
-    moments_s = [valid_until_s, _next_move_s(facts, now_s, excused)]
     return Verdict(
         signals=tuple(signals),
         status=facts.status,
         reason=facts.reason,
-        health=health,
-        judge_at_s=min((at_s for at_s in moments_s if at_s is not None), default=None),
-        is_unreachable=health is HealthStatus.UNKNOWN and _has_failed_transport(facts.observed),
+        health=_health(facts),
+        judge_at_s=_next_move_s(facts, now_s, excused),
+        is_unreachable=_is_unreachable(facts.observed, now_s),
         _last_step=last_step,
         _facts=facts,
         _now_s=now_s,
@@ -202,7 +213,7 @@ def _move(facts: Facts, now_s: float, *, is_held: bool, excused: Sequence[Span])
 def _next_move_s(facts: Facts, now_s: float, excused: Sequence[Span]) -> float | None:
     """Return the first moment at which time alone may move the agent, after all signals of now.
 
-    The only place that knows a deadline. A hold is not looked at: it ends at any time.
+    The only place that knows a deadline. A suspension is not looked at: it ends at any time.
     """
     if facts.status is Status.DRAINING:
         return facts.drain_deadline_s
@@ -213,7 +224,11 @@ def _next_move_s(facts: Facts, now_s: float, excused: Sequence[Span]) -> float |
         return declared.until_s
     if is_in_force(facts.maintenance_until_s, now_s):
         return facts.maintenance_until_s
-    return _silence_deadline_s(facts, excused)
+    if facts.monitoring is not Monitoring.PROBE:
+        return _heartbeat_deadline_s(facts, excused)
+    # What a measured failure has made due waits for the next sweep.
+    is_due = facts.observed is not None and _has_failed_for_long(facts, now_s)
+    return facts.observed.measured_at_s if is_due and facts.observed is not None else None
 
 
 def _in_force(facts: Facts, now_s: float) -> Override | None:
@@ -231,16 +246,22 @@ def is_in_force(until_s: float | None, now_s: float) -> TypeGuard[float]:
 
 def _is_silent(facts: Facts, now_s: float, excused: Sequence[Span]) -> bool:
     """Whether the next step down by silence is due."""
-    due_s = _silence_deadline_s(facts, excused)
-    return due_s is not None and now_s > due_s
-
-
-def _silence_deadline_s(facts: Facts, excused: Sequence[Span]) -> float | None:
-    """Return the last moment before the next step down; None if silence alone cannot bring it."""
     if facts.monitoring is Monitoring.PROBE:
-        needed = UNHEALTHY_AFTER_FAILURES if facts.status is Status.ACTIVE else DEAD_AFTER_FAILURES
-        if facts.observed is None or facts.observed.failures_in_row < needed:
-            return None
+        return _has_failed_for_long(facts, now_s)
+    return now_s > _heartbeat_deadline_s(facts, excused)
+
+
+def _has_failed_for_long(facts: Facts, now_s: float) -> bool:
+    """Whether measured failures have brought the next step down, and are not too old by now."""
+    seen = facts.observed
+    if seen is None or unknown_reason(evidence_of(seen), now_s) is not None:
+        return False
+    needed = UNHEALTHY_AFTER_FAILURES if facts.status is Status.ACTIVE else DEAD_AFTER_FAILURES
+    return seen.failures_in_row >= needed and seen.silence_s > _patience_s(facts)
+
+
+def _heartbeat_deadline_s(facts: Facts, excused: Sequence[Span]) -> float:
+    """Return the last moment before the next step down by missed heartbeats."""
     return deadline_s(silent_since_s(facts), _patience_s(facts), excused)
 
 
@@ -274,14 +295,15 @@ def _damping(facts: Facts) -> int:
 
 
 def _silence(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step:
-    silent_s = silent_for_s(silent_since_s(facts), now_s, excused)
-    length = f"for {excess_text(silent_s, _patience_s(facts))}"
     if facts.monitoring is not Monitoring.PROBE:
-        return _Step(Signal.HEARTBEAT_TIMEOUT, f"no heartbeat {length}")
-    failures = 0 if facts.observed is None else facts.observed.failures_in_row
-    return _Step(
-        Signal.PROBE_SILENCE, f"no sign of life {length}, and {counted(failures, 'failure')} in a row"
-    )
+        silent_s = silent_for_s(silent_since_s(facts), now_s, excused)
+        return _Step(
+            Signal.HEARTBEAT_TIMEOUT, f"no heartbeat for {excess_text(silent_s, _patience_s(facts))}"
+        )
+    seen = facts.observed or _UNSEEN
+    length = excess_text(seen.silence_s, _patience_s(facts))
+    text = f"no sign of life for {length}, and {counted(seen.failures_in_row, 'failure')} in a row"
+    return _Step(Signal.PROBE_SILENCE, text)
 
 
 # What moves an agent, apart from silence?
@@ -332,7 +354,7 @@ def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
     seen = facts.observed
     if seen is None or facts.monitoring is Monitoring.HEARTBEAT:
         return None
-    health, _ = health_of(seen, now_s)
+    health = current_health(seen, now_s)
     if health is HealthStatus.UNHEALTHY and seen.unhealthy_documents_in_row >= UNHEALTHY_DOCUMENTS:
         count = seen.unhealthy_documents_in_row
         return _Step(Signal.HEALTH_REPORTED_UNHEALTHY, f"its last {count} health documents say unhealthy")
@@ -356,9 +378,9 @@ def _recovery(facts: Facts, now_s: float, excused: Sequence[Span]) -> _Step | No
     if facts.monitoring is Monitoring.HEARTBEAT or facts.observed is None:
         return _Step(signal, "what a prober sees no longer decides about it")
     if signal is Signal.HEALTH_RECOVERED:
-        health, valid_until_s = health_of(facts.observed, now_s)
-        # Of a stale document nothing follows, no recovery either.
-        has_gone = valid_until_s is not None and health is not HealthStatus.UNHEALTHY
+        health = current_health(facts.observed, now_s)
+        # Of a document that counts no more nothing follows, no recovery either.
+        has_gone = is_document_current(facts.observed, now_s) and health is not HealthStatus.UNHEALTHY
         text = f"its health document says {health}"
     else:
         has_gone, text = _half_succeed(facts.observed), _interactions_text(facts.observed)
@@ -382,8 +404,20 @@ def _half_succeed(seen: Observed) -> bool:
     return 2 * seen.recent_interactions.count("1") >= len(seen.recent_interactions)
 
 
-def _has_failed_transport(seen: Observed | None) -> bool:
-    return seen is not None and seen.transport is not None and seen.transport.layer.has_failed
+def _health(facts: Facts) -> HealthStatus:
+    """Return the health to store: that of the observed half, but a probed agent that is dead has none."""
+    is_probed_and_dead = facts.status is Status.DEAD and facts.monitoring is Monitoring.PROBE
+    return HealthStatus.UNKNOWN if is_probed_and_dead else reported_health(facts.observed)
+
+
+def _is_unreachable(seen: Observed | None, now_s: float) -> bool:
+    if seen is None or seen.transport is None or not seen.transport.layer.has_failed:
+        return False
+    has_evidence = unknown_reason(evidence_of(seen), now_s) is None
+    return has_evidence and current_health(seen, now_s) is HealthStatus.UNKNOWN
+
+
+_UNSEEN: Final = Observed()
 
 
 # What is said about it?

@@ -23,6 +23,7 @@ from agent_health.agent_record import (
     Seconds,
     Url,
 )
+from agent_health.document import WHOLE, write_short
 from agent_health.errors import InvalidWorkflow
 from agent_health.yaml_document import YamlDocument
 
@@ -39,8 +40,8 @@ class DeclaredCapacity(Body):
 class PoolSize(Body):
     """How many instances there should be. Advisory: whoever scales may read it, nobody enforces it."""
 
-    min_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True)] | None = None
-    max_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True)] | None = None
+    min_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True), WHOLE] | None = None
+    max_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True), WHOLE] | None = None
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -71,7 +72,8 @@ class AgentDeclaration(Body):
 
         Without an `agent_id` the registry gives it one. What was not declared is left out.
         """
-        heartbeat = {} if self.heartbeat is None else _whole(self.heartbeat.model_dump())
+        heartbeat = {} if self.heartbeat is None else self.heartbeat.model_dump()
+        drain_s = self.drain_timeout_seconds
         body = {
             "agent_id": agent_id,
             "role_id": self.role_id,
@@ -81,17 +83,10 @@ class AgentDeclaration(Body):
             "endpoint": self.endpoint,
             "card_url": self.card_url,
             "heartbeat_config": heartbeat,
-            **_whole({"drain_timeout_seconds": self.drain_timeout_seconds}),
+            "drain_timeout_seconds": None if drain_s is None else write_short(drain_s),
             "metadata": deepcopy(self.metadata),
         }
         return {name: value for name, value in body.items() if value not in (None, {}, [])}
-
-
-def _whole(seconds: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Write whole seconds without a fraction: the members are integers to RFC-0016."""
-    return {
-        name: int(value) if value is not None and value % 1 == 0 else value for name, value in seconds.items()
-    }
 
 
 _AGENTS = TypeAdapter(dict[Name, AgentDeclaration])

@@ -35,7 +35,7 @@ class OwnHeart:
         """When, whose, and why."""
         self.ending: dict[str, Taken | Refused | Dropped] = {}
         self.metadata: dict[str, dict[str, Any]] = defaultdict(dict)
-        self.thresholds = HeartbeatConfig(interval_seconds=INTERVAL_S)
+        self.thresholds = HeartbeatConfig(interval_seconds=int(INTERVAL_S))
 
     async def beat(self, due: DueBeat) -> Taken | Refused | Dropped:
         self.beats.append((asyncio.get_running_loop().time(), due.agent_id, due.source))
@@ -260,9 +260,7 @@ async def test_heartbeats_are_dropped_while_the_registry_is_away_and_not_sent_la
 @pytest.mark.parametrize(
     ("interval_s", "hold_s"), [(1.0, MIN_GAP_S), (30.0, 30.0), (600.0, MAX_HOLD_SECONDS)]
 )
-def test_who_is_refused_is_told_once_and_left_alone_for_its_interval(
-    interval_s: float, hold_s: float
-) -> None:
+def test_who_is_refused_is_told_once_and_left_alone_for_its_interval(interval_s: int, hold_s: float) -> None:
     @in_virtual_time
     async def run() -> None:
         heart = OwnHeart()

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
-from tests.support.servers import until
+from tests.support.reporting import report
+from tests.support.suspension import suspend
 
 from agent_health.access import Role
 from agent_health.agent_record import AgentRecord
@@ -122,7 +123,7 @@ def test_who_is_watched_by_probes_alone_shows_no_heartbeat(
         assert word not in shown_by(capsys, "show", "probed", *options)
     beats, probed = shown_by(capsys, "list").splitlines()[1:]
     assert beats.split()[-1].startswith("20")
-    assert probed.split() == ["probed", "active", "unknown", "0/?", card]
+    assert probed.split() == ["probed", "active", "unknown", "(not_yet_probed)", "0/?", card]
 
 
 def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
@@ -188,7 +189,7 @@ def test_an_agent_whose_robots_txt_closed_says_since_when_nobody_looked(
             for layer in (LayerResult(result=ResultClass.OK), closed):
                 seen = Observation(target_url=url, observed_at=datetime.now(UTC), discovery=layer)
                 memory = ProbeMemory(is_unwelcome=layer is closed)
-                await client.shards.report([seen], memories=[memory], tokens=None)
+                await report(client, seen, memories=[memory])
 
     asyncio.run(look())
     assert json_of(capsys, "show", url)["seen"]["unmeasured"]["reason"] == closed.reason
@@ -393,7 +394,7 @@ def test_whom_a_listing_leaves_out_is_counted(registry: RegistryServer, capsys: 
 def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer, capsys: Captured) -> None:
     shown_by(capsys, "register", "silent")
     assert json_of(capsys, "show", "silent")["decisions_held"] is False
-    _hold(registry)
+    registry.write(suspend)
 
     def told(*arguments: str) -> str:
         assert main(["agents", *arguments]) == 0
@@ -411,20 +412,7 @@ def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer
     findings = json.loads(capsys.readouterr().out)["findings"]
     (held,) = [one for one in findings if one["about"] == "decisions"]
     assert (held["verdict"], held["told"].split(" since ")[0]) == ("warning", "held")
-    assert "a prober says that it is ill" in held["told"]
-
-
-def _hold(registry: RegistryServer) -> None:
-    """Let a prober be ill until decisions are held."""
-
-    async def state(*, is_ill: bool) -> str:
-        async with RegistryClient(registry.url, key=KEYS[Role.PROBER]) as client:
-            if is_ill:
-                await client.monitor.report_illness(why="no answer from any reference", seconds=300)
-            return str((await client.monitor.get()).state)
-
-    asyncio.run(state(is_ill=True))
-    until("decisions are held", lambda: asyncio.run(state(is_ill=False)) == "held")
+    assert "30 agents are silent" in held["told"]
 
 
 def test_an_impossible_id_is_refused_in_words(registry: RegistryServer, capsys: Captured) -> None:

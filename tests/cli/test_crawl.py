@@ -146,10 +146,10 @@ async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: 
     async with open_local_home("sqlite:///mixed.db") as home:
         # It is gone without a word, and all shards are still its own for a minute.
         killed = LocalLedger(home.database)
-        assert len(await killed.claim("worker-7", 60.0, {})) == SHARDS
+        assert len((await killed.claim("worker-7", 60.0, {})).claims) == SHARDS
     async with open_local_home("sqlite:///mixed.db") as home:
         next_one = LocalLedger(home.database)
-        assert len(await next_one.claim("worker-1", 60.0, {})) == SHARDS
+        assert len((await next_one.claim("worker-1", 60.0, {})).claims) == SHARDS
 
 
 async def test_what_a_crawl_without_an_end_does_now_and_then_can_be_done(tmp_path: Path) -> None:

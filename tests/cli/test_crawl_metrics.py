@@ -45,7 +45,8 @@ async def test_a_crawl_tells_how_it_goes(tmp_path: Path, monkeypatch: pytest.Mon
     # Whoever asks for an increase needs the time before the first one.
     assert {labels["result"] for labels in found.labels(f"{PREFIX}probes_total")} == set(ResultClass)
     assert found.value(f"{PREFIX}results_reported_total", worker=worker) == crawled.probed
-    assert found.value(f"{PREFIX}ill", worker=worker) == 0
+    assert found.value(f"{PREFIX}unreached_classes", worker=worker) == 0
+    assert found.value(f"{PREFIX}failures_waiting", worker=worker) == 0
     assert found.value(f"{PREFIX}in_flight", worker=worker) == 0
     assert found.value(f"{PREFIX}targets_left", worker=worker) == 0
     assert found.value(f"{PREFIX}directories", state="read") == 1

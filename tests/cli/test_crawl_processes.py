@@ -124,10 +124,13 @@ def test_the_sums_of_a_process_that_died_stay() -> None:
 def test_what_has_to_be_known_is_noted() -> None:
     standings = Standings(total=None)
     standings.note("a", replace(STANDING, is_ledger_away=True, held=70, given_up=5, missed=3))
-    standings.note("b", replace(STANDING, doubt="no name is looked up", start_error_p99_ms=1200.0))
+    unreached = ("public_ipv6", "public_ipv4")
+    slow = replace(STANDING, slowness="the event loop is 1.2 s late", unreached_classes=unreached)
+    standings.note("b", replace(slow, start_error_p99_ms=1200.0))
     assert standings.state.note == (
-        "results cannot be stored: 70 wait; 5 results were lost; nothing is believed now: no name is "
-        "looked up; begun 1,200 ms late at most (p99); 3 missed"
+        "results cannot be stored: 70 wait; 5 results were lost; timeouts are not measured: the event loop "
+        "is 1.2 s late; no witness answers in public_ipv4, public_ipv6: failures there are not measured; "
+        "begun 1,200 ms late at most (p99); 3 missed"
     )
 
 
@@ -150,7 +153,7 @@ def test_it_is_told_how_much_of_the_work_is_elsewhere() -> None:
     standings.note("b", replace(half, shards=0, has_begun=False))
     assert standings.elsewhere == 0, "the other one has not asked"
     standings.note("b", replace(half, shards=0, targets=0))
-    why = "are another crawl's; those of one that was killed come within 300 s"
+    why = "are another crawl's; those of one that was killed come within 489 s"
     assert standings.state.note.startswith(f"512 of 1,024 shards {why}")
     standings.listed = 117
     assert standings.state.note.startswith(f"512 of 1,024 shards with 17 targets {why}")

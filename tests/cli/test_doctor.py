@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -33,6 +33,7 @@ from agent_health.cli.examination.finding import Finding, ahead_s, of_the_clock
 from agent_health.cli.examination.server import held_place, of_the_server
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.errors import StoreUnavailable
+from agent_health.prober.witness_requests import WitnessReply, WitnessRequests
 from agent_health.registry.error_responses import error_response
 from agent_health.storage import file_use
 from agent_health.storage.registry_row import RegistryRow
@@ -414,7 +415,7 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
     found = examine(capsys, "--port", port, *files)
     assert found.code == 1
     assert found.of("definition", "ok") == ["good.yml: a; "]
-    assert "canaries" in found.of("definition", "warning")[0]
+    assert "good.yml has no canaries" in found.of("canaries", "warning")[0]
     faults = "".join(found.of("definition", "fault"))
     assert "contcat" in faults
     assert "none.yml" in faults
@@ -422,26 +423,56 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
     assert "bare.yml: line 3: /directories/0/file: expected a list that can be read: nope.txt" in faults
 
 
-async def test_canaries_are_looked_up_by_the_name_servers_of_the_definition(
+async def test_canaries_are_asked_by_names_of_the_definitions_name_servers(
     tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hosts = [f"c{number}.test" for number in range(5)]
-    async with dns_serving(dict.fromkeys(hosts[:4], ("192.0.2.7",))) as server:
+    async with (
+        serving({"/gate": answer(401), "/": answer(200)}, host="127.0.0.2") as server,
+        dns_serving({"canary.test": ("127.0.0.2",)}) as names,
+    ):
         lines = (
             "name: a",
             "contact: mailto:a@b.example",
             "targets: [https://a.example/]",
-            f"canaries: [{', '.join(f'https://{host}/' for host in hosts)}]",
-            f"resolver: {{servers: ['{server.address}']}}",
+            "networks: {allow: [127.0.0.0/8]}",
+            f"resolver: {{servers: ['{names.address}']}}",
+            "witnesses: {answer_seconds: 5}",
+            "canaries:",
+            "  127.0.0.0/8:",
+            f"    - http://canary.test:{server.port}/",
+            f"    - {{url: '{server.url}/gate', status: 401}}",
         )
         (tmp_path / "named.yml").write_text("\n".join(lines))
         words = ("--port", port, "--definition", "named.yml")
+        (told,) = (await asyncio.to_thread(examine, capsys, *words)).of("canaries", "ok")
+        assert "2 of 2 canaries of 127.0.0.0/8" in told
+        names.names.clear()
         found = await asyncio.to_thread(examine, capsys, *words)
-        assert f"4 of 5 canaries have an address, by {server.address}; " in found.of("names", "ok")
-        server.names.clear()
-        (told,) = (await asyncio.to_thread(examine, capsys, *words)).of("names", "fault")
-    assert told.startswith(f"no address was found for {', '.join(hosts)}, by {server.address}")
-    assert "resolver.servers" in told
+    (told,) = found.of("canaries", "fault")
+    assert "1 of 2 canaries of 127.0.0.0/8" in told
+    assert f"http://canary.test:{server.port}/" in told
+    assert "/gate" not in told
+    assert found.code == 1
+
+
+def test_placeholders_among_canaries_are_told(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answering(
+        _requests: WitnessRequests, urls: Sequence[str], _network_class: str, _timeout_s: float
+    ) -> list[WitnessReply]:
+        return [WitnessReply(status=200) for _ in urls]
+
+    monkeypatch.setattr(WitnessRequests, "ask", answering)
+    hosts = ["https://www.example.com/", *(f"https://c{number}.test/" for number in range(4))]
+    lines = ("name: a", "contact: mailto:a@b.example", "targets: [a.example]")
+    canaries = f"canaries: {{public_ipv4: [{', '.join(hosts)}]}}"
+    (tmp_path / "left.yml").write_text("\n".join([*lines, canaries]))
+    found = examine(capsys, "--port", port, "--definition", "left.yml")
+    (told,) = found.of("canaries", "warning")
+    assert "https://www.example.com/" in told
+    assert "c0.test" not in told
+    assert len(found.of("canaries", "ok")) == 1
 
 
 @pytest.mark.parametrize(("told_s", "expected"), [(100, 0), (107, 0), (95, -5), (110, 0), (112, 2)])

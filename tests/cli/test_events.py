@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+from tests.support.reporting import reported
 from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
@@ -26,6 +26,8 @@ from agent_health.cli.events import told
 from agent_health.client import RegistryClient
 from agent_health.client.registry_events import LoggedEvent
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.probe_memory import ProbeMemory
 from agent_health.target import target_id
 
 TARGET = target_id("https://agent.example/a2a")
@@ -120,15 +122,10 @@ def read_lines(process: "subprocess.Popen[str]", number: int) -> list[str]:
 
 
 def test_a_target_is_shown_by_its_place_as_it_comes(registry: RegistryServer, capsys: Captured) -> None:
-    seen = {
-        "target_url": "https://agent.example/a2a",
-        "observed_at": datetime.now(UTC).isoformat(),
-        "discovery": {"result": "ok", "status_code": 200},
-    }
-    asked = urllib.request.Request(  # noqa: S310 - our own server
-        f"{registry.url}/api/v1/observations",
-        data=json.dumps({"observations": [seen], "memories": [{}]}).encode(),
-        headers={"Authorization": f"Bearer {KEYS[Role.PROBER]}", "Content-Type": "application/json"},
+    seen = Observation(
+        target_url="https://agent.example/a2a",
+        observed_at=datetime.now(UTC),
+        discovery=LayerResult(result=ResultClass.OK, status_code=200),
     )
 
     async def fill() -> None:
@@ -136,8 +133,7 @@ def test_a_target_is_shown_by_its_place_as_it_comes(registry: RegistryServer, ca
             await client.directories.put("a-list", ["https://agent.example/a2a"])
 
     asyncio.run(fill())
-    with urllib.request.urlopen(asked) as answer:  # noqa: S310 - see above
-        assert answer.status == 200
+    reported(registry.url, seen, memories=[ProbeMemory()])
     with tailing("--after", "0", "--type", "agent.lifecycle") as process:
         (line,) = read_lines(process, 1)
     assert "agent.example/a2a: registering -> active" in line

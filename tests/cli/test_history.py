@@ -1,48 +1,54 @@
-"""How did an agent do over the last day and month? Asked on the command line."""
+"""History of an agent over the last day and month, on the command line."""
 
 import json
 import time
-import urllib.request
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.support.registry_server import KEYS, RegistryServer
+from tests.support.registry_server import RegistryServer
+from tests.support.reporting import reported
 
-from agent_health.access import Role
-from agent_health.agent_record import moment
+from agent_health.agent_history import KeptHistory, Measure, Slot, Spread, half_hour_of, packed
 from agent_health.cli import main
+from agent_health.document import HealthStatus
 from agent_health.history_record import NOT_PROBED
+from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
+from agent_health.observation_batch import ReportOutcome
+from agent_health.storage import agent_histories, agents
+from agent_health.storage.database import Transaction
 
 CARD = "https://agent.example/.well-known/agent-card.json"
 Captured = pytest.CaptureFixture[str]
 
 
-def observation(at_s: float, answer_ms: float, **said: float) -> dict[str, Any]:
-    at = moment(at_s).isoformat()
-    return {
-        "agent_id": "billing-1",
-        "observed_at": at,
-        "transport": {"result": "ok", "latency_ms": answer_ms},
-        "readiness": {"result": "ok"},
-        "document": {"status": "healthy", "timestamp": at, **said},
-    }
+def observation(answer_ms: float, **members: Any) -> Observation:
+    now = datetime.now(UTC)
+    return Observation(
+        agent_id="billing-1",
+        observed_at=now,
+        transport=LayerResult(result=ResultClass.OK, latency_ms=answer_ms),
+        readiness=LayerResult(result=ResultClass.OK),
+        document=DocumentSeen(status=HealthStatus.HEALTHY, timestamp=now, **members),
+    )
 
 
 @pytest.fixture
 def probed(registry: RegistryServer, capsys: Captured) -> str:
     """The id of an agent that was probed twice just now, and once two hours ago."""
     assert main(["agents", "register", "billing-1", "--card-url", CARD, "--monitoring", "probe"]) == 0
-    now_s = time.time()
-    seen = [
-        observation(now_s - 7_200, 12_345, response_ratio=1.0),
-        observation(now_s - 1, 100, response_ratio=0.75, error_ratio=0.25, latency_p99_ms=900),
-        observation(now_s, 200, response_ratio=0.75, error_ratio=0.25, latency_p99_ms=900),
-    ]
-    body = json.dumps({"observations": seen}).encode()
-    headers = {"content-type": "application/json", "x-api-key": KEYS[Role.PROBER]}
-    request = urllib.request.Request(f"{registry.url}/api/v1/observations", body, headers)  # noqa: S310 - loopback
-    with urllib.request.urlopen(request) as answer:  # noqa: S310 - loopback
-        assert json.load(answer)["counts"] == {"accepted": 3}
+    spreads = {Measure.ANSWER_MS: Spread(12_345, 12_345, 12_345), Measure.RESPONSE_RATIO: Spread(1, 1, 1)}
+    earlier = Slot(half_hour_of(time.time() - 7_200), alive=1, spreads=spreads)
+
+    def remember(transaction: Transaction) -> None:
+        agent = agents.find(transaction, "billing-1")
+        assert agent is not None
+        agent_histories.store(transaction, {agent.id: KeptHistory(packed([earlier]), "")})
+
+    registry.write(remember)
+    now = {"response_ratio": 0.75, "error_ratio": 0.25, "latency_p99_ms": 900}
+    answer = reported(registry.url, observation(100, **now), observation(200, **now))
+    assert answer.counts == {ReportOutcome.ACCEPTED: 2}
     capsys.readouterr()
     return "billing-1"
 

@@ -1,11 +1,13 @@
-"""Where do targets come from, and where do results go, if there is no server?"""
+"""A ledger on a database of one's own, without a server."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import text
 from tests.support.databases import WoundClock
+from tests.support.memory_ledger import batch_of
 
 from agent_health.access import Role
 from agent_health.cli.local_ledger import LocalLedger
@@ -14,8 +16,8 @@ from agent_health.directory_record import ImportPage, ImportState
 from agent_health.errors import StoreUnavailable
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.ledger import LedgerAway, ProbeReport, ShardBatch, ShardClaim, TargetEntry
-from agent_health.registry.tend_monitor import show_monitor
+from agent_health.prober.clock import Clock
+from agent_health.prober.ledger import LedgerAway, ProbeReport, ShardClaim, Taken, TargetEntry
 from agent_health.storage import agents
 from agent_health.storage.database import Database
 from agent_health.target import SHARDS, host_of, shard_of, target_id
@@ -46,7 +48,7 @@ def report_on(url: str, result: ResultClass, at_s: float) -> ProbeReport:
     return ProbeReport(subject_id=target_id(url), observation=observation, memory=memory)
 
 
-async def all_entries(ledger: LocalLedger, claims: list[ShardClaim]) -> dict[str, TargetEntry]:
+async def all_entries(ledger: LocalLedger, claims: Sequence[ShardClaim]) -> dict[str, TargetEntry]:
     entries: dict[str, TargetEntry] = {}
     changed = await ledger.changed({claim.shard: 0 for claim in claims})
     for shard in changed:
@@ -57,8 +59,8 @@ async def all_entries(ledger: LocalLedger, claims: list[ShardClaim]) -> dict[str
 
 async def test_who_is_alone_gets_all_shards_and_all_targets(database: Database) -> None:
     await imported(database, URLS)
-    ledger = LocalLedger(database, monotonic_s=lambda: 1000.0)
-    claims = await ledger.claim("worker-1", TTL_S, {})
+    ledger = LocalLedger(database, Clock(monotonic_s=lambda: 1000.0))
+    claims = (await ledger.claim("worker-1", TTL_S, {})).claims
     assert len(claims) == SHARDS
     assert {claim.expires_at_s for claim in claims} == {1000.0 + TTL_S}
     assert sorted(await all_entries(ledger, claims)) == URLS
@@ -71,11 +73,11 @@ async def test_a_target_whose_memory_cannot_be_read_begins_anew_and_no_other_wai
 ) -> None:
     await imported(database, URLS)
     ledger = LocalLedger(database)
-    claims = await ledger.claim("worker-1", TTL_S, {})
+    claims = (await ledger.claim("worker-1", TTL_S, {})).claims
     by_shard = {claim.shard: claim for claim in claims}
     for url in URLS[:2]:
         report = report_on(url, ResultClass.REFUSED, 1.0)
-        await ledger.report([ShardBatch(claim=by_shard[shard_of(host_of(url))], reports=[report])])
+        await ledger.report([batch_of(by_shard[shard_of(host_of(url))], [report])], 300.0)
     spoilt = text("UPDATE probed SET memory = :stored WHERE target = 1")
     await database.write(lambda transaction: transaction.connection.execute(spoilt, {"stored": stored}))
     entries = await all_entries(ledger, claims)
@@ -91,14 +93,14 @@ async def test_what_is_reported_is_remembered_and_decided_about(
 ) -> None:
     await imported(database, URLS)
     ledger = LocalLedger(database)
-    claims = {claim.shard: claim for claim in await ledger.claim("worker-1", TTL_S, {})}
+    claims = {claim.shard: claim for claim in (await ledger.claim("worker-1", TTL_S, {})).claims}
     results = {URLS[0]: ResultClass.OK, URLS[1]: ResultClass.REFUSED}
     began_s = clock.now_s()
     batches = [
-        ShardBatch(claim=claims[shard_of(host_of(url))], reports=[report_on(url, result, began_s)])
+        batch_of(claims[shard_of(host_of(url))], [report_on(url, result, began_s)])
         for url, result in results.items()
     ]
-    assert list(await ledger.report(batches)) == []
+    assert list((await ledger.report(batches, 300.0)).lost) == []
     entries = await all_entries(ledger, [*claims.values()])
     assert {url: entry.memory.result for url, entry in entries.items()} == {**results, URLS[2]: None}
     assert await ledger.unprobed(began_s) == 1
@@ -112,20 +114,18 @@ async def test_what_is_reported_is_remembered_and_decided_about(
 async def test_results_of_a_shard_that_is_lost_are_not_taken(database: Database, clock: WoundClock) -> None:
     await imported(database, URLS)
     slow = LocalLedger(database)
-    claims = {claim.shard: claim for claim in await slow.claim("slow", TTL_S, {})}
+    claims = {claim.shard: claim for claim in (await slow.claim("slow", TTL_S, {})).claims}
     clock.advance(TTL_S + 1)
     await LocalLedger(database).claim("quick", TTL_S, {})
-    batch = ShardBatch(
-        claim=claims[shard_of("a.example")], reports=[report_on(URLS[0], ResultClass.OK, clock.now_s())]
-    )
-    assert list(await slow.report([batch])) == [shard_of("a.example")]
+    batch = batch_of(claims[shard_of("a.example")], [report_on(URLS[0], ResultClass.OK, clock.now_s())])
+    assert list((await slow.report([batch], 300.0)).lost) == [shard_of("a.example")]
     assert await slow.unprobed(0.0) == 3
 
 
 async def test_only_shards_that_have_changed_are_read_again(database: Database) -> None:
     await imported(database, URLS)
     ledger = LocalLedger(database)
-    claims = await ledger.claim("worker-1", TTL_S, {})
+    claims = (await ledger.claim("worker-1", TTL_S, {})).claims
     versions = {claim.shard: (await ledger.targets(claim.shard, None)).version for claim in claims[:1]}
     everywhere = {claim.shard: versions[claims[0].shard] for claim in claims}
     assert list(await ledger.changed(everywhere)) == []
@@ -153,26 +153,14 @@ async def test_shards_that_are_asked_for_together_are_told_apart(database: Datab
 
 
 async def test_nothing_is_reported_where_there_is_nothing_to_report(database: Database) -> None:
-    assert await LocalLedger(database).report([]) == []
-
-
-async def test_one_that_is_well_does_not_speak_for_one_that_is_ill(database: Database) -> None:
-    ill, well = LocalLedger(database), LocalLedger(database)
-    await ill.say_ill("worker-1", 1e9, "no name is looked up " + "x" * 1000)
-    await well.say_well("worker-2")
-    registry = LocalRegistry(database, Role.ADMIN)
-    monitor = await registry.do(show_monitor, is_write=False)
-    (illness,) = monitor.illnesses
-    assert illness.why.startswith("no name is looked up")
-    await ill.say_well("worker-1")
-    assert (await registry.do(show_monitor, is_write=False)).illnesses == []
+    assert await LocalLedger(database).report([], 300.0) == Taken()
 
 
 async def test_who_leaves_leaves_all_shards_to_others(database: Database) -> None:
     first, second = LocalLedger(database), LocalLedger(database)
     await first.claim("first", TTL_S, {})
     await first.leave("first")
-    assert len(await second.claim("second", TTL_S, {})) == SHARDS
+    assert len((await second.claim("second", TTL_S, {})).claims) == SHARDS
 
 
 async def test_a_database_that_is_away_is_a_ledger_that_is_away(

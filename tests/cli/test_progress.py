@@ -143,6 +143,25 @@ def test_for_programs_every_line_is_a_record_of_the_log() -> None:
     assert told[2]["event"].startswith("22 of 100 probed in 0 s")
 
 
+def fail_deep_down(calls: int) -> None:
+    if calls:
+        fail_deep_down(calls - 1)
+    raise ValueError("the last line \x1b[2J of the traceback")
+
+
+@pytest.mark.parametrize("is_drawn", [False, True])
+def test_a_traceback_is_shown_to_its_last_line(*, is_drawn: bool) -> None:
+    stream = Terminal() if is_drawn else io.StringIO()
+    log = logging.getLogger("agent_health.prober")
+    with progress_on("census", stream) as progress, logging_to(LogTo(progress.log, LogFormat.CONSOLE)):
+        try:
+            fail_deep_down(5)
+        except ValueError:
+            log.exception("a process of the crawl ended in a defect")
+    shown = next(line for line in stream.getvalue().splitlines() if "a process of the crawl" in line)
+    assert shown.endswith(r"ValueError: the last line \x1b[2J of the traceback")
+
+
 def test_a_long_list_is_told_of_before_anybody_is_probed() -> None:
     clock, stream = Clock(), io.StringIO()
     with PlainProgress(stream, clock) as progress:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.support.memory_ledger import batch_of
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
 from agent_health.cli import main, targets
@@ -18,7 +19,7 @@ from agent_health.client import RegistryClient
 from agent_health.directory_record import ImportPage
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.ledger import ProbeReport, ShardBatch
+from agent_health.prober.ledger import ProbeReport
 from agent_health.registry import list_targets
 from agent_health.target import host_of, shard_of, target_id
 
@@ -41,15 +42,16 @@ def database(tmp_path: Path) -> str:
             while (await home.lists.apply("a-list", "first", pages=1)).is_under_way:
                 pass
             ledger = LocalLedger(home.database)
-            claims = {claim.shard: claim for claim in await ledger.claim("worker-1", 60.0, {})}
+            claims = {claim.shard: claim for claim in (await ledger.claim("worker-1", 60.0, {})).claims}
             now = datetime.now(UTC)
-            for target, card in SEEN.items():
+            for number, (target, card) in enumerate(SEEN.items(), 1):
                 report = ProbeReport(
                     subject_id=target_id(target),
                     observation=Observation(target_url=target, observed_at=now, discovery=card),
                     memory=ProbeMemory(),
                 )
-                await ledger.report([ShardBatch(claim=claims[shard_of(host_of(target))], reports=[report])])
+                claim = claims[shard_of(host_of(target))]
+                await ledger.report([batch_of(claim, [report], first=number)], 300.0)
 
     asyncio.run(filled())
     return url

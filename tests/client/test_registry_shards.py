@@ -1,12 +1,15 @@
-"""What can be asked of a registry about the shards of what is probed?"""
+"""Requests of a prober to a registry."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
-from tests.support.hostile_server import answer, as_json, serving
+from tests.support.hostile_server import accepting, answer, as_json, serving
 from tests.support.registry_server import KEYS, RegistryServer
+from tests.support.reporting import report
 
 from agent_health.access import Role
 from agent_health.client import RegistryClient, registry_shards
@@ -61,9 +64,10 @@ async def test_the_share_of_companions_is_left_to_them(prober: RegistryClient) -
         await prober.shards.leave(worker)
 
 
-async def test_a_registry_that_knows_of_no_companions_is_told_of_none() -> None:
+async def test_an_older_registry_is_told_what_it_knows() -> None:
     refusal = answer(422, b'{"error": {"code": "invalid_body", "message": "no"}}')
-    length = len(ShardClaimRequest(worker="w", held={}).model_dump_json(exclude={"companions"}))
+    known = {"worker", "ttl_seconds", "held"}
+    length = len(ShardClaimRequest(worker="w", held={}).model_dump_json(include=known))
 
     async def older(writer: asyncio.StreamWriter, head: str) -> None:
         is_known = f"content-length: {length}\r\n" in head.lower()
@@ -102,15 +106,14 @@ async def test_results_are_reported_with_what_is_to_be_remembered(prober: Regist
     claimed = await prober.shards.claim("a", held={})
     tokens = {shard.shard: shard.fencing_token for shard in claimed.grant.shards}
     memory = ProbeMemory(probed_at_s=1.25, result=ResultClass.REFUSED, failures_in_row=2)
-    answer = await prober.shards.report(
-        [refused(url) for url in URLS[:2]], memories=[memory, None], tokens={SHARD: tokens[SHARD]}
-    )
+    seen = [refused(url) for url in URLS[:2]]
+    answer = await report(prober, *seen, memories=[memory, None], tokens={SHARD: tokens[SHARD]})
     assert answer.counts == {ReportOutcome.NO_SIGN_OF_LIFE_YET: 2}
     assert answer.lost == []
     memories = {target.url: target.memory for target in (await prober.shards.targets(SHARD)).targets}
     assert memories == {URLS[0]: memory, URLS[1]: None}
     assert (await prober.shards.show(unprobed_since=began_at)).unprobed == 0
-    later = await prober.shards.report([refused(URLS[0])], tokens={SHARD: tokens[SHARD] + 1})
+    later = await report(prober, refused(URLS[0]), tokens={SHARD: tokens[SHARD] + 1})
     assert (later.lost, later.counts) == ([SHARD], {ReportOutcome.SHARD_LOST: 1})
 
 
@@ -120,7 +123,7 @@ async def test_what_cannot_be_sent_is_not(prober: RegistryClient, registry: Regi
     with pytest.raises(InvalidSetting, match="held"):
         await prober.shards.claim("a", held={SHARDS: 1})
     with pytest.raises(InvalidSetting, match="observations"):
-        await prober.shards.report([])
+        await report(prober, tokens={SHARD: 1})
     async with RegistryClient(registry.url, key=KEYS[Role.READER]) as reader:
         with pytest.raises(NotPermitted):
             await reader.shards.claim("a", held={})
@@ -132,3 +135,92 @@ async def test_what_is_no_shard_is_refused() -> None:
     async with serving({path: as_json(page)}) as server, RegistryClient(server.url, key="k") as client:
         with pytest.raises(InvalidAnswer, match="this is no agent-health registry"):
             await client.shards.targets(7)
+
+
+async def test_a_claim_tells_of_witnesses_and_hears_the_registrys_time() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    async def registry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = await _read_body(reader)
+        bodies.append(body)
+        if len(bodies) == 1:
+            # The first try is lost on the way.
+            return
+        grant = {
+            "shards": [],
+            "workers": 1,
+            "share": SHARDS,
+            "clock_offset_s": 3_600.0,
+            "silent_classes": ["public_ipv4"],
+            "confirmed_classes": {"public_ipv6": "2026-07-01T12:00:00Z"},
+            "witnesses": [{"url": "https://a.example/", "network_class": "public_ipv6"}],
+            "reason": "reaches_less",
+        }
+        _write_json(writer, grant)
+
+    walls = iter([1_000_000.0, 1_000_005.0])
+    async with accepting(registry) as port, plain_client(port) as client:
+        client.shards._wall_s = lambda: next(walls)
+        claimed = await client.shards.claim(
+            "w",
+            held={},
+            reached_classes=["public_ipv4"],
+            wanted_witnesses={"public_ipv6": 2},
+            interval_s=60.0,
+        )
+    # It is told anew with each try.
+    assert [body["sent_at"] for body in bodies] == ["1970-01-12T13:46:40.000Z", "1970-01-12T13:46:45.000Z"]
+    assert bodies[1]["reached_classes"] == ["public_ipv4"]
+    assert bodies[1]["wanted_witnesses"] == {"public_ipv6": 2}
+    assert bodies[1]["interval_s"] == 60.0
+    assert claimed.registry_now_s == 1_000_005.0 - 3_600.0
+    assert claimed.grant.witnesses[0].network_class == "public_ipv6"
+    assert claimed.grant.reason == "reaches_less"
+
+
+async def test_ages_are_those_of_each_try() -> None:
+    bodies: list[dict[str, Any]] = []
+
+    async def registry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        bodies.append(await _read_body(reader))
+        if len(bodies) > 1:
+            answer: dict[str, Any] = {
+                "results": [],
+                "counts": {},
+                "lost": [],
+                "silent_classes": [],
+                "confirmed_classes": {},
+            }
+            _write_json(writer, answer)
+
+    ages = iter([[1.0], [1.0], [2.5], [4.0]])
+    async with accepting(registry) as port, plain_client(port) as client:
+        await client.shards.report(
+            [refused(URLS[0])],
+            tokens={SHARD: 7},
+            ages_s=lambda: next(ages),
+            numbers=[3],
+            interval_s=10.0,
+        )
+    first, second = bodies
+    assert (first["ages_s"], second["ages_s"]) == ([1.0], [2.5])
+    assert (second["numbers"], second["interval_s"]) == ([3], 10.0)
+    assert "sent_at" in second
+
+
+def plain_client(port: int) -> RegistryClient:
+    return RegistryClient(f"http://127.0.0.1:{port}", key="k", allow_plain_http=True)
+
+
+async def _read_body(reader: asyncio.StreamReader) -> dict[str, Any]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    length = int(head.partition("content-length:")[2].split("\r\n")[0])
+    body: dict[str, Any] = json.loads(await reader.readexactly(length))
+    return body
+
+
+def _write_json(writer: asyncio.StreamWriter, value: object) -> None:
+    body = json.dumps(value).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    writer.close()

@@ -290,6 +290,8 @@ def test_who_meant_an_earlier_state_is_told_to_look_again(sample: Sample) -> Non
         ("/agents?health=well", "Says has to be one of healthy, "),
         ("/agents?status=dead&status=active", "Status stands there twice."),
         (f"/agents?q={'x' * 129}", "Part of id or name has to be at most 128 characters."),
+        ("/agents?q=%00", "Part of id or name has to be text without control characters."),
+        ("/agents?q=a%00b", "Part of id or name has to be text without control characters."),
         ("/agents?after=x", "The link to a further page is not whole"),
         ("/tasks?cursor=x", "The link to a further page is not whole"),
         ("/events?before=x", "The link to a further page is not whole"),

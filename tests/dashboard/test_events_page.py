@@ -77,7 +77,7 @@ def test_a_line_says_who_did_it_unless_that_is_plain(actor: str, by: str) -> Non
     [
         ("/events?group=agent", "says healthy, said", "good"),
         ("/events?group=agent", "says degraded, said", "warn"),
-        ("/events?agent=translator", "says unknown, said", "plain"),
+        ("/events?agent=planner", "says unknown, said", "plain"),
         ("/events?agent=support-3", "active [^ ]+ unhealthy", "warn"),
         ("/events?agent=billing-7", "unhealthy [^ ]+ dead", "bad"),
         ("/events?group=task", "\\w+ [^ ]+ handoff", "warn"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.dashboard.conftest import Filled, Sample
 from tests.support.dashboard_sample import KEYS
-from tests.support.servers import until
+from tests.support.suspension import suspend
 
 from agent_health.access import Role
 from agent_health.dashboard.assets import asset_path
@@ -91,13 +91,9 @@ def test_the_api_does_not_take_a_session_for_a_key(sample: Sample) -> None:
 
 
 def test_a_hold_is_told_with_its_cause_and_ended_by_an_admin(acted: Sample) -> None:
-    ill = b'{"ill": true, "why": "no answer from any reference", "seconds": 300}'
-    headers = {"x-api-key": KEYS[Role.PROBER], "content-type": "application/json"}
-    assert acted.visitor()._ask("POST", "/api/v1/monitor/illness", ill, headers).status == 200
+    acted.server.write(suspend)
     reader, admin = acted.visitor(Role.READER), acted.visitor(Role.ADMIN)
-    until("decisions are held", lambda: "Decisions are held" in reader.get("/").text)
-    assert "says that it is ill" in reader.get("/").text
-    assert "no answer from any reference" in reader.get("/").text
+    assert "Decisions are held for agents monitored by heartbeat: 30 agents" in reader.get("/").text
     assert "end the hold" not in reader.get("/").text
     assert reader.do("/", "/monitor/release").status == 403
     assert "end the hold" in admin.get("/").text

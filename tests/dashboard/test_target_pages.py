@@ -1,15 +1,16 @@
 """What do pages say of names that are no agents yet, and of all of them together?"""
 
-import json
 import re
-import urllib.request
 from datetime import UTC, datetime
 
 import pytest
 from tests.dashboard.conftest import Sample
 from tests.support.dashboard_sample import KEYS
+from tests.support.reporting import reported
 
 from agent_health.access import Role
+from agent_health.observation import LayerResult, Observation, ResultClass
+from agent_health.probe_memory import ProbeMemory
 from agent_health.target import target_id
 
 
@@ -57,15 +58,10 @@ def test_a_target_that_is_no_agent_has_a_page(sample: Sample) -> None:
 def test_who_asked_to_be_left_alone_is_not_said_to_be_looked_at_now(acted: Sample) -> None:
     url = "https://zeta.example.net/"
     now = datetime.now(UTC)
-    memory = {"probed_at_s": now.timestamp(), "not_before_s": now.timestamp() + 3_600}
-    seen = {"target_url": url, "observed_at": now.isoformat(), "discovery": {"result": "rate_limited"}}
-    report = urllib.request.Request(  # noqa: S310 - our own server
-        f"{acted.server.url}/api/v1/observations",
-        data=json.dumps({"observations": [seen], "memories": [memory]}).encode(),
-        headers={"Authorization": f"Bearer {KEYS[Role.PROBER]}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(report) as answer:  # noqa: S310 - see above
-        assert answer.status == 200
+    memory = ProbeMemory(probed_at_s=now.timestamp(), not_before_s=now.timestamp() + 3_600)
+    limited = LayerResult(result=ResultClass.RATE_LIMITED)
+    seen = Observation(target_url=url, observed_at=now, discovery=limited)
+    reported(acted.server.url, seen, memories=[memory], key=KEYS[Role.PROBER])
     acted.let_somebody_probe()
     visitor = acted.visitor(Role.COORDINATOR)
     where = f"/targets/{target_id(url)}"

@@ -22,14 +22,14 @@ from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, stop, until
 
 from agent_health.client.registry import RegistryClient
 from agent_health.event import EventType
-from agent_health.prober.reporting import FLUSH_SECONDS, SETTLE_SECONDS
+from agent_health.prober.reporting import FLUSH_SECONDS
 
 TARGETS = 120
 URLS = [f"https://agent-{number}.example/" for number in range(TARGETS)]
 TTL_SECONDS = 4.0
 LONG_TTL_SECONDS = 20.0
 """So that a worker that has settled reports before it renews: that is after 12 s."""
-HOLD_SECONDS = FLUSH_SECONDS + SETTLE_SECONDS
+HOLD_SECONDS = FLUSH_SECONDS
 """For so long a worker holds results at most. Until it has settled it renews sooner."""
 LONG_PATIENCE_SECONDS = 120.0
 """How long is waited for what takes a lease's time, and then some on a machine that is busy with others."""

@@ -42,7 +42,7 @@ def promtool(*arguments: str) -> str:
 
 
 def test_the_rules_and_the_configuration_are_understood() -> None:
-    assert "20 rules found" in promtool("check", "rules", "alerts.yml")
+    assert "22 rules found" in promtool("check", "rules", "alerts.yml")
     promtool("check", "config", "--syntax-only", "prometheus.yml")
 
 
@@ -143,7 +143,7 @@ def query(server: Server, expression: str) -> list[dict[str, Any]]:
 def test_a_registry_is_scraped_with_its_key(prometheus: Server) -> None:
     (up,) = query(prometheus, 'up{job="agent-health-registry"}')
     assert up["value"][1] == "1"
-    (held,) = query(prometheus, "agent_health_registry_decisions_held")
+    (held,) = query(prometheus, 'agent_health_registry_decisions_held{track="probe"}')
     assert held["value"][1] == "0"
     assert len(query(prometheus, "agent_health_registry_agents")) == 20
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.support.mcp_tools import Model, text_of
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+from tests.support.reporting import report
 from tests.support.task_tools import failed
 
 from agent_health.access import Role
@@ -158,7 +159,8 @@ async def test_an_agent_that_a_prober_found_is_told_with_what_was_listed_and_whe
         target_url=listed, observed_at=datetime.now(UTC), discovery=LayerResult(result=ResultClass.OK)
     )
     async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
-        await known.shards.report([seen], memories=[ProbeMemory(card_url=card)])
+        await known.directories.put("found", [listed])
+        await report(known, seen, memories=[ProbeMemory(card_url=card)])
         told = text_of(await Model(registry.url, KEYS[Role.READER]).call("find_agents", limit=100))
         (line,) = [line for line in told.splitlines() if line.startswith(target_id(listed))]
         assert line.endswith(f", listed as {listed}, card at {card}")

@@ -1,4 +1,4 @@
-"""Which tables does a census show, in which words?"""
+"""The tables of a census."""
 
 import pytest
 from tests.support.census_facts import MADE_AT_S, facts
@@ -6,10 +6,11 @@ from tests.support.census_facts import MADE_AT_S, facts
 from agent_health.observation import ResultClass
 from agent_health.prober import census as census_module
 from agent_health.prober import census_tables
-from agent_health.prober.census import CensusFacts, HostCount, take_census
+from agent_health.prober.census import CensusFacts, HostCount, RunFacts, take_census
 from agent_health.prober.census_group import Group
 from agent_health.prober.census_tables import (
     GROUP_WORDS,
+    OWN_NETWORK,
     RESULT_WORDS,
     duration,
     headline,
@@ -62,6 +63,35 @@ def test_a_latency_is_short(ms: float, shown: str) -> None:
 )
 def test_the_headline_tells_the_share_of_the_measured(hosts: list[HostCount], told: str) -> None:
     assert headline(take_census(facts(hosts=hosts))) == told
+
+
+@pytest.mark.parametrize(
+    ("results", "is_told"),
+    [
+        ([ResultClass.REFUSED, ResultClass.TIMEOUT, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE], True),
+        ([ResultClass.INTERNAL], True),
+        ([ResultClass.REFUSED, ResultClass.BLOCKED_ADDRESS, None], True),
+        ([ResultClass.REFUSED, ResultClass.OK], False),
+        ([ResultClass.REFUSED, ResultClass.NOT_AN_AGENT], False),
+        ([ResultClass.REFUSED, ResultClass.RATE_LIMITED], False),
+        ([ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED], False),
+        ([None], False),
+        ([], False),
+    ],
+)
+def test_where_nothing_answered_the_first_line_names_the_probers_own_network(
+    results: list[ResultClass | None], *, is_told: bool
+) -> None:
+    hosts = [HostCount("a.example", result, None, 1) for result in results]
+    assert (OWN_NETWORK in headline(take_census(facts(hosts=hosts, runs=())))) is is_told
+
+
+@pytest.mark.parametrize(("measured", "is_told"), [(0, True), (1, False)])
+def test_a_last_run_in_which_nothing_answered_is_told_too(measured: int, *, is_told: bool) -> None:
+    hosts = [HostCount("a.example", ResultClass.OK, None, 5)]
+    counts: dict[ResultClass | None, int] = {ResultClass.NOT_MEASURED: 5 - measured, ResultClass.OK: measured}
+    run = RunFacts(began_at_s=MADE_AT_S - 60, ended_at_s=MADE_AT_S - 1, counts=counts)
+    assert (OWN_NETWORK in headline(take_census(facts(hosts=hosts, runs=[run])))) is is_told
 
 
 def test_all_rows_of_a_table_have_its_columns() -> None:

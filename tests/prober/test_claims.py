@@ -1,4 +1,4 @@
-"""How are shards won, and kept?"""
+"""The claims of a worker: it wins shards, and keeps them."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,8 @@ from tests.support.memory_ledger import MemoryLedger
 from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loop
 
 from agent_health.prober.claims import RENEW_JITTER_RATIO, RENEW_RATIO, ClaimKeeper
-from agent_health.prober.ledger import ShardClaim
+from agent_health.prober.clock import Clock, LedgerClock
+from agent_health.prober.ledger import NO_STANDING, Granted, WitnessNews, WitnessStanding
 from agent_health.prober.shards import Holdings, Shard
 from agent_health.target import SHARDS
 
@@ -25,20 +26,34 @@ class Listening(MemoryLedger):
         self.asked_at_s: list[float] = []
 
     async def claim(
-        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
-    ) -> list[ShardClaim]:
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
         self.asked_at_s.append(self.clock.monotonic_s())
-        return await super().claim(worker, ttl_s, held, companions)
+        return await super().claim(worker, ttl_s, held, companions, standing)
 
 
 class Keeping:
     """A keeper at work, and what it told of."""
 
     def __init__(
-        self, ledger: MemoryLedger, name: str = "worker", *, chance: float = 0.5, companions: int = 0
+        self,
+        ledger: MemoryLedger,
+        name: str = "worker",
+        *,
+        chance: float = 0.5,
+        companions: int = 0,
+        machine: Clock | None = None,
     ) -> None:
         self.holdings = Holdings()
         self.lost: list[int] = []
+        self.news: list[WitnessNews] = []
+        self.standing = NO_STANDING
+        self.clock = LedgerClock(machine or ledger.clock)
         self.keeper = ClaimKeeper(
             ledger,
             self.holdings,
@@ -46,6 +61,10 @@ class Keeping:
             ttl_s=TTL_S,
             held=_pass,
             lost=self._lose,
+            clock=self.clock,
+            max_offset_s=30.0,
+            standing=self._tell_standing,
+            news=self.news.append,
             chance=lambda: chance,
             companions=companions,
         )
@@ -58,6 +77,9 @@ class Keeping:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+    async def _tell_standing(self) -> WitnessStanding:
+        return self.standing
 
     def _lose(self, shards: Sequence[Shard]) -> None:
         self.lost += [shard.number for shard in shards]
@@ -101,11 +123,16 @@ async def test_who_wins_or_loses_shards_asks_again_soon() -> None:
 async def test_its_own_deadline_counts_from_when_it_asked() -> None:
     class Slow(MemoryLedger):
         async def claim(
-            self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
-        ) -> list[ShardClaim]:
-            claims = await super().claim(worker, ttl_s, held, companions)
+            self,
+            worker: str,
+            ttl_s: float,
+            held: Mapping[int, int],
+            companions: int = 0,
+            standing: WitnessStanding = NO_STANDING,
+        ) -> Granted:
+            granted = await super().claim(worker, ttl_s, held, companions, standing)
             await asyncio.sleep(30)
-            return claims
+            return granted
 
     loop = virtual_loop()
     asked_at_s = loop.time()
@@ -175,8 +202,13 @@ async def test_whoever_comes_of_those_that_begin_together_has_its_share_at_once(
 async def test_where_a_ledger_knows_of_no_companions_nothing_of_theirs_is_begun_with() -> None:
     class Older(MemoryLedger):
         async def claim(
-            self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
-        ) -> list[ShardClaim]:
+            self,
+            worker: str,
+            ttl_s: float,
+            held: Mapping[int, int],
+            companions: int = 0,
+            standing: WitnessStanding = NO_STANDING,
+        ) -> Granted:
             return await super().claim(worker, ttl_s, held)
 
     keeping = Keeping(Older(virtual_loop().clock), companions=2)
@@ -193,3 +225,58 @@ async def test_the_share_of_a_companion_that_never_comes_is_taken_in_the_end() -
         assert len(keeping.holdings.shards) == SHARDS // 2
         await asyncio.sleep(9)
         assert len(keeping.holdings.shards) == SHARDS
+
+
+@in_virtual_time
+async def test_a_claim_tells_of_witnesses_and_takes_what_the_ledger_tells() -> None:
+    ledger = MemoryLedger(virtual_loop().clock)
+    ledger.news = WitnessNews(handed_out=[("public_ipv6", "https://a.example/")])
+    keeping = Keeping(ledger)
+    keeping.standing = WitnessStanding(reached_classes=["public_ipv4"], wanted={"public_ipv6": 3})
+    async with keeping.going_on():
+        assert ledger.standings == [("worker", keeping.standing)]
+        assert keeping.news == [ledger.news]
+
+
+@in_virtual_time
+async def test_why_all_shards_are_taken_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    ledger = MemoryLedger(virtual_loop().clock)
+    keeping = Keeping(ledger)
+    async with keeping.going_on():
+        assert len(keeping.holdings.shards) == SHARDS
+        ledger.reason = "reaches_less"
+        await asyncio.sleep(500)
+        assert keeping.holdings.shards == {}
+        errors = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert "reaches_less" in errors[0].getMessage()
+        ledger.reason = None
+        await asyncio.sleep(100)
+        assert len(keeping.holdings.shards) == SHARDS
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+
+
+@pytest.mark.parametrize("ahead_s", [3_600.0, -3_600.0])
+def test_a_clock_that_is_wrong_is_reported_once_and_not_kept(
+    ahead_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    @in_virtual_time
+    async def look() -> None:
+        loop = virtual_loop()
+        ledger = MemoryLedger(loop.clock)
+        ledger.wall_s = lambda: loop.wall_s() - ahead_s
+        keeping = Keeping(ledger)
+        async with keeping.going_on():
+            await asyncio.sleep(500)
+            assert keeping.clock.offset_s == pytest.approx(ahead_s, abs=1.0)
+            assert keeping.clock.clock.wall_s() == pytest.approx(ledger.wall_s(), abs=1.0)
+            loop.steps_s -= ahead_s
+            ledger.wall_s = loop.wall_s
+            await asyncio.sleep(200)
+            assert keeping.clock.offset_s == pytest.approx(0.0, abs=1.0)
+
+    look()
+    assert [record.levelname for record in caplog.records if "clock" in record.getMessage()] == [
+        "ERROR",
+        "WARNING",
+    ]

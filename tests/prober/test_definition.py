@@ -1,4 +1,4 @@
-"""What does a probe definition say: whom to probe, what to ask, how often, within which limits?"""
+"""The probe definition."""
 
 from ipaddress import ip_network
 from pathlib import Path
@@ -14,11 +14,14 @@ from agent_health.probe_cadence import Cadence
 from agent_health.prober.definition import (
     DEFAULT_CONTACT,
     MAX_INLINE_TARGETS,
+    PLACEHOLDER_CANARIES,
     PRODUCT,
     AskedMessage,
     DirectorySource,
     ProbeDefinition,
 )
+from agent_health.prober.self_check import SlownessPolicy
+from agent_health.witness_rule import Canary, WitnessPolicy
 
 LEAST: dict[str, Any] = {
     "name": "a",
@@ -208,11 +211,61 @@ def test_resolvers_are_given_with_their_ports() -> None:
     )
 
 
-def test_canaries_are_none_or_enough_that_not_all_are_down_by_chance() -> None:
-    assert defined(canaries=CANARIES).canaries == tuple(CANARIES)
-    assert refusal(canaries=CANARIES[:4])[0] == ("canaries",)
-    assert "5 different hosts" in refusal(canaries=[*CANARIES[:4], CANARIES[0] + "x"])[1]
-    assert refusal(canaries=[*CANARIES, "always.example"])[0] == ("canaries", 5)
+def test_canaries_have_a_network_class_and_a_public_one_has_those_of_five_hosts() -> None:
+    definition = defined(canaries={"public_ipv4": CANARIES})
+    assert definition.canaries_by_class == {"public_ipv4": tuple(Canary(url=url) for url in CANARIES)}
+    assert defined().canaries_by_class == {}
+    assert refusal(canaries={"public_ipv4": CANARIES[:4]})[0] == ("canaries",)
+    same_host = [*CANARIES[:4], CANARIES[0] + "x"]
+    assert "5 different hosts" in refusal(canaries={"public_ipv4": same_host})[1]
+    bad = [*CANARIES, "always.example"]
+    assert refusal(canaries={"public_ipv6": bad})[0] == ("canaries", "public_ipv6", 5, "url")
+    plain = [url.replace("https", "http") for url in CANARIES]
+    assert refusal(canaries={"public_ipv4": plain})[0] == ("canaries",)
+
+
+def test_one_canary_is_enough_for_an_allowed_network_and_needs_no_tls() -> None:
+    networks = {"allow": ["10.1.0.0/16", "fd12:0::/16"]}
+    given = {"10.1.0.0/16": [{"url": "http://10.1.0.1", "status": 401}], "fd12::/16": ["https://a.example"]}
+    assert defined(networks=networks, canaries=given).canaries_by_class == {
+        "10.1.0.0/16": (Canary(url="http://10.1.0.1/", status=401),),
+        "fd12::/16": (Canary(url="https://a.example/"),),
+    }
+    # The network is not allowed, has no canary, or is another one than that of the address.
+    assert refusal(canaries=given)[0] == ("canaries",)
+    assert refusal(networks=networks, canaries={"10.1.0.0/16": []})[0] == ("canaries",)
+    elsewhere = {"10.1.0.0/16": ["http://10.2.0.1"]}
+    assert refusal(networks=networks, canaries=elsewhere)[0] == ("canaries",)
+    assert refusal(canaries={"public": CANARIES})[0][:2] == ("canaries", "public")
+
+
+def test_placeholders_are_told_from_canaries_of_ones_own() -> None:
+    hosts = [f"https://{host}/" for host in sorted(PLACEHOLDER_CANARIES)]
+    definition = defined(canaries={"public_ipv4": [*hosts, *CANARIES]})
+    assert definition.placeholders == tuple(hosts)
+    assert defined(canaries={"public_ipv4": CANARIES}).placeholders == ()
+
+
+def test_durations_of_the_witness_rule_are_settings() -> None:
+    assert defined().witnesses.policy() == WitnessPolicy()
+    assert defined().self_check.policy() == SlownessPolicy()
+    scaled = defined(
+        witnesses={
+            "round_seconds": 0.5,
+            "answer_seconds": 0.1,
+            "next_answer_seconds": 0.2,
+            "second_request_seconds": 1,
+            "max_clock_offset_seconds": 2,
+        },
+        self_check={"max_lag_seconds": 0.1, "max_standstill_seconds": 0.3},
+        results={"flush_seconds": 0.1, "lease_seconds": 5},
+    )
+    assert scaled.witnesses.policy() == WitnessPolicy(
+        round_s=0.5, answer_s=0.1, next_answer_s=0.2, second_request_s=1, max_clock_offset_s=2
+    )
+    assert scaled.self_check.policy() == SlownessPolicy(max_lag_s=0.1, max_standstill_s=0.3)
+    assert (scaled.results.flush_seconds, scaled.results.lease_seconds) == (0.1, 5)
+    assert refusal(results={"lease_seconds": 0.5})[0] == ("results", "lease_seconds")
 
 
 # --- without a file ------------------------------------------------------------------------------

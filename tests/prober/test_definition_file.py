@@ -58,7 +58,8 @@ def test_the_reference_shows_every_setting_with_its_default() -> None:
     shown = ProbeDefinition.model_validate(yaml.safe_load(text))
     written = yaml.safe_load(text)
     least = ProbeDefinition.model_validate({name: written[name] for name in ("name", "contact", "targets")})
-    for section in ("ask", "cadence", "timeouts", "limits", "networks", "resolver", "evidence", "results"):
+    sections = ("ask", "cadence", "timeouts", "limits", "networks", "resolver", "evidence", "results")
+    for section in (*sections, "witnesses", "self_check"):
         assert set(written[section]) == set(type(getattr(shown, section)).model_fields)
         assert getattr(shown, section) == getattr(least, section)
     assert set(written) == set(ProbeDefinition.model_fields)

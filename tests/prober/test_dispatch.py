@@ -1,4 +1,4 @@
-"""Who is probed now, and what follows from what came of it?"""
+"""The dispatch of probes."""
 
 import asyncio
 from dataclasses import replace
@@ -9,27 +9,37 @@ from tests.support.memory_ledger import MemoryLedger
 from tests.support.probed_world import World, definition_of
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from agent_health.observation import ResultClass
+from agent_health.network_class import PUBLIC_CLASSES, PUBLIC_IPV4
+from agent_health.observation import ResultClass, UnmeasuredReason
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober import dispatch as dispatch_module
-from agent_health.prober.dispatch import ILL_CONCURRENCY, Dispatch, Due
+from agent_health.prober.dispatch import MIN_CONCURRENCY, Dispatch, Due
 from agent_health.prober.outbox import Outbox
 from agent_health.prober.pace import Pace
 from agent_health.prober.plans import CensusPlan, WatchPlan
 from agent_health.prober.progress import Tally
 from agent_health.prober.reporting import Reporter
-from agent_health.prober.self_check import Doubt, SelfCheck
+from agent_health.prober.self_check import SelfCheck
 from agent_health.prober.shards import Holdings, Slot
+from agent_health.prober.waiting_failures import WaitingFailures
+from agent_health.prober.witnesses import Witnesses
+from agent_health.witness_rule import Canary, WitnessPolicy
 
-SLOW = Doubt(why="overloaded", since_s=0.0, is_about_time=True)
-BLIND = Doubt(why="nobody answers", since_s=0.0)
 OK, TIMEOUT, REFUSED = ResultClass.OK, ResultClass.TIMEOUT, ResultClass.REFUSED
+NOT_MEASURED = ResultClass.NOT_MEASURED
 
 
 class Bench:
     """A dispatch with all that it stands on, and nothing around it."""
 
-    def __init__(self, *urls: str, is_census: bool = True, **limits: Any) -> None:
+    def __init__(
+        self,
+        *urls: str,
+        is_census: bool = True,
+        canaries: int = 0,
+        max_waiting: int = 1_000,
+        **limits: Any,
+    ) -> None:
         self.loop = virtual_loop()
         self.world = World(self.loop.clock)
         self.holdings, self.outbox = Holdings(), Outbox()
@@ -43,7 +53,9 @@ class Bench:
             per_address=known.per_address,
             host_requests_per_second=known.host_requests_per_second,
         )
-        cadence = self.world.cadence
+        cadence, policy = self.world.cadence, WitnessPolicy()
+        self.failures = WaitingFailures(max_waiting)
+        self.clock_offset_s = 0.0
         self.dispatch = Dispatch(
             self.world,
             CensusPlan(self.loop.wall_s()) if is_census else WatchPlan(cadence),
@@ -53,15 +65,38 @@ class Bench:
             holdings=self.holdings,
             outbox=self.outbox,
             reporter=Reporter(
-                self.ledger, self.outbox, self.loop.clock, lose=lambda _: None, chance=lambda: 0.5
+                self.ledger,
+                self.outbox,
+                self.loop.clock,
+                lose=lambda _: None,
+                news=lambda _: None,
+                interval_s=300.0,
+                chance=lambda: 0.5,
             ),
             tally=self.tally,
             check=self.check,
+            failures=self.failures,
+            policy=policy,
+            clock_offset_s=lambda: self.clock_offset_s,
             max_probe_s=70.0,
+        )
+        named = [Canary(url=f"https://canary-{number}.example/") for number in range(canaries)]
+        intake = self.dispatch.intake
+        self.witnesses = intake.witnesses = Witnesses(
+            self.failures,
+            self.world,
+            self.loop.clock,
+            class_names=PUBLIC_CLASSES,
+            canaries={PUBLIC_IPV4: named} if named else {},
+            policy=policy,
+            interval_s=300.0,
+            witnessed=intake.note_witnessed,
+            unwitnessed=intake.note_unwitnessed,
         )
 
     async def begin(self, ttl_s: float = 3_600.0) -> None:
-        held, _ = self.holdings.take(await self.ledger.claim("worker", ttl_s, self.holdings.tokens()))
+        granted = await self.ledger.claim("worker", ttl_s, self.holdings.tokens())
+        held, _ = self.holdings.take(granted.claims)
         for shard in held:
             page = await self.ledger.targets(shard.number, None)
             self.dispatch.note_applied(shard, self.holdings.apply(shard, page))
@@ -77,6 +112,12 @@ class Bench:
         """Let time pass until so many looks have begun."""
         while len(self.world.looks) < times:  # noqa: ASYNC110 - time passes of itself here
             await asyncio.sleep(0.1)
+
+    async def until_waiting(self) -> None:
+        """Let time pass until a failure waits for a witness."""
+        async with asyncio.timeout(400):
+            while not self.failures:  # noqa: ASYNC110 - time passes of itself here
+                await asyncio.sleep(0.1)
 
     def slot(self, url: str) -> Slot:
         return next(slot for slot in self.holdings.slots() if slot.url == url)
@@ -138,60 +179,86 @@ async def test_everything_that_is_due_at_once_is_begun_a_part_at_a_time(
 
 
 @in_virtual_time
-async def test_failures_that_wait_to_be_reported_are_taken_back_and_what_followed_from_them_too() -> None:
-    url = "https://agent.example/"
-    bench = Bench(url, is_census=False)
+async def test_while_a_failure_waits_its_target_is_neither_probed_nor_planned_and_others_are() -> None:
+    urls = urls_of(40)
+    bench = Bench(*urls, is_census=False, canaries=5, concurrency=1, per_host=1)
     await bench.begin()
     await asyncio.sleep(301)
-    before = bench.slot(url).recall()
-    bench.world.ends[url] = TIMEOUT
-    # The next tick, its confirmation, and the tick after it.
-    await asyncio.sleep(620)
-    assert bench.slot(url).recall().failures_in_row == 3
-    bench.outbox.put_back([])
-    bench.dispatch.note_turn(Doubt(why="nobody answers", since_s=bench.loop.time() - 650))
-    assert bench.results() == [OK, *[ResultClass.NOT_MEASURED] * 3]
-    after = bench.slot(url).recall()
-    assert (after.failures_in_row, after.result, after.confirm_at_s) == (0, OK, None)
-    assert after.probed_at_s is not None
-    assert before.probed_at_s is not None
-    assert after.probed_at_s > before.probed_at_s + 500
-    assert +bench.tally.classes == {OK: 1, ResultClass.NOT_MEASURED: 3}
-
-
-@in_virtual_time
-async def test_an_answer_that_came_after_a_failure_is_not_forgotten_when_that_is_taken_back() -> None:
-    url = "https://agent.example/"
-    bench = Bench(url, is_census=False)
-    await bench.begin()
-    await asyncio.sleep(301)
-    bench.world.ends[url] = TIMEOUT
-    await bench.until_looked(2)
-    await asyncio.sleep(10)
-    bench.world.ends[url] = OK
-    # The confirmation.
-    await bench.until_looked(3)
+    # The canaries were asked just now.
+    await bench.witnesses.ask_canaries()
+    bench.world.ends[urls[0]] = REFUSED
+    bench.ledger.ask_recheck(urls[0])
+    slot = bench.slot(urls[0])
+    slot.recheck_at_s = bench.loop.wall_s()
+    bench.dispatch.plan.add(slot, slot.recall(), bench.loop.wall_s())
+    bench.dispatch.pump()
     await asyncio.sleep(1)
-    after = bench.slot(url).recall()
-    bench.dispatch.note_turn(Doubt(why="nobody answers", since_s=bench.loop.time() - 350))
-    assert bench.results() == [OK, ResultClass.NOT_MEASURED, OK]
-    assert bench.slot(url).recall() == after
+    assert len(bench.failures) == 1
+    assert (slot.is_busy, slot.due_at_s, bench.pace.in_flight) == (True, None, 0)
+    before = len(bench.world.looks)
+    await asyncio.sleep(28)
+    assert len(bench.failures) == 1
+    assert len(bench.world.looks) > before
+    assert bench.world.looks_at(urls[0])[-1] < bench.loop.wall_s() - 25
+    await asyncio.sleep(3)
+    assert (len(bench.failures), bench.failures.asked_again, slot.is_busy) == (0, 0, False)
+    assert bench.world.looks[-1].is_second or any(
+        look.is_second and look.url == urls[0] for look in bench.world.looks[before:]
+    )
+    assert slot.recall().failures_in_row == 1
 
 
 @in_virtual_time
-async def test_a_failure_that_is_taken_back_while_its_target_is_asked_again_is_not_counted_on() -> None:
-    url = "https://agent.example/"
-    bench = Bench(url, is_census=False)
+async def test_the_second_request_of_a_target_goes_before_others_of_its_host() -> None:
+    urls = [f"https://crowd.example/{number}" for number in range(50)]
+    bench = Bench(*urls, is_census=False, canaries=5, per_host=1, host_requests_per_second=1.0)
+    await bench.begin()
+    await asyncio.sleep(400)
+    bench.world.ends[urls[7]] = REFUSED
+    before = len(bench.world.looks)
+    bench.loop.stand_still(300)
+    await asyncio.sleep(100)
+    looks = bench.world.looks[before:]
+    first = next(number for number, look in enumerate(looks) if look.url == urls[7])
+    second = next(number for number, look in enumerate(looks) if look.is_second)
+    assert looks[second].url == urls[7]
+    assert second - first <= 3
+    assert len(looks) > 40
+
+
+@in_virtual_time
+async def test_a_failure_whose_claim_is_over_is_dropped_and_its_target_probed_after_the_renewal() -> None:
+    urls = urls_of(10)
+    bench = Bench(*urls, is_census=False, canaries=5)
     await bench.begin()
     await asyncio.sleep(301)
-    bench.world.ends[url] = TIMEOUT
-    await bench.until_looked(3)
-    # It is being confirmed just now.
-    bench.check.doubt = Doubt(why="nobody answers", since_s=bench.loop.time() - 350)
-    bench.dispatch.note_turn(bench.check.doubt)
-    await asyncio.sleep(6)
-    assert bench.results() == [OK, ResultClass.NOT_MEASURED, ResultClass.NOT_MEASURED]
-    assert bench.slot(url).recall().failures_in_row == 0
+    await bench.witnesses.ask_canaries()
+    bench.world.ends[urls[3]] = REFUSED
+    await bench.until_waiting()
+    for shard in bench.holdings.shards.values():
+        assert shard.claim is not None
+        shard.claim = replace(shard.claim, expires_at_s=bench.loop.time())
+    await asyncio.sleep(40)
+    assert (len(bench.failures), bench.failures.asked_again) == (0, 0)
+    assert bench.slot(urls[3]).recall().failures_in_row == 0
+    bench.renew()
+    await asyncio.sleep(340)
+    assert bench.slot(urls[3]).recall().failures_in_row == 1
+
+
+@in_virtual_time
+async def test_failures_of_a_lost_shard_are_forgotten() -> None:
+    urls = urls_of(10)
+    bench = Bench(*urls, is_census=False)
+    await bench.begin()
+    await asyncio.sleep(301)
+    bench.world.ends.update(dict.fromkeys(urls, REFUSED))
+    await bench.until_waiting()
+    reported = len(bench.outbox)
+    bench.dispatch.note_lost([bench.holdings.lose(number) for number in list(bench.holdings.shards)])  # type: ignore[misc]  # all are held
+    await asyncio.sleep(60)
+    assert (len(bench.failures), bench.failures.asked_again) == (0, 0)
+    assert len(bench.outbox) == reported
 
 
 @in_virtual_time
@@ -206,34 +273,23 @@ async def test_a_census_leaves_in_peace_who_asked_for_it() -> None:
     assert left.observation.result is ResultClass.NOT_MEASURED
     assert left.observation.discovery is not None
     assert left.observation.discovery.reason == "it asked us not to come back yet"
+    assert left.observation.unmeasured is UnmeasuredReason.ASKED_TO_WAIT
     assert left.memory.not_before_s is not None
     assert bench.dispatch.is_idle
 
 
 @in_virtual_time
-async def test_what_ended_before_the_doubt_began_is_believed() -> None:
-    bench = Bench(*urls_of(3), is_census=False)
-    await bench.begin()
-    bench.world.ends.update(dict.fromkeys(urls_of(3), REFUSED))
-    await asyncio.sleep(301)
-    bench.dispatch.note_turn(Doubt(why="nobody answers", since_s=bench.loop.time()))
-    assert bench.results() == [REFUSED] * 3
-
-
-@in_virtual_time
-async def test_a_census_does_less_at_once_while_it_is_slow_and_little_while_it_is_blind() -> None:
+async def test_a_census_does_less_at_once_while_it_is_slow() -> None:
     bench = Bench(*urls_of(2), concurrency=400)
-    bench.dispatch.note_turn(SLOW)
+    bench.dispatch.note_turn("overloaded")
     assert bench.pace.concurrency == 100
-    bench.dispatch.note_turn(BLIND)
-    assert bench.pace.concurrency == ILL_CONCURRENCY
     bench.dispatch.note_turn(None)
     assert bench.pace.concurrency == 400
-    few = Bench(*urls_of(2), concurrency=4)
-    few.dispatch.note_turn(BLIND)
-    assert few.pace.concurrency == 4
+    few = Bench(*urls_of(2), concurrency=MIN_CONCURRENCY - 6)
+    few.dispatch.note_turn("overloaded")
+    assert few.pace.concurrency == MIN_CONCURRENCY - 6
     watch = Bench(*urls_of(2), is_census=False, concurrency=400)
-    watch.dispatch.note_turn(BLIND)
+    watch.dispatch.note_turn("overloaded")
     assert watch.pace.concurrency == 400
 
 

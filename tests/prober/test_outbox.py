@@ -1,4 +1,4 @@
-"""Which results wait to be reported, and which are given up?"""
+"""Results that wait to be reported, within bounds."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -46,7 +46,7 @@ def report_of(slot: Slot, number: int) -> ProbeReport:
 
 def result_of(slot: Slot, number: int = 0) -> Result:
     report = report_of(slot, number)
-    return Result(slot, report, before=None, began_at_s=1000.5 + number, ended_at_s=float(number))
+    return Result(slot, report, made_at_s=float(number))
 
 
 def anywhere(_shard: Shard) -> bool:
@@ -54,7 +54,7 @@ def anywhere(_shard: Shard) -> bool:
 
 
 def numbers(results: list[Result]) -> list[float]:
-    return [result.ended_at_s for result in results]
+    return [result.made_at_s for result in results]
 
 
 def filled(count: int, **bounds: Any) -> tuple[Outbox, list[Slot]]:
@@ -68,9 +68,9 @@ def filled(count: int, **bounds: Any) -> tuple[Outbox, list[Slot]]:
 def test_results_go_in_the_order_in_which_they_were_made() -> None:
     outbox, _ = filled(5)
     assert numbers(outbox.take(3, anywhere)) == [0, 1, 2]
-    assert (outbox.made_at_s(0), outbox.made_at_s(1), outbox.made_at_s(2)) == (3, 4, None)
+    assert (outbox.oldest_at_s, outbox.ready) == (3, 2)
     assert numbers(outbox.take(3, anywhere)) == [3, 4]
-    assert (len(outbox), outbox.ready) == (0, 0)
+    assert (outbox.oldest_at_s, len(outbox), outbox.ready) == (None, 0, 0)
 
 
 def test_what_is_put_back_goes_first_again_and_loses_nothing_as_json() -> None:
@@ -172,14 +172,28 @@ def test_what_was_overtaken_is_dropped() -> None:
     assert numbers(outbox.take(10, anywhere)) == [1, 3]
 
 
-def test_a_report_can_be_replaced_while_it_waits() -> None:
-    outbox, slots = filled(1)
-    outbox.put_back(outbox.take(1, anywhere))
-    other = report_of(slots[0], 77)
-    next(iter(outbox)).replace(other)
-    (result,) = outbox.take(1, anywhere)
-    assert result.bytes > 0
-    assert result.report == other
+def test_results_are_numbered_by_their_shard_and_keep_their_token() -> None:
+    outbox, ours, others = Outbox(), shard_of_ours(1), shard_of_ours(2)
+    a, b, c = slot_in(ours, "a"), slot_in(ours, "b"), slot_in(others, "c")
+    for slot in (a, b, c, a):
+        outbox.add(result_of(slot))
+    assert [(result.token, result.number) for result in outbox] == [(1, 1), (1, 2), (1, 1), (1, 3)]
+
+
+def test_results_that_were_measured_under_an_older_token_are_given_up() -> None:
+    outbox, won_again, ours = Outbox(), shard_of_ours(1), shard_of_ours(2)
+    first, second = slot_in(won_again, "a"), slot_in(ours, "b")
+    for number, slot in enumerate([first, second, first]):
+        outbox.add(result_of(slot, number))
+    outbox.put_back([])
+    won_again.claim = ShardClaim(shard=1, fencing_token=2, expires_at_s=1e9)
+    won_again.numbered = 0
+    outbox.add(result_of(first, 3))
+    taken = outbox.take(10, anywhere)
+    assert numbers(taken) == [1, 3]
+    assert (taken[1].token, taken[1].number) == (2, 1)
+    assert (first.given_up, second.given_up, outbox.given_up) == (2, 0, 2)
+    assert outbox._bytes == 0
 
 
 @settings(max_examples=examples(40))
@@ -202,7 +216,7 @@ def test_whatever_happens_nothing_is_lost_doubled_or_overtaken_and_bytes_are_cou
             for shard in shards:
                 outbox.release(shard.number)
             for result in outbox.take(data.draw(st.integers(1, 10)), anywhere):
-                sent[result.slot].append(result.ended_at_s)
+                sent[result.slot].append(result.made_at_s)
         elif deed == "away":
             outbox.put_back(outbox.take(5, anywhere))
         elif deed == "aside":

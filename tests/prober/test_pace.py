@@ -1,4 +1,4 @@
-"""Whose turn is it, so that no host and no address is asked too much at once?"""
+"""Turns to ask hosts, so that no host and no address is asked too much at once."""
 
 import asyncio
 from collections import Counter
@@ -38,6 +38,26 @@ def test_no_more_start_than_may_be_under_way_and_the_rest_waits_in_order() -> No
     assert (items(first), pace.in_flight, pace.waiting) == (["a", "b"], 2, 1)
     pace.end(first[0], 1, 1.0)
     assert items(take_all(pace, 1.0)) == ["c"]
+
+
+def test_who_is_urgent_stands_before_all_others_in_the_line_of_its_host_and_of_all() -> None:
+    pace = pace_of(concurrency=2, per_host=1)
+    for name in ("a 0", "a 1", "b 0"):
+        pace.offer(name[0], name, 0.0)
+    for name in ("a 2", "a 3", "c 0"):
+        pace.offer(name[0], name, 0.0, is_urgent=True)
+    assert pace.waiting == 6
+    first = take_all(pace, 0.0)
+    assert items(first) == ["c 0", "a 0"]
+    taken, now_s = [], 10.0
+    while first:
+        turn = first.pop()
+        taken.append(turn.item)
+        now_s += 1.0
+        pace.end(turn, 1, now_s)
+        first += take_all(pace, now_s)
+    assert [item for item in taken if item[0] == "a"] == ["a 0", "a 2", "a 3", "a 1"]
+    assert (pace.waiting, pace.in_flight) == (0, 0)
 
 
 def test_a_busy_host_keeps_its_own_waiting_and_nobody_else() -> None:

@@ -25,14 +25,6 @@ def test_at_the_beginning_it_is_that_of_the_seconds_since() -> None:
     assert tally.rate_per_s(103.0) == 10.0
 
 
-def test_what_is_forgotten_counts_no_more() -> None:
-    tally = Tally(0.0)
-    tally.note(OK, 1.0)
-    tally.note(TIMEOUT, 1.0)
-    tally.forget(TIMEOUT)
-    assert (tally.probed, +tally.classes) == (1, {OK: 1})
-
-
 def test_start_errors_are_told_by_their_99th_percentile() -> None:
     tally = Tally(0.0)
     assert tally.start_error_p99_ms() is None

@@ -1,4 +1,4 @@
-"""Does a registry far away behave as a worker expects of its ledger?"""
+"""A ledger on a registry far away."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aioresponses import aioresponses
 from sqlalchemy import text
+from tests.support.memory_ledger import batch_of
 from tests.support.mocked_responses import MockedResponse
 from tests.support.registry_server import KEYS, RegistryServer, registry_server
 
@@ -19,7 +20,7 @@ from agent_health.document import HealthStatus
 from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
 from agent_health.observation_batch import ObservationBatch
 from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.ledger import Ledger, LedgerAway, ProbeReport, ShardBatch, ShardClaim
+from agent_health.prober.ledger import Ledger, LedgerAway, ProbeReport, ShardClaim
 from agent_health.prober.registry_ledger import RegistryLedger
 from agent_health.storage.database import Transaction
 from agent_health.target import SHARDS, host_of, shard_of, target_id
@@ -60,7 +61,8 @@ def reported(url: str, failures: int = 1) -> ProbeReport:
 async def claims(
     ledger: Ledger, worker: str = "w", held: dict[int, int] | None = None
 ) -> dict[int, ShardClaim]:
-    return {claim.shard: claim for claim in await ledger.claim(worker, 60.0, held or {})}
+    granted = await ledger.claim(worker, 60.0, held or {})
+    return {claim.shard: claim for claim in granted.claims}
 
 
 async def test_it_is_a_ledger(ledger: Ledger) -> None:
@@ -86,13 +88,13 @@ async def test_targets_come_with_their_memory_and_what_changed_is_told(
     assert await ledger.changed({SHARD: page.version, THERE: 0}) == [THERE]
     held = await claims(ledger)
     batches = [
-        ShardBatch(claim=held[SHARD], reports=[reported(url) for url in URLS]),
-        ShardBatch(claim=held[THERE], reports=[reported(OTHER)]),
+        batch_of(held[SHARD], [reported(url) for url in URLS]),
+        batch_of(held[THERE], [reported(OTHER)]),
     ]
     began_s = datetime.now(UTC).timestamp() - 60
     assert await ledger.unprobed(began_s) == 5
-    assert await ledger.report(batches) == set()
-    assert await ledger.report(batches) == set()
+    assert (await ledger.report(batches, 300.0)).lost == set()
+    assert (await ledger.report(batches, 300.0)).lost == set()
     assert await ledger.unprobed(began_s) == 0
     assert await ledger.changed({SHARD: page.version}) == []
     await client.directories.put("dir", [*URLS[:3], OTHER])
@@ -132,10 +134,10 @@ async def test_a_shard_that_is_lost_is_told_and_others_are_taken(
     newer = await claims(ledger, held={SHARD: held[SHARD].fencing_token})
     assert newer[THERE].fencing_token > held[THERE].fencing_token
     batches = [
-        ShardBatch(claim=held[SHARD], reports=[reported(URLS[0])]),
-        ShardBatch(claim=held[THERE], reports=[reported(OTHER)]),
+        batch_of(held[SHARD], [reported(URLS[0])]),
+        batch_of(held[THERE], [reported(OTHER)]),
     ]
-    assert await ledger.report(batches) == {THERE}
+    assert (await ledger.report(batches, 300.0)).lost == {THERE}
     found = {entry.url: entry.memory for entry in (await ledger.targets(SHARD, None)).entries}
     assert found[URLS[0]].failures_in_row == 1
     (untouched,) = (await ledger.targets(THERE, None)).entries
@@ -181,8 +183,9 @@ async def test_what_an_older_registry_does_not_know_is_left_out_and_told_once(
         )
         memory = NewerMemory(probed_at_s=1.0, luck=0.25)
         reports.append(ProbeReport(subject_id=target_id(url), observation=seen, memory=memory))
-    for report in reports:
-        assert await ledger.report([ShardBatch(claim=held[SHARD], reports=[report])]) == set()
+    for number, report in enumerate(reports, 1):
+        batch = batch_of(held[SHARD], [report], first=number)
+        assert (await ledger.report([batch], 300.0)).lost == set()
     entries = (await ledger.targets(SHARD, None)).entries
     assert [entry.memory.probed_at_s for entry in entries] == [1.0] * len(URLS)
     agents = (await client.agents.list()).agents
@@ -200,23 +203,12 @@ async def test_more_than_the_registry_takes_at_once_goes_in_parts(
     await client.directories.put("dir", [*URLS, OTHER])
     held = await claims(ledger)
     batches = [
-        ShardBatch(claim=held[SHARD], reports=[reported(url, 7) for url in URLS]),
-        ShardBatch(claim=held[THERE], reports=[reported(OTHER, 7)]),
+        batch_of(held[SHARD], [reported(url, 7) for url in URLS]),
+        batch_of(held[THERE], [reported(OTHER, 7)]),
     ]
-    assert await ledger.report(batches) == set()
+    assert (await ledger.report(batches, 300.0)).lost == set()
     entries = [*(await ledger.targets(SHARD, None)).entries, *(await ledger.targets(THERE, None)).entries]
     assert [entry.memory.failures_in_row for entry in entries] == [7] * 5
-
-
-async def test_of_workers_that_share_a_key_the_well_do_not_speak_for_the_ill(
-    ledger: RegistryLedger, client: RegistryClient
-) -> None:
-    await ledger.say_ill("a", 1e9, "no name can be resolved " * 50)
-    await ledger.say_well("b")
-    (illness,) = (await client.monitor.get()).illnesses
-    assert illness.prober == "key:key_prober/a"
-    await ledger.say_well("a")
-    assert (await client.monitor.get()).illnesses == []
 
 
 async def test_a_registry_that_is_away_is_away() -> None:
@@ -230,8 +222,7 @@ async def test_a_registry_that_is_away_is_away() -> None:
             ledger.changed({SHARD: 0}),
             ledger.unprobed(0.0),
             ledger.leave("w"),
-            ledger.say_ill("w", 60.0, "why"),
-            ledger.report([ShardBatch(claim=claim, reports=[reported(URLS[0])])]),
+            ledger.report([batch_of(claim, [reported(URLS[0])])], 300.0),
         ):
             with pytest.raises(LedgerAway):
                 await question
@@ -256,6 +247,7 @@ async def test_what_the_registry_will_never_take_is_no_absence(
             response_class=MockedResponse,
         )
         async with RegistryClient(url, key="k") as client:
+            batch = batch_of(claim, [reported(URLS[0])])
             with pytest.raises(expected) as caught:
-                await RegistryLedger(client).report([ShardBatch(claim=claim, reports=[reported(URLS[0])])])
+                await RegistryLedger(client).report([batch], 300.0)
     assert isinstance(caught.value, RegistryRefusal) == (expected is Unprocessable)

@@ -1,4 +1,4 @@
-"""How do results reach the ledger: whole, once, and not too late?"""
+"""The reporter: results reach the ledger whole, once, and not too late."""
 
 import asyncio
 import contextlib
@@ -12,15 +12,9 @@ from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.ledger import LedgerAway, ProbeReport, ShardBatch
+from agent_health.prober.ledger import LedgerAway, ProbeReport, ShardBatch, Taken, WitnessNews
 from agent_health.prober.outbox import Outbox, Result
-from agent_health.prober.reporting import (
-    FLUSH_SECONDS,
-    MAX_BAD,
-    MAX_BATCH,
-    SETTLE_SECONDS,
-    Reporter,
-)
+from agent_health.prober.reporting import FLUSH_SECONDS, MAX_BAD, MAX_BATCH, Reporter
 from agent_health.prober.shards import Holdings, Slot
 
 OK = LayerResult(result=ResultClass.OK)
@@ -35,13 +29,20 @@ class Desk:
         self.holdings = Holdings()
         self.outbox = Outbox()
         self.lost: list[int] = []
+        self.news: list[WitnessNews] = []
         self.reporter = Reporter(
-            self.ledger, self.outbox, self.loop.clock, lose=self._lose, chance=lambda: 0.5
+            self.ledger,
+            self.outbox,
+            self.loop.clock,
+            lose=self._lose,
+            news=self.news.append,
+            interval_s=300.0,
+            chance=lambda: 0.5,
         )
 
     async def hold(self, *urls: str) -> list[Slot]:
         self.ledger.add(*urls)
-        self.holdings.take(await self.ledger.claim("worker", 3_600.0, {}))
+        self.holdings.take((await self.ledger.claim("worker", 3_600.0, {})).claims)
         for shard in self.holdings.shards.values():
             self.holdings.apply(shard, await self.ledger.targets(shard.number, None))
         found = {slot.url: slot for slot in self.holdings.slots()}
@@ -53,8 +54,7 @@ class Desk:
         )
         memory = ProbeMemory(probed_at_s=self.loop.wall_s())
         report = ProbeReport(subject_id=slot.subject_id, observation=observation, memory=memory)
-        now_s = self.loop.time()
-        result = Result(slot, report, before=None, began_at_s=self.loop.wall_s(), ended_at_s=now_s)
+        result = Result(slot, report, made_at_s=self.loop.clock.boot_s())
         self.reporter.add(result, is_urgent=is_urgent)
 
     @contextlib.asynccontextmanager
@@ -90,18 +90,17 @@ async def test_a_single_result_waits_for_others_and_no_longer_than_five_seconds(
 
 
 @in_virtual_time
-async def test_a_result_that_somebody_waits_for_goes_as_soon_as_it_has_settled() -> None:
+async def test_a_result_that_somebody_waits_for_goes_at_once() -> None:
     desk = Desk()
     slots = await desk.hold(*urls_of(3))
     async with desk.open():
         desk.add(slots[0])
         await asyncio.sleep(1)
         desk.add(slots[1], is_urgent=True)
-        await asyncio.sleep(0.5)
-        desk.add(slots[2])
-        await asyncio.sleep(SETTLE_SECONDS - 0.4)
+        await asyncio.sleep(0.1)
         assert desk.ledger.calls == [2]
-        await asyncio.sleep(FLUSH_SECONDS)
+        desk.add(slots[2])
+        await asyncio.sleep(FLUSH_SECONDS + 0.1)
         assert desk.ledger.calls == [2, 1]
 
 
@@ -112,7 +111,7 @@ async def test_many_results_go_in_whole_batches_of_many_shards() -> None:
     async with desk.open():
         for slot in slots:
             desk.add(slot)
-        await asyncio.sleep(SETTLE_SECONDS + 0.1)
+        await asyncio.sleep(0.1)
         assert desk.ledger.calls == [MAX_BATCH, MAX_BATCH, 300]
 
 
@@ -131,7 +130,7 @@ async def test_what_comes_in_without_end_still_goes_in_whole_batches() -> None:
 
 
 @in_virtual_time
-async def test_at_the_end_nothing_has_to_settle() -> None:
+async def test_at_the_end_no_result_waits_for_others() -> None:
     desk = Desk()
     (slot,) = await desk.hold("https://agent.example/")
     async with desk.open():
@@ -149,8 +148,8 @@ async def test_results_keep_their_order_when_a_call_fails_half_way_and_count_onc
 
         failures = 3
 
-        async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
-            answer = await super().report(batches)
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+            answer = await super().report(batches, interval_s)
             if self.failures:
                 self.failures -= 1
                 raise LedgerAway("the answer was lost")
@@ -204,7 +203,7 @@ async def test_a_ledger_that_can_take_nothing_is_not_asked_for_each_result() -> 
     class Broken(MemoryLedger):
         asked = 0
 
-        async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
             self.asked += 1
             raise ZeroDivisionError
 
@@ -222,9 +221,9 @@ async def test_a_ledger_that_can_take_nothing_is_not_asked_for_each_result() -> 
 @in_virtual_time
 async def test_what_was_under_way_when_it_was_ended_is_not_lost() -> None:
     class Slow(MemoryLedger):
-        async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
             await asyncio.sleep(100)
-            return await super().report(batches)
+            return await super().report(batches, interval_s)
 
     desk = Desk(Slow(virtual_loop().clock))
     (slot,) = await desk.hold("https://agent.example/")
@@ -235,3 +234,45 @@ async def test_what_was_under_way_when_it_was_ended_is_not_lost() -> None:
     desk.reporter.hurry()
     await desk.reporter.flush()
     assert len(desk.ledger.observations(slot.url)) == 1
+
+
+@in_virtual_time
+async def test_results_are_numbered_under_their_token_and_their_ages_are_those_of_the_sending() -> None:
+    class Late(MemoryLedger):
+        failures = 2
+
+        async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+            if self.failures:
+                self.failures -= 1
+                raise LedgerAway("not now")
+            return await super().report(batches, interval_s)
+
+    desk = Desk(Late(virtual_loop().clock))
+    one, other = await desk.hold("https://a.example/", "https://b.example/")
+    made_at_s = []
+    async with desk.open():
+        for slot in (one, other, one):
+            made_at_s.append(desk.loop.clock.wall_s())
+            desk.add(slot)
+            await asyncio.sleep(1)
+        # The machine sleeps; its monotonic clock does not count that.
+        desk.loop.suspended_s += 100.0
+        desk.loop.steps_s += 100.0
+        await asyncio.sleep(60)
+    first, second = desk.ledger.received[one.subject_id]
+    assert (first.number, second.number) == (1, 2)
+    assert [first.at_s, second.at_s] == pytest.approx([made_at_s[0], made_at_s[2]], abs=0.01)
+    assert first.age_s > 100
+    (only,) = desk.ledger.received[other.subject_id]
+    assert only.number == 1
+
+
+@in_virtual_time
+async def test_what_the_ledger_tells_of_witnesses_is_passed_on() -> None:
+    desk = Desk()
+    (slot,) = await desk.hold("https://agent.example/")
+    desk.ledger.news = WitnessNews(silent_classes=frozenset({"public_ipv4"}))
+    async with desk.open():
+        desk.add(slot)
+        await asyncio.sleep(FLUSH_SECONDS + 0.1)
+    assert desk.news == [desk.ledger.news]

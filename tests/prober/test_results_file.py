@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.memory_ledger import batch_of
 from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.errors import InvalidSetting
@@ -26,7 +27,18 @@ from agent_health.observation import (
     ResultClass,
 )
 from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.ledger import LedgerAway, ProbeReport, ShardBatch, ShardClaim, TargetPage
+from agent_health.prober.ledger import (
+    NO_STANDING,
+    Granted,
+    LedgerAway,
+    ProbeReport,
+    ShardBatch,
+    ShardClaim,
+    Taken,
+    TargetPage,
+    WitnessNews,
+    WitnessStanding,
+)
 from agent_health.prober.results_file import LOCK_TRIES, MAX_LINE_BYTES, FiledLedger, ResultsFile
 
 AT = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -308,6 +320,9 @@ def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
 # --- beside a ledger -----------------------------------------------------------------------------
 
 
+NEWS = WitnessNews(silent_classes=frozenset({"public_ipv4"}))
+
+
 class Taking:
     """A ledger that takes results but for the shards that it calls lost, and notes what it is asked."""
 
@@ -317,10 +332,15 @@ class Taking:
         self.is_away = False
 
     async def claim(
-        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
-    ) -> list[ShardClaim]:
-        self.asked.append(("claim", worker, ttl_s, held, companions))
-        return [claim(7)]
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
+        self.asked.append(("claim", worker, ttl_s, held, companions, standing))
+        return Granted(claims=[claim(7)])
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
         self.asked.append(("targets", shard, after_version))
@@ -330,21 +350,15 @@ class Taking:
         self.asked.append(("changed", versions))
         return [7]
 
-    async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
         if self.is_away:
             raise LedgerAway("away")
-        self.asked.append(("report", len(batches)))
-        return self.lost
+        self.asked.append(("report", len(batches), interval_s))
+        return Taken(lost=self.lost, news=NEWS)
 
     async def unprobed(self, since_s: float) -> int:
         self.asked.append(("unprobed", since_s))
         return 5
-
-    async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:
-        self.asked.append(("say_ill", worker, lasting_s, why))
-
-    async def say_well(self, worker: str) -> None:
-        self.asked.append(("say_well", worker))
 
     async def leave(self, worker: str) -> None:
         self.asked.append(("leave", worker))
@@ -359,12 +373,13 @@ def batch(shard: int, *observations: Observation) -> ShardBatch:
         ProbeReport(subject_id="tgt_0", observation=observation, memory=ProbeMemory())
         for observation in observations
     ]
-    return ShardBatch(claim=claim(shard), reports=reports)
+    return batch_of(claim(shard), reports)
 
 
 async def test_results_that_the_ledger_took_are_in_the_file(file: ResultsFile, path: Path) -> None:
     ledger = FiledLedger(Taking(lost=[2]), file)
-    assert await ledger.report([batch(1, seen(1), seen(2)), batch(2, seen(3)), batch(3, seen(4))]) == [2]
+    batches = [batch(1, seen(1), seen(2)), batch(2, seen(3)), batch(3, seen(4))]
+    assert await ledger.report(batches, 300.0) == Taken(lost=[2], news=NEWS)
     assert read(path) == [seen(1), seen(2), seen(4)]
 
 
@@ -373,9 +388,9 @@ async def test_results_that_the_ledger_could_not_take_are_not(file: ResultsFile,
     inner.is_away = True
     ledger = FiledLedger(inner, file)
     with pytest.raises(LedgerAway):
-        await ledger.report([batch(1, seen(1))])
+        await ledger.report([batch(1, seen(1))], 300.0)
     inner.is_away = False
-    await ledger.report([batch(1, seen(1))])
+    await ledger.report([batch(1, seen(1))], 300.0)
     assert read(path) == [seen(1)]
 
 
@@ -385,8 +400,8 @@ async def test_a_file_that_cannot_be_written_holds_the_results_back(file: Result
         fcntl.flock(other, fcntl.LOCK_EX)
         file._sleep = lambda _: None
         with pytest.raises(LedgerAway):
-            await ledger.report([batch(1, seen(1))])
-    await ledger.report([batch(1, seen(1))])
+            await ledger.report([batch(1, seen(1))], 300.0)
+    await ledger.report([batch(1, seen(1))], 300.0)
     assert read(path) == [seen(1)]
 
 
@@ -395,7 +410,7 @@ async def test_the_loop_does_not_wait_for_the_disk(
 ) -> None:
     threads: list[int] = []
     monkeypatch.setattr(file, "append", lambda _: threads.append(threading.get_ident()))
-    await FiledLedger(Taking(), file).report([batch(1, seen(1))])
+    await FiledLedger(Taking(), file).report([batch(1, seen(1))], 300.0)
     assert len(threads) == 1
     assert threads != [threading.get_ident()]
 
@@ -403,19 +418,16 @@ async def test_the_loop_does_not_wait_for_the_disk(
 async def test_all_else_is_the_ledgers_to_answer(file: ResultsFile) -> None:
     inner = Taking()
     ledger = FiledLedger(inner, file)
-    assert await ledger.claim("w", 30.0, {7: 1}, 2) == [claim(7)]
+    standing = WitnessStanding(reached_classes=["public_ipv4"])
+    assert (await ledger.claim("w", 30.0, {7: 1}, 2, standing)).claims == [claim(7)]
     assert (await ledger.targets(7, 2)).version == 3
     assert await ledger.changed({7: 2}) == [7]
     assert await ledger.unprobed(1.0) == 5
-    await ledger.say_ill("w", 60.0, "no DNS")
-    await ledger.say_well("w")
     await ledger.leave("w")
     assert inner.asked == [
-        ("claim", "w", 30.0, {7: 1}, 2),
+        ("claim", "w", 30.0, {7: 1}, 2, standing),
         ("targets", 7, 2),
         ("changed", {7: 2}),
         ("unprobed", 1.0),
-        ("say_ill", "w", 60.0, "no DNS"),
-        ("say_well", "w"),
         ("leave", "w"),
     ]

@@ -1,6 +1,9 @@
 """Which shards are ours, and which targets lie in them?"""
 
-from agent_health.observation import ResultClass
+from dataclasses import replace
+
+from agent_health.observation import ResultClass, UnmeasuredReason
+from agent_health.probe_cadence import Cadence
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ShardClaim, TargetEntry, TargetPage
 from agent_health.prober.shards import Applied, Holdings, Shard
@@ -115,7 +118,10 @@ def test_a_registered_agent_is_told_of_by_its_id_and_a_target_by_its_url() -> No
     names = ["agent_1", "tgt_mine"]
     agents = [TargetEntry(subject_id=name, url=B, memory=ProbeMemory()) for name in names]
     holdings.apply(shard, TargetPage(entries=agents, version=2))
-    seen = [shard.slots[name].not_measured(0.0, "why") for name in (target_id(A), *names)]
+    seen = [
+        shard.slots[name].not_measured(0.0, UnmeasuredReason.NOT_PROBED, "why")
+        for name in (target_id(A), *names)
+    ]
     assert [(one.target_url, one.agent_id) for one in seen] == [(A, None), *((None, name) for name in names)]
 
 
@@ -138,3 +144,23 @@ def test_targets_are_counted_by_their_latest_result_that_told_anything() -> None
     assert holdings.results() == {None: 1, ok: 1}
     holdings.take([])
     assert holdings.results() == {}
+
+
+def test_results_are_numbered_anew_under_each_token() -> None:
+    holdings, shard = with_one_shard(entry(A))
+    assert [shard.next_number(), shard.next_number()] == [1, 2]
+    holdings.take([claim(7, expires_at_s=500.0)])
+    assert shard.next_number() == 3
+    holdings.take([claim(7, token=2)])
+    assert shard.next_number() == 1
+
+
+def test_a_target_keeps_its_own_thresholds_and_its_confirmation() -> None:
+    own = replace(entry(A), thresholds_s=(60.0, 120.0), confirmed_at_s=50.0)
+    holdings, shard = with_one_shard(own, entry(B))
+    slot, other = shard.slots[target_id(A)], shard.slots[target_id(B)]
+    usual = Cadence()
+    assert slot.cadence(usual).dead_after_s == 120.0
+    assert (other.cadence(usual), slot.confirmed_at_s, other.confirmed_at_s) == (usual, 50.0, None)
+    holdings.apply(shard, page(replace(entry(A), confirmed_at_s=60.0), version=2))
+    assert (slot.confirmed_at_s, slot.cadence(usual)) == (60.0, usual)

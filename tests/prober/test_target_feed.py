@@ -42,7 +42,8 @@ class Feeding:
         self.feed = TargetFeed(self.ledger, self.holdings, applied=self._note, chance=lambda: 0.5)
 
     async def claim(self) -> None:
-        self.holdings.take(await self.ledger.claim("worker", 3_600.0, self.holdings.tokens()))
+        granted = await self.ledger.claim("worker", 3_600.0, self.holdings.tokens())
+        self.holdings.take(granted.claims)
 
     def _note(self, _shard: Shard, applied: Applied) -> None:
         self.told += [slot.url for slot, _ in applied.to_plan]

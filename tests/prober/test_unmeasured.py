@@ -1,22 +1,21 @@
-"""What is told of a probe that measured nothing?"""
+"""What is reported of a probe that measured nothing."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from agent_health.observation import LayerResult, Observation, ResultClass
-from agent_health.probe_cadence import Cadence, after_probe
+from agent_health.observation import LayerResult, Observation, ResultClass, UnmeasuredReason
+from agent_health.probe_cadence import Cadence, after_probe, without_result
 from agent_health.probe_memory import ProbeMemory
+from agent_health.prober import unmeasured
 from agent_health.prober.ledger import ProbeReport, ShardClaim, TargetEntry
-from agent_health.prober.self_check import Doubt
 from agent_health.prober.shards import Shard, Slot
-from agent_health.prober.unmeasured import doubted, missed, without_result
+from agent_health.prober.unmeasured import missed
 from agent_health.target import phase_of, target_id
 
 CADENCE = Cadence()
 A = "https://a.example/"
 BEGAN_S = 1_763_640_000.1 + phase_of(target_id(A)) * 300
 """A tenth of a second after its tick."""
-DOUBT = Doubt(why="no name can be looked up", since_s=0.0)
-SLOW = Doubt(why="this process is overloaded", since_s=0.0, is_about_time=True)
 ALIVE = ProbeMemory(probed_at_s=BEGAN_S - 300, result=ResultClass.OK, card_read_at_s=BEGAN_S - 300)
 
 
@@ -38,50 +37,61 @@ def report_of(**layers: str) -> ProbeReport:
     )
 
 
-def test_a_failure_that_is_not_believed_is_not_remembered() -> None:
+def not_counted(report: ProbeReport, *, layers: tuple[str, ...] | None = None) -> ProbeReport:
+    seen = report.observation.not_counted(UnmeasuredReason.NO_WITNESS, "no witness", layers=layers)
+    learned = without_result(ALIVE, report.memory)
+    return unmeasured.not_counted(learned, report, seen, CADENCE, BEGAN_S)
+
+
+def test_a_failure_that_does_not_count_is_not_remembered() -> None:
     report = report_of(discovery="timeout")
-    assert (report.memory.failures_in_row, report.memory.confirm_at_s is None) == (1, False)
-    told = doubted(ALIVE, report, CADENCE, BEGAN_S, DOUBT)
+    assert report.memory.failures_in_row == 1
+    told = not_counted(report)
     assert told.observation.result is ResultClass.NOT_MEASURED
+    assert told.observation.unmeasured is UnmeasuredReason.NO_WITNESS
     memory = told.memory
-    assert (memory.failures_in_row, memory.confirm_at_s, memory.result) == (0, None, ResultClass.OK)
+    assert (memory.failures_in_row, memory.result, memory.alive_at_s) == (0, ResultClass.OK, BEGAN_S - 300)
     assert memory.probed_at_s == BEGAN_S
 
 
-def test_what_answered_is_believed_and_remembered_though_something_else_failed() -> None:
+def test_what_a_probe_learned_is_remembered_though_its_failure_does_not_count() -> None:
+    report = report_of(discovery="timeout")
+    report = replace(
+        report, memory=report.memory.model_copy(update={"robots_read_at_s": BEGAN_S, "is_unwelcome": True})
+    )
+    memory = not_counted(report).memory
+    assert (memory.robots_read_at_s, memory.is_unwelcome) == (BEGAN_S, True)
+
+
+def test_what_answered_is_remembered_though_something_else_does_not_count() -> None:
     report = report_of(discovery="ok", transport="timeout")
-    told = doubted(ALIVE, report, CADENCE, BEGAN_S, DOUBT)
+    told = not_counted(report, layers=("transport",))
     assert told.memory == report.memory
     assert told.observation.is_sign_of_life
-    assert told.observation.transport == LayerResult(result=ResultClass.NOT_MEASURED, reason=DOUBT.why)
+    assert told.observation.unmeasured is None
+    assert told.observation.transport is not None
+    assert told.observation.transport.result is ResultClass.NOT_MEASURED
 
 
-def test_of_a_slow_prober_timeouts_alone_are_not_believed() -> None:
-    told = doubted(ALIVE, report_of(discovery="timeout"), CADENCE, BEGAN_S, SLOW)
-    assert told.observation.result is ResultClass.NOT_MEASURED
-    assert told.memory.failures_in_row == 0
-    for result in ("refused", "dns_failure", "http_error"):
-        report = report_of(discovery=result)
-        assert doubted(ALIVE, report, CADENCE, BEGAN_S, SLOW) is report
+def test_a_failure_that_is_left_is_remembered() -> None:
     both = report_of(discovery="http_error", readiness="timeout")
-    told = doubted(ALIVE, both, CADENCE, BEGAN_S, SLOW)
+    told = not_counted(both, layers=("readiness",))
     assert (told.observation.result, told.memory) == (ResultClass.HTTP_ERROR, both.memory)
     # It may have a document and no card.
     no_card = report_of(discovery="not_an_agent", readiness="timeout")
-    told = doubted(ALIVE, no_card, CADENCE, BEGAN_S, SLOW)
+    told = not_counted(no_card, layers=("readiness",))
     assert (told.observation.result, told.memory.failures_in_row) == (ResultClass.NOT_MEASURED, 0)
 
 
-def test_what_did_not_fail_is_reported_as_it_is() -> None:
-    for layers in ({"discovery": "ok"}, {"discovery": "blocked_address"}, {"discovery": "rate_limited"}):
-        report = report_of(**layers)
-        assert doubted(ALIVE, report, CADENCE, BEGAN_S, DOUBT) is report
-
-
 def test_a_probe_that_came_to_nothing_counts_as_made_and_measures_nothing() -> None:
-    report = without_result(slot_of(), ALIVE, CADENCE, BEGAN_S, "a defect")
+    report = unmeasured.without_result(
+        slot_of(), ALIVE, CADENCE, BEGAN_S, reason=UnmeasuredReason.PROBER_FAULT, why="a defect"
+    )
     assert report.observation.result is ResultClass.NOT_MEASURED
-    assert report.memory == ALIVE.model_copy(update={"probed_at_s": BEGAN_S})
+    assert report.observation.unmeasured is UnmeasuredReason.PROBER_FAULT
+    assert report.memory == ALIVE.model_copy(
+        update={"probed_at_s": BEGAN_S, "alive_at_s": ALIVE.card_read_at_s}
+    )
 
 
 def test_nothing_is_told_of_probes_that_were_all_made_and_reported() -> None:
@@ -100,6 +110,7 @@ def test_missed_ticks_are_dated_as_the_last_of_them_and_told_together_with_lost_
     assert told is not None
     count, report = told
     assert (count, report.memory) == (4, memory)
+    assert report.observation.unmeasured is UnmeasuredReason.NOT_PROBED
     # After all that was reported meanwhile, before what is reported now.
     assert abs(report.observation.observed_at.timestamp() - (BEGAN_S - 0.001)) < 0.002
     assert report.observation.discovery is not None

@@ -9,8 +9,11 @@ from tests.support.fleet import count_by_status
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from agent_health.access import Role
-from agent_health.agent_record import Declared, moment
+from agent_health.agent_record import Declared, moment, moment_text
+from agent_health.evidence_age import Evidence
+from agent_health.mass_silence import ClassCounts
 from agent_health.registry.register_agent import add_agent
+from agent_health.storage import agents, liveness
 from agent_health.storage.database import Database
 from agent_health.target import shard_of, target_id
 
@@ -35,9 +38,20 @@ def document(clock: WoundClock, status: str, **members: Any) -> dict[str, Any]:
     return seen(clock, readiness={"result": "ok"}, document=stated, **members)
 
 
+def batch(*observations: dict[str, Any]) -> dict[str, Any]:
+    """A batch of a shard that nobody holds."""
+    many = len(observations)
+    return {
+        "observations": list(observations),
+        "ages_s": [0] * many,
+        "numbers": list(range(1, many + 1)),
+        "interval_s": 300,
+        "tokens": {"1": 1},
+    }
+
+
 async def report(api: RegistryApi, *observations: dict[str, Any], **members: Any) -> Answer:
-    body = {"observations": list(observations), **members}
-    return await api.ask("POST", OBSERVATIONS, body, key=Role.PROBER)
+    return await api.report(*observations, **members)
 
 
 async def outcomes(api: RegistryApi, *observations: dict[str, Any], **members: Any) -> list[str]:
@@ -53,7 +67,7 @@ async def _status(api: RegistryApi, agent_id: str = "agent-1") -> str:
 async def test_what_is_seen_is_shown_beside_what_the_agent_says_and_decides_nothing(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    await api.register("agent-1")
+    await api.register("agent-1", monitoring="both", card_url=CARD)
     clock.advance(1)
     for _ in range(5):
         assert await outcomes(api, failure(clock)) == ["accepted"]
@@ -66,15 +80,85 @@ async def test_what_is_seen_is_shown_beside_what_the_agent_says_and_decides_noth
 
 
 async def test_an_observation_that_is_doubled_or_late_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
-    await api.register("agent-1")
-    first, clock.at_s = seen(clock), clock.at_s + 1
-    second = seen(clock)
-    assert await outcomes(api, second, first, second) == ["accepted", "ignored", "ignored"]
+    await _probed(api)
+    some = [seen(clock), seen(clock), seen(clock)]
+    assert await outcomes(api, *some, numbers=[2, 1, 2]) == ["accepted", "ignored", "ignored"]
+    assert await outcomes(api, *some, numbers=[2, 3, 4]) == ["ignored", "accepted", "accepted"]
     counts = (await report(api, seen(clock, agent_id="nobody"))).json()["counts"]
     assert counts == {"unknown": 1}
 
 
+async def test_an_agent_that_is_no_target_is_not_reported(api: RegistryApi, clock: WoundClock) -> None:
+    await api.register("agent-1")
+    assert await outcomes(api, seen(clock)) == ["unknown"]
+    assert "seen" not in await api.record("agent-1")
+
+
+@pytest.mark.parametrize("offset_s", [-3600, -600, 600, 3600])
+async def test_a_probers_clock_decides_nothing(api: RegistryApi, clock: WoundClock, offset_s: float) -> None:
+    """Its wall clock is wrong by minutes or an hour; its results come with their ages."""
+    await _probed(api)
+    assert await outcomes(api, seen(clock)) == ["accepted"]
+    began_s = clock.at_s
+    for _ in range(12):
+        clock.advance(300)
+        wrong = moment(clock.at_s + offset_s).isoformat()
+        assert await outcomes(api, failure(clock, observed_at=wrong), ages_s=[0]) == ["accepted"]
+        await api.sweep()
+        passed_s = clock.at_s - began_s
+        assert await _status(api) == ("active" if passed_s <= 900 else "unhealthy")
+    clock.advance(300)
+    await outcomes(api, failure(clock, observed_at=moment(clock.at_s + offset_s).isoformat()), ages_s=[0])
+    await api.sweep()
+    assert await _status(api) == "dead"
+
+
+async def test_an_age_reaches_no_further_back_than_the_grant_of_its_shard(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await _probed(api)
+    await outcomes(api, seen(clock))
+    granted_s = clock.at_s
+    clock.advance(1_000)
+    for age_s, at_s in ((10, granted_s + 990), (900, granted_s + 990), (5, granted_s + 995)):
+        await outcomes(api, seen(clock), ages_s=[age_s])
+        shown = (await api.record("agent-1"))["seen"]
+        assert shown["last_observed_at"] == moment_text(at_s)
+    clock.advance(1_000)
+    await outcomes(api, seen(clock), ages_s=[86_400])
+    assert (await api.record("agent-1"))["seen"]["last_observed_at"] == moment_text(granted_s + 995)
+
+
+async def test_evidence_is_stored_beside_what_was_seen(api: RegistryApi, clock: WoundClock) -> None:
+    await _probed(api)
+    await outcomes(api, document(clock, "healthy"))
+    read_s = clock.at_s
+    clock.advance(300)
+    unseen = {"transport": {"result": "not_measured"}, "unmeasured": "no_witness"}
+    await outcomes(api, seen(clock, **unseen), interval_s=600)
+    agent = await api.database.read(lambda transaction: agents.find(transaction, "agent-1"))
+    assert agent is not None
+    assert agent.evidence == Evidence(
+        at_s=read_s,
+        until_s=read_s + 900,
+        results_until_s=clock.at_s + 1800,
+        unmeasured="no_witness",
+        health_until_s=read_s + 900,
+    )
+
+
+@pytest.mark.parametrize("missing", ["ages_s", "numbers", "interval_s", "tokens"])
+async def test_a_batch_needs_ages_numbers_interval_and_tokens(
+    api: RegistryApi, clock: WoundClock, missing: str
+) -> None:
+    body = batch(seen(clock))
+    del body[missing]
+    answer = await api.ask("POST", OBSERVATIONS, body, key=Role.PROBER)
+    assert answer.status == 422
+
+
 async def test_a_target_gets_a_record_at_its_first_sign_of_life(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "directory", "first", [CARD])
     silent = failure(clock, target_url=CARD)
     assert await outcomes(api, silent) == ["no_sign_of_life_yet"]
     assert await count_by_status(api.database) == {}
@@ -98,6 +182,7 @@ async def test_a_target_gets_a_record_at_its_first_sign_of_life(api: RegistryApi
 
 async def test_a_found_agents_card_is_where_it_was_seen_last(api: RegistryApi, clock: WoundClock) -> None:
     found = target_id(CARD)
+    await put(api, "directory", "first", [CARD])
 
     async def place_after(**body: Any) -> str | None:
         clock.advance(1)
@@ -125,6 +210,7 @@ async def test_a_found_agent_without_a_card_can_be_named_and_is_nobodys_to_regis
     api: RegistryApi, clock: WoundClock
 ) -> None:
     found = f"/api/v1/agents/{target_id(CARD)}"
+    await put(api, "directory", "first", [CARD])
     await report(api, seen(clock, target_url=CARD), memories=[{}])
     anyhow = {"If-Match": "*"}
     assert (await api.ask("PATCH", found, {"name": "x"}, headers=anyhow)).status == 200
@@ -172,12 +258,14 @@ async def test_who_took_a_targets_id_before_makes_room_at_its_first_sign_of_life
 async def test_a_target_that_is_found_anew_is_still_as_an_operator_declared_it(
     api: RegistryApi, clock: WoundClock
 ) -> None:
+    await put(api, "directory", "first", [CARD])
     await outcomes(api, seen(clock, target_url=CARD))
     path = f"{AGENTS}/{target_id(CARD)}"
     wrong = {"status": "unhealthy", "seconds": 3600, "reason": "wrong answers"}
     assert (await api.ask("PUT", f"{path}/override", wrong)).status == 200
-    assert (await api.ask("DELETE", path)).status == 204
-    await put(api, "directory", "first", [CARD])
+    await put(api, "directory", "second", ["https://other.example/"], allow_shrink=True)
+    assert (await api.record(target_id(CARD)))["status"] == "deregistered"
+    await put(api, "directory", "third", [CARD])
     clock.advance(60)
     assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
     record = await api.record(target_id(CARD))
@@ -190,7 +278,7 @@ async def test_a_target_that_is_found_anew_is_still_as_an_operator_declared_it(
 
 async def test_what_names_no_url_moves_nobody_from_a_targets_id(api: RegistryApi, clock: WoundClock) -> None:
     await _squat(api)
-    assert await outcomes(api, seen(clock, agent_id=target_id(CARD))) == ["accepted"]
+    assert await outcomes(api, seen(clock, agent_id=target_id(CARD))) == ["unknown"]
     assert (await api.record(target_id(CARD)))["name"] == "squatter"
 
 
@@ -208,7 +296,11 @@ async def test_the_key_of_who_took_a_targets_id_is_refused(api: RegistryApi) -> 
 async def test_two_probers_that_find_a_target_at_once_find_one_agent(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    found = [outcomes(api, seen(clock, target_url=f"{CARD}?{number}")) for number in (1, 1, 1, 2)]
+    urls = [f"{CARD}?{number}" for number in (1, 2)]
+    await put(api, "directory", "first", urls)
+    await outcomes(api, failure(clock, target_url=urls[0]))
+    batches = [(urls[0], 7), (urls[0], 7), (urls[0], 7), (urls[1], 7)]
+    found = [outcomes(api, seen(clock, target_url=url), numbers=[number]) for url, number in batches]
     results = await asyncio.gather(*found)
     assert sorted(results) == [["accepted"], ["accepted"], ["ignored"], ["ignored"]]
     assert await count_by_status(api.database) == {"active": 2}
@@ -221,15 +313,17 @@ async def _probed(api: RegistryApi) -> None:
 async def test_a_probed_agent_is_unhealthy_dead_and_found_again(api: RegistryApi, clock: WoundClock) -> None:
     await _probed(api)
     await outcomes(api, seen(clock))
-    for wound_s in (300, 300, 299.9):
-        clock.advance(wound_s)
+    for _ in range(3):
+        clock.advance(300)
         await outcomes(api, failure(clock))
         await api.sweep()
-    assert await _status(api) == "active"
-    clock.advance(0.2)
+    clock.advance(10_000)
+    await api.sweep()
+    assert await _status(api) == "active", "time alone takes no probed agent down"
+    await outcomes(api, failure(clock))
     await api.sweep()
     assert await _status(api) == "unhealthy"
-    for _ in range(9):
+    for _ in range(8):
         clock.advance(300)
         await outcomes(api, failure(clock))
         await api.sweep()
@@ -267,7 +361,7 @@ async def test_an_unhealthy_probed_agent_recovers_with_a_sign_of_life(
         await outcomes(api, failure(clock))
     await api.sweep()
     assert await _status(api) == "unhealthy"
-    await outcomes(api, seen(clock, observed_at=moment(clock.at_s + 1).isoformat()))
+    await outcomes(api, seen(clock))
     assert (await api.lifecycle("agent-1"))[-1] == ("unhealthy", "active", "probe_recovered")
 
 
@@ -304,19 +398,38 @@ async def test_who_calls_itself_healthy_yet_fails_is_refuted(api: RegistryApi, c
     assert (await api.lifecycle("agent-1"))[-1][1:] == ("active", "probe_recovered")
 
 
-async def test_a_health_that_has_become_stale_is_unknown_after_the_next_sweep(
+async def test_a_health_that_has_become_stale_is_unknown_and_no_event_says_so(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await api.register("agent-1", monitoring="probe", card_url=CARD)
     await outcomes(api, document(clock, "healthy"))
     assert (await api.record("agent-1"))["health"] == "healthy"
     clock.advance(900.1)
-    await api.sweep()
     assert (await api.record("agent-1"))["health"] == "unknown"
+    (listed,) = (await api.ask("GET", AGENTS)).json()["agents"]
+    assert listed["health"] == "unknown"
+    await api.sweep()
+    assert len(await api.events(type="agent.health_changed")) == 1
+
+
+async def test_a_probed_agent_that_died_has_no_health(api: RegistryApi, clock: WoundClock) -> None:
+    """Its last document is younger than 900 s: thresholds of its own are shorter."""
+    own = {"interval_seconds": 30, "unhealthy_after_seconds": 60, "dead_after_seconds": 120}
+    await api.register("agent-1", monitoring="probe", card_url=CARD, heartbeat_config=own)
+    await outcomes(api, document(clock, "healthy"))
+    for _ in range(5):
+        clock.advance(30)
+        await outcomes(api, failure(clock), interval_s=30)
+    await api.sweep()
+    record = await api.record("agent-1")
+    assert (record["status"], record["health"]) == ("dead", "unknown")
+    changes = await api.events(type="agent.health_changed")
+    assert [change["payload"]["new_health"] for change in changes] == ["healthy", "unknown"]
 
 
 async def test_many_probed_agents_that_fail_at_once_are_held(api: RegistryApi, clock: WoundClock) -> None:
     urls = [f"https://agent.example/{number}" for number in range(30)]
+    await put(api, "directory", "first", urls)
     for _ in range(2):
         await outcomes(api, *(seen(clock, target_url=url) for url in urls))
         clock.advance(300)
@@ -328,8 +441,43 @@ async def test_many_probed_agents_that_fail_at_once_are_held(api: RegistryApi, c
     assert len(await api.events(type="monitor.held")) == 1
 
 
+async def test_who_answered_is_expected_to_until_it_is_dead_or_gone(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    where = {"network_class": "10.0.0.0/8", "address": "10.0.0.1"}
+    urls = [f"https://agent.example/{number}" for number in range(3)]
+    await put(api, "directory", "first", urls)
+
+    async def counted() -> ClassCounts | None:
+        counts = await api.database.read(lambda transaction: liveness.counts(transaction, 0.0))
+        return counts.get("10.0.0.0/8")
+
+    await outcomes(api, *(seen(clock, target_url=url, **where) for url in urls[:2]))
+    assert await counted() == ClassCounts(addresses=1, silent_s=())
+    unseen = {"transport": {"result": "not_measured"}, "unmeasured": "no_witness"}
+    answered_s = clock.at_s
+    clock.advance(300)
+    await outcomes(
+        api, seen(clock, target_url=urls[0], **unseen), failure(clock, target_url=urls[1], **where)
+    )
+    assert await counted() == ClassCounts(addresses=1, silent_s=(answered_s,))
+    slow = {"transport": {"result": "not_measured"}, "unmeasured": "prober_slow"}
+    await outcomes(api, seen(clock, target_url=urls[0], **where), failure(clock, target_url=urls[2], **where))
+    await outcomes(api, seen(clock, target_url=urls[0], **slow))
+    assert await counted() == ClassCounts(addresses=1, silent_s=()), "what is slow is not silent"
+    await put(api, "directory", "second", urls[1:])
+    assert await counted() == ClassCounts(addresses=1, silent_s=(answered_s,))
+    for _ in range(12):
+        clock.advance(300)
+        await outcomes(api, failure(clock, target_url=urls[1]))
+    await api.sweep()
+    assert await _status(api, target_id(urls[1])) == "dead"
+    assert await counted() is None
+
+
 async def test_an_agent_that_is_off_the_list_is_not_watched(api: RegistryApi, clock: WoundClock) -> None:
     await _probed(api)
+    assert await outcomes(api, seen(clock)) == ["accepted"]
     await api.ask("DELETE", "/api/v1/agents/agent-1")
     assert await outcomes(api, seen(clock)) == ["ignored"]
 
@@ -368,8 +516,7 @@ async def test_a_shards_results_count_with_its_token_and_a_stale_one_refuses_all
 
 @pytest.mark.parametrize("role", [Role.READER, Role.ENROLL, Role.COORDINATOR])
 async def test_only_probers_report(api: RegistryApi, clock: WoundClock, role: Role) -> None:
-    body = {"observations": [seen(clock)]}
-    assert (await api.ask("POST", OBSERVATIONS, body, key=role)).status == 403
+    assert (await api.ask("POST", OBSERVATIONS, batch(seen(clock)), key=role)).status == 403
 
 
 @pytest.mark.parametrize(
@@ -380,18 +527,27 @@ async def test_only_probers_report(api: RegistryApi, clock: WoundClock, role: Ro
         {"observations": [{"agent_id": "a"}]},
         {"observations": [], "prober": "me"},
         {"shard": 7},
+        {"shard": 7, "fencing_token": 1},
+        {"numbers": [0]},
+        {"numbers": [1, 2]},
+        {"ages_s": [-1]},
+        {"ages_s": [86_401]},
+        {"interval_s": 9},
+        {"interval_s": 86_401},
     ],
 )
 async def test_what_is_no_batch_is_refused(
     api: RegistryApi, clock: WoundClock, wrong: dict[str, Any]
 ) -> None:
-    body = {"observations": [seen(clock)], **wrong}
+    body = batch(seen(clock)) | wrong
     assert (await api.ask("POST", OBSERVATIONS, body, key=Role.PROBER)).status == 422
 
 
 async def test_a_thousand_observations_are_one_batch(
     api: RegistryApi, clock: WoundClock, database: Database
 ) -> None:
-    found = [seen(clock, target_url=f"https://agent.example/{number}") for number in range(1000)]
+    urls = [f"https://agent.example/{number}" for number in range(1000)]
+    await put(api, "directory", "first", urls)
+    found = [seen(clock, target_url=url) for url in urls]
     assert await outcomes(api, *found) == ["accepted"] * 1000
     assert await count_by_status(database) == {"active": 1000}

@@ -6,12 +6,14 @@ from pydantic_core import to_json
 
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Status
+from agent_health.observation import UnmeasuredReason
 from agent_health.registry.agent_records import summary, summary_members
 from agent_health.storage.agent_search import ListedAgent
 from agent_health.verdict import Monitoring
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 MAYBE = st.none() | TEXTS
+MOMENTS = st.none() | st.floats(0, 4e9)
 LISTED = st.builds(
     ListedAgent,
     id=st.integers(1, 2**53),
@@ -28,9 +30,15 @@ LISTED = st.builds(
     last_heartbeat_at_s=st.floats(0, 4e9),
     current_load=st.integers(0, 1_000_000),
     max_concurrent_tasks=st.none() | st.integers(0, 1_000_000),
+    evidence_at_s=MOMENTS,
+    evidence_until_s=MOMENTS,
+    results_until_s=MOMENTS,
+    health_until_s=MOMENTS,
+    unmeasured=st.none() | st.sampled_from(UnmeasuredReason).map(str),
 )
 
 
-@given(LISTED)
-def test_a_summary_is_written_as_its_model_would_be(agent: ListedAgent) -> None:
-    assert to_json(summary_members(agent)) == summary(agent).model_dump_json(exclude_none=True).encode()
+@given(LISTED, st.floats(0, 4e9))
+def test_a_summary_is_written_as_its_model_would_be(agent: ListedAgent, now_s: float) -> None:
+    by_model = summary(agent, now_s).model_dump_json(exclude_none=True).encode()
+    assert to_json(summary_members(agent, now_s)) == by_model

@@ -179,17 +179,6 @@ class ApiMachine(RegistryMachine):
             status = self.model.override(agent, declared, seconds)
             self.expect(status, "PUT", path, {"status": declared, "seconds": seconds, "reason": "test"})
 
-    @rule(data=st.data(), result=st.sampled_from(["ok", "timeout"]))
-    def observe(self, data: st.DataObject, result: str) -> None:
-        agent = self.some_agent(data)
-        transport = {"result": result}
-        seen = {"agent_id": agent.agent_id, "observed_at": self.api.time_text(), "transport": transport}
-        body = {"observations": [seen]}
-        answer = self.expect(200, "POST", "/api/v1/observations", body, key=Role.PROBER)
-        (outcome,) = answer.json()["results"]
-        if outcome["outcome"] == "accepted":
-            self.model.observed(agent)
-
     # Leases
 
     @rule(data=st.data(), resource=resources, ttl_s=durations_s)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 from tests.support.databases import KINDS, WoundClock, bare_url, migrated_url
 from tests.support.directory_api import claim, put, upload
 from tests.support.registry_api import AGENTS, RegistryApi
@@ -23,7 +24,15 @@ from agent_health.registry.back_up import Restored, back_up, restore
 from agent_health.registry.erase_archives import erase_archives
 from agent_health.registry.verify_events import verify_log
 from agent_health.replay import Replay
-from agent_health.storage import agent_histories, all_rows, archive_erasures, event_log, schema, sessions
+from agent_health.storage import (
+    agent_histories,
+    all_rows,
+    archive_erasures,
+    event_log,
+    schema,
+    sessions,
+    tables,
+)
 from agent_health.storage.archive_erasures import ArchiveErasure
 from agent_health.storage.database import Database, Transaction, open_database
 from agent_health.storage.event_archive import files_in, read_archive
@@ -67,17 +76,25 @@ async def fill_with_targets(api: RegistryApi) -> None:
     await put(api, "dir", "two", urls[:3])
     await upload(api, "dir", "three", urls)
     await claim(api)
-    for result in ("refused", "timeout"):
+    for result in ("refused", "ok", "timeout"):
         seen = {
             "target_url": urls[0],
             "observed_at": moment(api.clock.at_s).isoformat(),
             "discovery": {"result": result},
+            "network_class": "public_ipv4",
+            "address": "192.0.2.1",
         }
-        body = {"observations": [seen], "memories": [{"probed_at_s": 1.25}]}
-        await api.ask("POST", "/api/v1/observations", body)
+        await api.report(seen, memories=[{"probed_at_s": 1.25}])
         api.clock.advance(1)
     await api.ask("PUT", "/api/v1/census/runs/one", {"name": "weekly", "is_over": True})
     await api.ask("POST", "/api/v1/opt-outs", {"url": urls[1]})
+    await api.database.write(_add_reports)
+
+
+def _add_reports(transaction: Transaction) -> None:
+    reported = {"holder": "key:a/b", "reported_at_s": 1.5, "answered": 1, "failed": 2, "unmeasured": 3}
+    transaction.connection.execute(insert(tables.prober_reports).values(reported))
+    transaction.connection.execute(insert(tables.agent_requests).values(process="a", at_s=1.5))
 
 
 async def fill_with_tasks(api: RegistryApi, key: str) -> dict[str, Any]:
@@ -135,14 +152,13 @@ async def test_all_comes_back_into_either_kind_of_database(
         "commands",
         "states",
         "webhooks",
-        "observed",
     }
     counts = await full.database.read(lambda transaction: back_up(transaction, file))
     # Nobody comes back logged in.
     assert before.pop("sessions")
     assert counts == {name: len(rows) for name, rows in before.items()}
     target = await made(target_kind)
-    assert (await back(target.database, file)).agents == 1
+    assert (await back(target.database, file)).agents == 2
     after = await everything(target.database)
     assert after["sessions"] == []
     changed = {name for name in before if before[name] != after[name]}

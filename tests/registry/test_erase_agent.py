@@ -78,8 +78,7 @@ async def test_nothing_is_left_of_a_target_that_showed_life(api: RegistryApi, cl
             "observed_at": moment(clock.at_s).isoformat(),
             "transport": {"result": result},
         }
-        body = {"observations": [seen], "memories": [{"card_url": url}]}
-        await api.ask("POST", "/api/v1/observations", body)
+        await api.report(seen, memories=[{"card_url": url}])
     path = f"{AGENTS}/{target_id(url)}"
     assert (await api.ask("DELETE", f"{path}/record")).status == 200
     words = await api.database.read(_words)

@@ -28,8 +28,7 @@ async def report(api: RegistryApi, clock: WoundClock, url: str, memory: dict[str
         "observed_at": moment(clock.at_s).isoformat(),
         "discovery": {"result": "refused"},
     }
-    body = {"observations": [seen], "memories": [memory]}
-    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    answer = await api.report(seen, memories=[memory])
     assert answer.json()["counts"] == {"no_sign_of_life_yet": 1}
 
 
@@ -112,8 +111,8 @@ async def test_an_agent_whose_card_moves_is_probed_there_and_forgotten_here(
         "observed_at": moment(clock.at_s).isoformat(),
         "transport": {"result": "ok"},
     }
-    body = {"observations": [seen], "memories": [{"failures_in_row": 1}]}
-    assert (await api.ask("POST", "/api/v1/observations", body)).json()["counts"] == {"accepted": 1}
+    answer = await api.report(seen, memories=[{"failures_in_row": 1}])
+    assert answer.json()["counts"] == {"accepted": 1}
     version = (await feed(api, SHARD))["version"]
     there = "https://elsewhere.example/card.json"
     await api.ask("PATCH", "/api/v1/agents/one", {"card_url": there}, headers={"If-Match": "*"})

@@ -49,7 +49,7 @@ async def see_alive(api: RegistryApi, clock: WoundClock, url: str) -> None:
         "observed_at": moment(clock.at_s).isoformat(),
         "transport": {"result": "ok"},
     }
-    answer = await api.ask("POST", "/api/v1/observations", {"observations": [seen]}, key=Role.PROBER)
+    answer = await api.report(seen)
     assert answer.json()["results"][0]["outcome"] == "accepted"
 
 

@@ -25,8 +25,7 @@ async def report(api: RegistryApi, clock: WoundClock, url: str, **members: Any) 
     seen = {"target_url": url, "observed_at": moment(clock.at_s).isoformat(), **members}
     memory = members.pop("memory", {})
     seen.pop("memory", None)
-    body = {"observations": [seen], "memories": [memory]}
-    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    answer = await api.report(seen, memories=[memory])
     assert answer.status == 200, answer.body
 
 
@@ -47,6 +46,22 @@ async def directory(api: RegistryApi, clock: WoundClock) -> None:
     kept_out = {"result": "not_measured", "reason": "its robots.txt keeps us out"}
     await report(api, clock, URLS[2], discovery=kept_out)
     await put(api, "dir", "two", URLS[:4])
+
+
+@pytest.mark.usefixtures("directory")
+async def test_old_result_has_a_reason_and_may_be_left_out(api: RegistryApi, clock: WoundClock) -> None:
+    async def reasons() -> dict[str, str | None]:
+        answer = await api.ask("GET", f"{PATH}?limit=100", key=Role.READER)
+        return {target["url"]: target.get("unknown_reason") for target in answer.json()["targets"]}
+
+    assert (await reasons())[URLS[0]] is None
+    assert await listed(api, "max_evidence_age=60") == URLS[:2]
+    clock.advance(3_000)
+    assert {(await reasons())[url] for url in URLS[:2]} == {"no_prober"}
+    assert await listed(api, "max_evidence_age=60") == []
+    assert await listed(api, "max_evidence_age=3600") == URLS[:2]
+    answer = await api.ask("GET", f"{PATH}?max_evidence_age=0", key=Role.READER)
+    assert answer.status == 422
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from tests.registry.test_verify_events import live_a_little
 from tests.support.asgi_client import ask
 from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.fleet import add_agents
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
 
-from agent_health.access import Role
 from agent_health.agent_record import moment
 from agent_health.event import PAYLOADS, AgentLifecycle, EventDraft, EventType
 from agent_health.lifecycle import Reason, Status
@@ -78,17 +78,12 @@ async def test_a_change_of_a_status_is_one_line_with_its_reason(api: RegistryApi
 
 @ON_ONE_DATABASE
 async def test_a_hold_is_one_line_with_its_reason(api: RegistryApi, clock: WoundClock, log: Log) -> None:
-    await api.ask(
-        "POST", "/api/v1/monitor/illness", {"ill": True, "seconds": 60, "why": "x"}, key=Role.PROBER
-    )
-    await api.sweep()
-    quick = {"interval_seconds": 1, "unhealthy_after_seconds": 2, "dead_after_seconds": 4}
-    await api.register("agent-1", heartbeat_config=quick)
-    clock.advance(3)
+    await add_agents(api.database, 21)
+    clock.advance(91)
     await api.sweep()
     (line,) = log.lines("monitor.held")
-    assert {"actor", "previous", "turn", "exits", "limit"} <= set(line)
-    assert (line["actor"], line["previous"], line["turn"]) == ("monitor", "normal", "prober_ill")
+    assert {"actor", "track", "previous", "turn", "exits", "limit", "unwitnessed"} <= set(line)
+    assert (line["actor"], line["previous"], line["turn"]) == ("monitor", "normal", "mass_exit")
 
 
 @ON_ONE_DATABASE

@@ -1,5 +1,5 @@
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents, count_by_status, give_lease
 
@@ -7,13 +7,17 @@ from agent_health.agent_record import moment
 from agent_health.lease import Claim
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.observed import Observed, fold
+from agent_health.receipt import receipt_of
 from agent_health.registry.notice_gap import move_back_some
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.sweep import Sweeper
-from agent_health.storage import agents, beats, event_log, leases
+from agent_health.storage import agents, beats, event_log, leases, liveness, probed, targets
 from agent_health.storage.beats import Beat
 from agent_health.storage.database import Database, Transaction
+from agent_health.storage.liveness import Answered
+from agent_health.storage.probed import Left
 from agent_health.storage.tables import agents as agents_table
+from agent_health.target import target_id
 
 HOUR_S = 3600.0
 PERIOD_S = 4.0
@@ -249,8 +253,9 @@ async def test_what_was_seen_of_an_agent_is_brought_back_too(machine: Machine) -
         observed_at=moment(machine.clock.at_s),
         transport=LayerResult(result=ResultClass.OK),
     )
-    facts = fold(None, seen, machine.clock.at_s)
-    await machine.database.write(lambda transaction: agents.set_observed(transaction, {1: facts.to_json()}))
+    now_s = machine.clock.at_s
+    row = agents.observed_row(1, fold(None, seen, receipt_of(now_s, 300, None), now_s))
+    await machine.database.write(lambda transaction: agents.set_observed(transaction, [row]))
     await machine.live(5)
     seen_at_s = machine.clock.at_s - 5
     machine.set_clock(-HOUR_S)
@@ -259,6 +264,36 @@ async def test_what_was_seen_of_an_agent_is_brought_back_too(machine: Machine) -
     assert stored is not None
     assert stored.observed is not None
     assert Observed.from_json(stored.observed).last_sign_of_life_at_s == seen_at_s - HOUR_S
+    assert stored.evidence.at_s == seen_at_s - HOUR_S
+    assert stored.evidence.until_s == stored.evidence.results_until_s == seen_at_s - HOUR_S + 900
+
+
+async def test_results_of_targets_are_brought_back_too(machine: Machine) -> None:
+    def store(transaction: Transaction) -> None:
+        now_s, url = transaction.now_s, "https://agent.example/"
+        targets.add(transaction, {target_id(url): url}, 1)
+        left = Left(
+            1, now_s, 1, 1, now_s + 900, now_s, now_s + 900, result="ok", result_since_s=now_s - HOUR_S
+        )
+        probed.store(transaction, [left])
+        liveness.note(transaction, [Answered(1, "public_ipv4", "192.0.2.1", now_s)], [])
+
+    def read(transaction: Transaction) -> tuple[float, ...]:
+        columns = (
+            "observed_at_s, evidence_at_s, evidence_until_s, results_until_s, result_since_s, answered_at_s"
+        )
+        joined = f"SELECT {columns} FROM probed JOIN liveness ON liveness.target = probed.target"  # noqa: S608
+        return tuple(transaction.connection.execute(text(joined)).one())
+
+    await machine.live(1)
+    await machine.database.write(store)
+    before = await machine.database.read(read)
+    await machine.live(5)
+    machine.set_clock(-HOUR_S)
+    await machine.live(1)
+    moved = [-HOUR_S, -HOUR_S, -HOUR_S, -HOUR_S, 0, -HOUR_S]
+    after = await machine.database.read(read)
+    assert after == tuple(at_s + by_s for at_s, by_s in zip(before, moved, strict=True))
 
 
 async def test_a_sweep_that_ends_in_the_middle_of_the_repair_is_finished_by_another(

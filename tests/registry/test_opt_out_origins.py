@@ -38,7 +38,7 @@ async def proven(api: RegistryApi, url: str = ORIGIN) -> bool:
 async def see_alive(api: RegistryApi, clock: WoundClock, **members: Any) -> None:
     clock.advance(1)
     seen = {"observed_at": moment(clock.at_s).isoformat(), "transport": {"result": "ok"}, **members}
-    answer = await api.ask("POST", "/api/v1/observations", {"observations": [seen]}, key=Role.PROBER)
+    answer = await api.report(seen)
     assert answer.json()["counts"] == {"accepted": 1}
 
 

@@ -26,7 +26,7 @@ async def report(api: RegistryApi, clock: WoundClock, url: str, result: str) -> 
         "observed_at": moment(clock.at_s).isoformat(),
         "discovery": {"result": result},
     }
-    answer = await api.ask("POST", "/api/v1/observations", {"observations": [seen]}, key=Role.PROBER)
+    answer = await api.report(seen)
     assert answer.status == 200, answer.body
 
 
@@ -263,15 +263,14 @@ async def test_numbers_of_agents_that_left_go_once_nothing_of_them_would_be_show
 ) -> None:
     monkeypatch.setattr(prune_history, "CHUNK", 1)
     for name in ("left-1", "left-2", "stays"):
-        await api.register(name)
+        await api.register(name, monitoring="both", card_url=f"https://{name}.example/")
         for _ in range(2):
             seen = {
                 "agent_id": name,
                 "observed_at": moment(clock.at_s).isoformat(),
                 "transport": {"result": "ok"},
             }
-            body = {"observations": [seen]}
-            assert (await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)).status == 200
+            assert (await api.report(seen)).status == 200
             clock.advance(1_800)
     for name in ("left-1", "left-2"):
         assert (await api.ask("DELETE", f"/api/v1/agents/{name}")).status == 204

@@ -36,8 +36,7 @@ async def test_a_target_is_told_by_its_place(api: RegistryApi, clock: WoundClock
         "observed_at": moment(clock.at_s).isoformat(),
         "discovery": {"result": "ok", "status_code": 200},
     }
-    body = {"observations": [seen], "memories": [{}]}
-    assert (await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)).status == 200
+    assert (await api.report(seen, memories=[{}])).status == 200
     page = (await api.ask("GET", f"{EVENTS}?agent_id={target_id(url)}", key=Role.READER)).json()
     assert page["events"]
     assert page["names"][target_id(url)] == "agent.example/a2a"

@@ -57,8 +57,7 @@ async def test_who_asked_to_be_left_alone_is_told_with_the_time_until_when(
         "discovery": {"result": "rate_limited"},
     }
     memory = {"probed_at_s": clock.at_s - 1, "not_before_s": clock.at_s + wait_s}
-    body = {"observations": [seen], "memories": [memory]}
-    assert (await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)).status == 200
+    assert (await api.report(seen, memories=[memory])).status == 200
     answer = await recheck(api)
     assert answer.status == 202
     told = answer.json().get("not_before")

@@ -23,8 +23,7 @@ async def report(
 ) -> None:
     clock.advance(1)
     seen = {"target_url": url, "observed_at": moment(clock.at_s).isoformat(), **layers}
-    body = {"observations": [seen], "memories": [memory]}
-    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    answer = await api.report(seen, memories=[memory])
     assert answer.status == 200, answer.body
 
 

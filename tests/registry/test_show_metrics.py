@@ -7,6 +7,7 @@ from tests.support.databases import ON_ONE_DATABASE, WoundClock
 from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
+from tests.support.suspension import EXITS, suspend
 
 from agent_health.access import Role
 from agent_health.errors import StoreUnavailable
@@ -45,32 +46,32 @@ async def test_what_the_database_knows_is_told(api: RegistryApi, clock: WoundClo
     assert value("agents", status="draining", health="healthy") == 0
     (down,) = found.labels(f"{PREFIX}agent_down_since_timestamp_seconds")
     assert down == {"agent_id": "agent-1", "status": "dead", "reason": "heartbeat_timeout"}
-    assert value("leases") == 0
+    # The shard of the target that was reported.
+    assert value("leases") == 1
     assert value("tasks", status="queued") == 1
     assert value("tasks", status="handoff") == 0
     assert value("handoff_oldest_timestamp_seconds") is None
     assert value("event_log_sequence") == len(await api.events())
     assert value("swept_timestamp_seconds") == clock.now_s()
     assert value("sweep_lag_seconds") == 0
-    assert value("decisions_held") == 0
-    assert value("monitor_state", state="normal") == 1
+    for track in ("heartbeat", "probe"):
+        assert value("decisions_held", track=track) == 0
+        assert value("monitor_state", track=track, state="normal") == 1
     assert value("webhooks", state="active") == 0
     assert value("keys") == len(Role) - 1 + 3
     assert value("database_up") == 1
     assert value("changes_failing") == 0
 
 
-async def test_why_silence_takes_nobody_down_is_told(api: RegistryApi) -> None:
-    because = f"{PREFIX}held_because"
-    await api.sweep()
-    assert (await scrape(api)).value(because, cause="prober_ill") == 0
-    body = {"ill": True, "seconds": 60, "why": "x"}
-    assert (await api.ask("POST", "/api/v1/monitor/illness", body, key=Role.PROBER)).status == 200
-    await api.sweep()
+async def test_on_which_track_silence_takes_nobody_down_is_told(api: RegistryApi) -> None:
+    await api.database.write(suspend)
     found = await scrape(api)
-    assert found.value(f"{PREFIX}decisions_held") == 1
-    assert found.value(f"{PREFIX}probers_ill") == 1
-    assert (found.value(because, cause="prober_ill"), found.value(because, cause="mass_exit")) == (1, 0)
+    for track, is_held in (("heartbeat", 1), ("probe", 0)):
+        assert found.value(f"{PREFIX}decisions_held", track=track) == is_held
+        assert found.value(f"{PREFIX}monitor_state", track=track, state="held") == is_held
+        assert found.value(f"{PREFIX}monitor_exits", track=track) == EXITS * is_held
+        assert found.value(f"{PREFIX}monitor_exit_limit", track=track) == 20
+        assert found.value(f"{PREFIX}monitor_unwitnessed", track=track) == 0
 
 
 async def test_who_is_down_in_maintenance_wakes_nobody(api: RegistryApi, clock: WoundClock) -> None:

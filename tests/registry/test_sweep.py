@@ -5,14 +5,17 @@ import pytest
 from sqlalchemy import select, update
 from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents, count_by_status, give_lease
+from tests.support.heard import TalkingAgents
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 
 from agent_health.access import Role
 from agent_health.errors import StoreUnavailable
+from agent_health.observed import Observed
+from agent_health.registry.heard_agents import HeardAgents
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.sweep import Sweeper
-from agent_health.storage import commands, event_log, leases, registry_row
+from agent_health.storage import agents, commands, event_log, leases, registry_row
 from agent_health.storage.commands import StoredCommand
 from agent_health.storage.database import Database, PostgresqlDatabase, Transaction, open_database
 from agent_health.storage.tables import agents as agents_table
@@ -250,7 +253,11 @@ async def test_who_has_just_registered_is_held_with_the_others(slow_api: Registr
     await slow_api.sweep()
     await _live(slow_api, 60)
     assert await count_by_status(slow_api.database) == {"active": 31}
-    assert (await slow_api.ask("GET", "/api/v1/monitor")).json()["exits"] == 30
+    monitor = (await slow_api.ask("GET", "/api/v1/monitor")).json()
+    assert {name: track["exits"] for name, track in monitor["tracks"].items()} == {
+        "heartbeat": 30,
+        "probe": 0,
+    }
 
 
 async def test_when_those_who_are_held_are_heard_again_nobody_ever_goes(slow_api: RegistryApi) -> None:
@@ -266,6 +273,138 @@ async def test_when_those_who_are_held_are_heard_again_nobody_ever_goes(slow_api
     assert types == ["monitor.held", "monitor.recovering"]
     held = (await slow_api.events(type="monitor.recovering"))[0]
     assert held["payload"]["turn"] == "wave_over"
+
+
+# Missed heartbeats have witnesses.
+
+
+async def test_two_agents_that_fall_silent_with_nobody_heard_are_held_up_to_the_limit(
+    slow_api: RegistryApi,
+) -> None:
+    """As if the way to the registry was cut: neither agent's request arrives, nor any other."""
+    names = await add_agents(slow_api.database, 2)
+    keys = [await slow_api.add_agent_key(name) for name in names]
+    await _live(slow_api, 600)
+    assert await count_by_status(slow_api.database) == {"active": 2}
+    (held,) = [event["payload"] for event in await slow_api.events(type="monitor.held")]
+    assert (held["track"], held["turn"]) == ("heartbeat", "mass_exit")
+    assert (held["exits"], held["unwitnessed"], held["limit"]) == (2, 2, 20)
+    monitor = (await slow_api.ask("GET", "/api/v1/monitor")).json()
+    assert (monitor["state"], monitor["tracks"]["heartbeat"]["unwitnessed"]) == ("held", 2)
+    assert monitor["tracks"]["probe"]["state"] == "normal"
+    # The way is open again: both are heard, and nobody ever goes.
+    for _ in range(10):
+        for name, key in zip(names, keys, strict=True):
+            await slow_api.beat(name, key)
+        await _live(slow_api, 30)
+    assert await count_by_status(slow_api.database) == {"active": 2}
+    assert [event["payload"]["turn"] for event in await slow_api.events(type="monitor.recovering")] == [
+        "wave_over"
+    ]
+
+
+async def test_agents_that_stay_silent_are_believed_after_the_longest_hold(slow_api: RegistryApi) -> None:
+    await add_agents(slow_api.database, 2)
+    await _live(slow_api, 100 + 900 + 90)
+    assert await count_by_status(slow_api.database) == {"unhealthy": 2}
+    (ended,) = await slow_api.events(type="monitor.recovering")
+    assert ended["payload"]["turn"] == "max_hold"
+
+
+async def test_a_single_agent_is_judged_by_itself(slow_api: RegistryApi) -> None:
+    await add_agents(slow_api.database, 1)
+    await _live(slow_api, 100)
+    assert await count_by_status(slow_api.database) == {"unhealthy": 1}
+
+
+@pytest.mark.parametrize("request_of", ["heartbeat", "lease", "record"])
+async def test_any_request_of_another_agent_bears_a_silence_out(
+    slow_api: RegistryApi, request_of: str
+) -> None:
+    await add_agents(slow_api.database, 2)
+    key = await slow_api.add_agent_key("agent-1")
+    for _ in range(10):
+        await _live(slow_api, 10)
+        if request_of == "heartbeat":
+            await slow_api.beat("agent-1", key)
+        elif request_of == "lease":
+            await slow_api.ask("POST", "/api/v1/leases", {"resource": "a"}, key=key)
+            await slow_api.ask("POST", "/api/v1/leases", {"resource": f"b{slow_api.clock.at_s}"}, key=key)
+        else:
+            await slow_api.ask("GET", f"{AGENTS}/agent-1", key=key)
+    await _live(slow_api, 10)
+    assert (await slow_api.record("agent-0"))["status"] == "unhealthy"
+    assert await slow_api.events(type="monitor.held") == []
+
+
+@pytest.mark.parametrize("key", [Role.ADMIN, Role.READER, "ahk_" + "x" * 43])
+async def test_no_other_key_bears_a_silence_out(slow_api: RegistryApi, key: Role | str) -> None:
+    await add_agents(slow_api.database, 2)
+    for _ in range(10):
+        await _live(slow_api, 10)
+        await slow_api.ask("GET", f"{AGENTS}/agent-1", key=key)
+    assert await count_by_status(slow_api.database) == {"active": 2}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"status": "unhealthy", "reason": "heartbeat_timeout"},
+        {"maintenance_until_s": 4e9},
+        {"monitoring": "probe"},
+        {"status_since_s": 1_763_640_000.0},
+        {"interval_s": 3_600.0, "unhealthy_after_s": 7_200.0, "dead_after_s": 14_400.0},
+    ],
+    ids=["is known to be silent", "in maintenance", "sends none", "is not proven", "is not due"],
+)
+async def test_an_agent_that_is_not_expected_to_beat_is_no_companion(
+    slow_api: RegistryApi, columns: dict[str, Any]
+) -> None:
+    await add_agents(slow_api.database, 1, "victim")
+    await add_agents(slow_api.database, 1, "other", **columns)
+    await _live(slow_api, 100)
+    assert (await slow_api.record("victim-0"))["status"] == "unhealthy"
+
+
+async def test_what_one_process_hears_is_known_to_the_one_that_sweeps(
+    database: Database, clock: WoundClock
+) -> None:
+    await add_agents(database, 2)
+    sweeping = Sweeper(database, RegistrySettings.read(sweep_seconds=10), clock.now_s)
+    heard = HeardAgents(clock.now_s)
+    other = Sweeper(database, RegistrySettings.read(sweep_seconds=10), clock.now_s, heard=heard)
+    for _ in range(9):
+        clock.advance(10)
+        await sweeping.sweep_once()
+    # A request of agent-1, which is no heartbeat, reaches the other process alone.
+    heard.note()
+    await other.sweep_once()
+    clock.advance(2)
+    await sweeping.sweep_once()
+    assert await count_by_status(database) == {"unhealthy": 2}
+
+
+async def test_tracks_are_held_and_released_apart(slow_api: RegistryApi) -> None:
+    await add_agents(slow_api.database, 30, "beats")
+    await add_agents(slow_api.database, 1, "lonely", monitoring="probe")
+    failing = Observed(
+        last_observed_at_s=slow_api.clock.at_s + 91,
+        measured_at_s=slow_api.clock.at_s + 91,
+        evidence_until_s=slow_api.clock.at_s + 1e6,
+        results_until_s=slow_api.clock.at_s + 1e6,
+        failures_in_row=2,
+        silence_s=901,
+    )
+    row = agents.observed_row(31, failing)
+    await slow_api.database.write(lambda transaction: agents.set_observed(transaction, [row]))
+    await _live(slow_api, 100)
+    assert await count_by_status(slow_api.database) == {"active": 30, "unhealthy": 1}
+    assert (await slow_api.record("lonely-0"))["status"] == "unhealthy"
+    path = "/api/v1/monitor/release"
+    released = await slow_api.ask("POST", f"{path}?track=probe")
+    assert released.json()["tracks"]["heartbeat"]["state"] == "held"
+    released = await slow_api.ask("POST", f"{path}?track=heartbeat")
+    assert released.json()["tracks"]["heartbeat"]["state"] == "recovering"
 
 
 async def test_while_it_is_held_drains_go_on(api: RegistryApi) -> None:
@@ -343,7 +482,8 @@ async def test_time_that_passes_in_the_middle_of_a_sweep_is_nobodys_silence(
     database: Database, clock: WoundClock
 ) -> None:
     await add_agents(database, 2)
-    sweeper = Sweeper(database, RegistrySettings.read(sweep_seconds=5), clock.now_s)
+    settings = RegistrySettings.read(sweep_seconds=5)
+    sweeper = Sweeper(database, settings, clock.now_s, heard=TalkingAgents(clock.now_s))
     begun = await database.write(sweeper._begin)
     assert begun is not None
     # As if the database, or this process, had been frozen.
@@ -406,4 +546,4 @@ async def test_an_idle_sweep_writes_that_it_was_there(database: Database, clock:
 
 
 def _sweeper(database: Database, clock: WoundClock) -> Sweeper:
-    return Sweeper(database, RegistrySettings.read(), clock.now_s)
+    return Sweeper(database, RegistrySettings.read(), clock.now_s, heard=TalkingAgents(clock.now_s))

@@ -28,8 +28,7 @@ def probe(clock: WoundClock, url: str = URLS[0], result: str = "refused", **memb
 
 
 async def report(api: RegistryApi, *observations: dict[str, Any], **members: Any) -> dict[str, Any]:
-    body = {"observations": list(observations), **members}
-    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    answer = await api.report(*observations, **members)
     assert answer.status == 200, answer.body
     return dict(answer.json())
 
@@ -102,7 +101,7 @@ async def test_a_card_that_is_known_counts_though_it_is_not_read_again(
 async def test_nothing_is_known_of_who_is_no_target_or_not_any_more(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    assert await outcomes(api, probe(clock)) == ["no_sign_of_life_yet"]
+    assert await outcomes(api, probe(clock)) == ["unknown"]
     await put(api, "dir", "one", URLS)
     await put(api, "dir", "two", URLS[1:])
     assert await outcomes(api, probe(clock, transport={"result": "ok"})) == ["ignored"]
@@ -114,13 +113,11 @@ async def test_an_observation_counts_once_and_a_late_one_not_at_all(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await put(api, "dir", "one", URLS)
-    early, clock.at_s = probe(clock, result="timeout"), clock.at_s + 0.001
-    now = probe(clock)
+    early, now = probe(clock, result="timeout"), probe(clock)
     expected = ["no_sign_of_life_yet", "ignored", "ignored"]
-    assert await outcomes(api, now, now, early, memories=[{}, None, {"failures_in_row": 7}]) == expected
-    assert await outcomes(api, now) == ["ignored"]
-    ahead = probe(clock, observed_at=moment(clock.at_s + 301).isoformat())
-    assert await outcomes(api, ahead) == ["ignored"]
+    memories = [{}, None, {"failures_in_row": 7}]
+    assert await outcomes(api, now, now, early, memories=memories, numbers=[7, 7, 6]) == expected
+    assert await outcomes(api, now, numbers=[7]) == ["ignored"]
     assert await sums(api) == {("overall", "refused"): 1, ("discovery", "refused"): 1}
     assert (await results(api))[0][1] == "refused"
 
@@ -211,10 +208,23 @@ async def test_results_are_summed_by_the_hour_and_for_each_directory(
     ]
 
 
+async def test_a_later_token_of_a_shard_begins_to_count_anew(api: RegistryApi, clock: WoundClock) -> None:
+    await put(api, "dir", "one", URLS)
+    first = (await claim(api, "a"))[SHARD]
+    assert await outcomes(api, probe(clock), numbers=[9]) == ["no_sign_of_life_yet"]
+    second = (await claim(api, "a"))[SHARD]
+    assert second > first
+    clock.advance(1)
+    assert await outcomes(api, probe(clock), probe(clock), numbers=[1, 1]) == [
+        "no_sign_of_life_yet",
+        "ignored",
+    ]
+
+
 async def test_a_prober_far_ahead_of_us_counts_in_our_hour(api: RegistryApi, clock: WoundClock) -> None:
     clock.at_s = 3600.0 * 1_000 - 1
     await put(api, "dir", "one", URLS)
-    await report(api, probe(clock, observed_at=moment(clock.at_s + 200).isoformat()))
+    await report(api, probe(clock, observed_at=moment(clock.at_s + 7_200).isoformat()))
     assert [row[0] for row in await rows(api, "SELECT DISTINCT hour FROM result_sums")] == [999]
 
 
@@ -260,8 +270,7 @@ async def test_a_stale_token_of_one_shard_refuses_its_batch_with_its_memories(
     await put(api, "dir", "one", URLS)
     token = (await claim(api, "a"))[SHARD]
     await claim(api, "a")
-    body = {"observations": [probe(clock)], "memories": [{}], "shard": SHARD, "fencing_token": token}
-    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    answer = await api.report(probe(clock), memories=[{}], shard=SHARD, fencing_token=token)
     assert (answer.status, answer.json()["error"]["code"]) == (412, "stale_token")
     assert (await results(api), await sums(api)) == ([], {})
 
@@ -269,8 +278,7 @@ async def test_a_stale_token_of_one_shard_refuses_its_batch_with_its_memories(
 async def test_another_key_cannot_write_with_a_token_that_it_saw(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
     token = (await claim(api, "a"))[SHARD]
-    body = {"observations": [probe(clock)], "shard": SHARD, "fencing_token": token}
-    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.ADMIN)
+    answer = await api.report(probe(clock), shard=SHARD, fencing_token=token, key=Role.ADMIN)
     assert (answer.status, answer.json()["error"]["code"]) == (403, "not_holder")
 
 
@@ -377,5 +385,11 @@ async def test_what_a_card_says_of_its_protocol_can_be_counted_whatever_it_says(
 async def test_what_is_no_batch_is_refused(
     api: RegistryApi, clock: WoundClock, wrong: dict[str, Any]
 ) -> None:
-    body = {"observations": [probe(clock)], **wrong}
-    assert (await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)).status == 422
+    body = {
+        "observations": [probe(clock)],
+        "tokens": {"1": 1},
+        "ages_s": [0],
+        "numbers": [1],
+        "interval_s": 9e3,
+    }
+    assert (await api.ask("POST", "/api/v1/observations", body | wrong, key=Role.PROBER)).status == 422

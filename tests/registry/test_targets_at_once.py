@@ -10,7 +10,6 @@ from tests.support.databases import WoundClock
 from tests.support.directory_api import DIRECTORIES, claim, feed, put
 from tests.support.registry_api import AGENTS, RegistryApi
 
-from agent_health.access import Role
 from agent_health.agent_record import moment
 from agent_health.registry.opt_out_origins import prove
 from agent_health.registry.verify_events import verify_log
@@ -72,7 +71,8 @@ class Crowd:
             }
             for url in self.chance.sample(URLS, 10)
         ]
-        await self.ask("POST", "/api/v1/observations", {"observations": seen}, key=Role.PROBER)
+        answer = await self.api.report(*seen)
+        self.statuses[answer.status] += 1
 
     async def register_one(self, number: int) -> None:
         card_url = f"https://own-{number % 3}.example/"

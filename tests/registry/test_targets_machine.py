@@ -14,7 +14,6 @@ from tests.support.directory_api import DIRECTORIES, claim, feed, put
 from tests.support.registry_api import AGENTS
 from tests.support.registry_machine import RegistryMachine, drive
 
-from agent_health.access import Role
 from agent_health.agent_record import moment
 from agent_health.opt_out_proof import is_covered
 from agent_health.registry.opt_out_origins import prove
@@ -103,8 +102,8 @@ class TargetsMachine(RegistryMachine):
         layers = {"transport": {"result": "ok" if is_alive else "timeout"}}
         seen = {"target_url": url, "observed_at": moment(self.clock.at_s).isoformat(), **layers}
         shard = shard_of(host_of(url))
-        body = {"observations": [seen], "shard": shard, "fencing_token": self.tokens[shard]}
-        answer = self.run(self.api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)).json()
+        token = self.tokens[shard]
+        answer = self.run(self.api.report(seen, shard=shard, fencing_token=token)).json()
         (outcome,) = [result["outcome"] for result in answer["results"]]
         if target_id(url) not in self.model.probed():
             assert outcome in {"unknown", "ignored"}

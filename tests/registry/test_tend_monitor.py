@@ -14,10 +14,19 @@ async def test_a_registry_that_nobody_has_swept_is_normal(api: RegistryApi) -> N
     assert shown == {
         "state": "normal",
         "since": "2025-11-20T12:00:00.000Z",
-        "exits": 0,
-        "limit": 20,
-        "baseline": 0,
-        "illnesses": [],
+        "tracks": {
+            name: {
+                "state": "normal",
+                "since": "2025-11-20T12:00:00.000Z",
+                "exits": 0,
+                "limit": 20,
+                "baseline": 0,
+                "unwitnessed": 0,
+            }
+            for name in ("heartbeat", "probe")
+        },
+        "silent_classes": {},
+        "confirmed_classes": {},
         "excused": [],
     }
     await api.sweep()
@@ -29,7 +38,8 @@ async def test_an_operator_ends_a_hold_and_the_silent_go(api: RegistryApi) -> No
     api.clock.advance(91)
     await api.sweep()
     shown = (await api.ask("GET", MONITOR)).json()
-    assert (shown["state"], shown["held_because"], shown["exits"]) == ("held", "mass_exit", 30)
+    assert (shown["state"], shown["tracks"]["heartbeat"]["exits"]) == ("held", 30)
+    assert shown["tracks"]["probe"]["state"] == "normal"
     api.clock.advance(10)
     released = await api.ask("POST", f"{MONITOR}/release")
     assert released.json()["state"] == "recovering"
@@ -63,41 +73,25 @@ async def test_releasing_what_is_not_held_changes_nothing(api: RegistryApi) -> N
     assert await api.events(type="monitor.recovering") == []
 
 
-async def test_while_a_prober_is_ill_nobody_goes(database: Database, clock: WoundClock) -> None:
-    api = RegistryApi(database, clock, sweep_seconds=10)
-    await api.add_keys()
-    await add_agents(api.database, 1)
-    body = {"ill": True, "why": "no name is resolved", "seconds": 300}
-    said = await api.ask("POST", f"{MONITOR}/illness", body, key=Role.PROBER)
-    assert said.json()["illnesses"] == [
-        {"prober": "key:key_prober_", "until": "2025-11-20T12:05:00.000Z", "why": "no name is resolved"}
-    ]
-    api.clock.advance(91)
-    await api.sweep()
-    assert await count_by_status(api.database) == {"active": 1}
-    assert (await api.ask("GET", MONITOR)).json()["held_because"] == "prober_ill"
-    await api.ask("POST", f"{MONITOR}/illness", {"ill": False}, key=Role.PROBER)
-    for _ in range(22):
-        api.clock.advance(10)
-        await api.registry.sweeper.sweep_once()
-    assert await count_by_status(api.database) == {"unhealthy": 1}
-
-
 @pytest.mark.parametrize(
     ("method", "path", "role"),
-    [
-        ("GET", MONITOR, Role.ENROLL),
-        ("POST", f"{MONITOR}/release", Role.COORDINATOR),
-        ("POST", f"{MONITOR}/illness", Role.READER),
-    ],
+    [("GET", MONITOR, Role.ENROLL), ("POST", f"{MONITOR}/release", Role.COORDINATOR)],
 )
 async def test_others_are_refused(api: RegistryApi, method: str, path: str, role: Role) -> None:
-    body = {"ill": True} if path.endswith("illness") else None
-    assert (await api.ask(method, path, body, key=role)).status == 403
+    assert (await api.ask(method, path, key=role)).status == 403
 
 
-@pytest.mark.parametrize(
-    "wrong", [{}, {"ill": True, "seconds": 601}, {"ill": True, "seconds": 0}, {"ill": True, "why": "x" * 201}]
-)
-async def test_an_illness_without_bounds_is_refused(api: RegistryApi, wrong: dict[str, object]) -> None:
-    assert (await api.ask("POST", f"{MONITOR}/illness", wrong, key=Role.PROBER)).status == 422
+async def test_no_key_of_a_prober_suspends_verdicts(api: RegistryApi) -> None:
+    body = {"ill": True, "why": "no name is resolved", "seconds": 300}
+    assert (await api.ask("POST", f"{MONITOR}/illness", body, key=Role.PROBER)).status == 404
+    assert (await api.ask("POST", f"{MONITOR}/release?track=both")).status == 422
+
+
+async def test_the_policy_is_that_of_the_settings(database: Database, clock: WoundClock) -> None:
+    api = RegistryApi(database, clock, mass_exit_min_exits=3)
+    await api.add_keys()
+    await add_agents(database, 4)
+    clock.advance(91)
+    await api.sweep()
+    shown = (await api.ask("GET", MONITOR)).json()["tracks"]["heartbeat"]
+    assert (shown["state"], shown["limit"], shown["exits"]) == ("held", 3, 4)

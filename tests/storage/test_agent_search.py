@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import chain, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import update
@@ -10,7 +10,7 @@ from tests.support.fleet import add_agents
 
 from agent_health.storage import agent_search
 from agent_health.storage.agent_search import AgentFilter, place_of
-from agent_health.storage.agents import set_maintenance
+from agent_health.storage.agents import set_maintenance, set_observed
 from agent_health.storage.database import Database, Transaction
 from agent_health.storage.tables import beats
 
@@ -118,6 +118,37 @@ async def test_who_sees_itself_alone_is_searched_for_by_name(fleet: Database) ->
     )
     assert [agent.agent_id for agent in found] == ["agent-1-0"]
     assert await fleet.read(lambda transaction: agent_search.count(transaction, wanted)) == 1
+
+
+async def test_old_evidence_is_unknown_health_and_may_be_left_out(fleet: Database) -> None:
+    """Agents 1, 2 and 6 are stored as healthy: measured 10 s, 100 s and 1,000 s ago."""
+
+    def check(transaction: Transaction) -> None:
+        now_s = transaction.now_s
+        set_observed(
+            transaction,
+            [
+                (1, "{}", now_s - 10, now_s + 890, now_s + 890, now_s + 890, None),
+                (2, "{}", now_s - 100, now_s + 800, now_s + 800, now_s - 1, None),
+                (6, "{}", now_s - 1_000, now_s - 100, now_s - 100, now_s - 100, None),
+            ],
+        )
+
+        def found(**wanted: Any) -> list[str]:
+            page = agent_search.listing(transaction, AgentFilter(**wanted), after=None, limit=99)
+            assert agent_search.count(transaction, AgentFilter(**wanted)) == len(page)
+            return [agent.agent_id for agent in page]
+
+        assert found(health=("healthy",)) == ["agent-0-0"]
+        unknown = ["agent-1-0", "agent-2-0", "agent-4-0", "agent-5-0", "agent-6-0"]
+        assert found(health=("unknown",)) == unknown
+        assert found(health=("healthy", "unknown")) == ["agent-0-0", *unknown]
+        assert found(max_evidence_age_s=10.0) == ["agent-0-0"]
+        assert found(max_evidence_age_s=100.0) == ["agent-0-0", "agent-1-0"]
+        assert found(max_evidence_age_s=5.0) == []
+        assert found(max_evidence_age_s=9e6, capabilities=("c",)) == ["agent-5-0"]
+
+    await fleet.write(check)
 
 
 async def test_whose_maintenance_ends_together_is_told_together(fleet: Database) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from sqlalchemy import update
 from tests.support.databases import WoundClock
+from tests.support.memory_ledger import batch_of
 
 from agent_health.access import Role
 from agent_health.census_record import Deadlines
@@ -14,7 +15,7 @@ from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
 from agent_health.directory_record import ImportPage
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.ledger import ProbeReport, ShardBatch
+from agent_health.prober.ledger import ProbeReport
 from agent_health.storage import census_counts
 from agent_health.storage.database import Database
 from agent_health.storage.result_history import SECONDS_PER_HOUR, SumRow
@@ -48,9 +49,9 @@ async def counted(database: Database, clock: WoundClock) -> Database:
 async def probe(database: Database, clock: WoundClock) -> None:
     """Take in a probe of each target that is ever probed here."""
     ledger = LocalLedger(database)
-    claims = {claim.shard: claim for claim in await ledger.claim("worker-1", 60.0, {})}
+    claims = {claim.shard: claim for claim in (await ledger.claim("worker-1", 60.0, {})).claims}
     now = datetime.fromtimestamp(clock.now_s(), UTC)
-    for url, (result, version) in SEEN.items():
+    for number, (url, (result, version)) in enumerate(SEEN.items(), 1):
         report = ProbeReport(
             subject_id=target_id(url),
             observation=Observation(
@@ -58,7 +59,7 @@ async def probe(database: Database, clock: WoundClock) -> None:
             ),
             memory=ProbeMemory(probed_at_s=clock.now_s(), result=result, protocol_version=version),
         )
-        await ledger.report([ShardBatch(claim=claims[shard_of(host_of(url))], reports=[report])])
+        await ledger.report([batch_of(claims[shard_of(host_of(url))], [report], first=number)], 300.0)
 
 
 async def test_hosts_come_with_their_results_and_the_versions_of_the_living(counted: Database) -> None:

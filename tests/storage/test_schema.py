@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import multiprocessing
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ async def test_a_column_that_no_migration_makes_is_seen(bare: Database) -> None:
     assert len(await bare.read(_differences)) == 1
 
 
-def _add_older(transaction: Transaction, agent_id: str, columns: dict[str, str]) -> None:
+def _add_older(transaction: Transaction, agent_id: str, columns: Mapping[str, object]) -> None:
     """Store an agent as the first version did."""
     row = older_columns(agent_id, **columns)
     names = ", ".join(row)
@@ -193,6 +193,26 @@ async def test_secrets_of_webhooks_are_standard_base64_of_the_same_bytes_in_the_
     (webhook,) = await bare.read(lambda transaction: webhooks.listing(transaction, 10))
     assert webhook.secrets_at(1.0) == [secret_of(random_bytes)]
     assert (webhook.delivered_sequence, webhook.message_id) == (2, None)
+
+
+async def test_thresholds_of_heartbeats_are_whole_seconds_in_the_next_version(bare: Database) -> None:
+    names = ("interval_s", "unhealthy_after_s", "dead_after_s")
+    before = {"whole": (30, 90, 300), "odd": (10.5, 21.25, 42.5), "near": (1.5, 3.0, 6.0)}
+
+    def set_up_as_before(transaction: Transaction) -> None:
+        command.upgrade(schema.alembic_config(transaction.connection), "0014")
+        for agent_id, thresholds in before.items():
+            _add_older(transaction, agent_id, dict(zip(names, thresholds, strict=True)))
+
+    await bare.write(set_up_as_before)
+    await bare.write(schema.upgrade)
+    statement = text(f"SELECT agent_id, {', '.join(names)} FROM agents")  # noqa: S608 - constants only
+    after = await bare.read(lambda transaction: transaction.connection.execute(statement).all())
+    assert {row[0]: tuple(row[1:]) for row in after} == {
+        "whole": (30, 90, 300),
+        "odd": (10, 22, 44),
+        "near": (1, 3, 6),
+    }
 
 
 async def test_an_empty_database_is_set_up_once(bare: Database) -> None:

@@ -30,7 +30,7 @@ STANDING = Progress(
     reported=10,
     given_up=0,
     is_ledger_away=False,
-    doubt=None,
+    slowness=None,
 )
 
 

@@ -1,4 +1,4 @@
-"""Which registry do the pages of the dashboard show in tests, and in the picture in README?
+"""The registry that the pages of the dashboard show in tests, and in the picture in README.
 
 One of every kind, made by the API itself over a clock that is wound by hand: what is shown has happened.
 """
@@ -32,10 +32,17 @@ HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(2)> \u202etxt'
 LONGEST_ID = "x" * 128
 LINES = "Translated the handbook:\r\n- 12 pages\n- no pictures \x1b[2J"
 CARD = "https://agents.example.com/{}/.well-known/agent-card.json"
+STAFF_CARD = "https://staff.example.org/{}/card.json"
 TEAMS = ("research", "support", "billing")
 SPAN_SECONDS = 5_400.0
 PATIENT = {"interval_seconds": 30, "unhealthy_after_seconds": 14_400, "dead_after_seconds": 28_800}
 """Of those who beat: the server that shows them is looked at for as long as the tests take."""
+WATCHED = tuple(
+    agent_id
+    for number, agent_id in enumerate([f"{team}-{number}" for team in TEAMS for number in range(1, 9)])
+    if number % 8 != 5
+)
+"""Who beats and is probed besides."""
 SILENT: dict[str, dict[str, int]] = {
     "billing-7": {},
     "support-3": {**PATIENT, "unhealthy_after_seconds": 90},
@@ -77,6 +84,9 @@ async def _people(api: RegistryApi, clock: WoundClock) -> None:
             endpoint=f"https://agents.example.com/{team}-{number // 3 + 1}",
             metadata={"owner": f"team-{team}"},
             heartbeat_config=SILENT.get(agent_id, PATIENT),
+            **(
+                {"monitoring": "both", "card_url": STAFF_CARD.format(agent_id)} if agent_id in WATCHED else {}
+            ),
         )
         clock.advance(7)
     await api.register(
@@ -186,8 +196,7 @@ def _gated(clock: WoundClock) -> dict[str, Any]:
 async def report(api: RegistryApi, clock: WoundClock, *observations: dict[str, Any]) -> None:
     """Tell what a prober saw."""
     memories: list[dict[str, Any]] = [{} for _ in observations]
-    body = {"observations": list(observations), "memories": memories}
-    answer = await api.ask("POST", "/api/v1/observations", body, key=Role.PROBER)
+    answer = await api.report(*observations, memories=memories)
     assert answer.status == 200, answer.body
     clock.advance(1)
 
@@ -231,6 +240,8 @@ async def _tasks(api: RegistryApi, clock: WoundClock) -> dict[str, str]:
         role_id="research",
         capabilities=["any"],
         heartbeat_config=PATIENT,
+        monitoring="both",
+        card_url=STAFF_CARD.format("worker-1"),
     )
     parent = await create(
         api, "Write the landing page", budget=budget, role_id="research", lease_seconds=3_600
@@ -280,7 +291,7 @@ async def _let_time_pass(api: RegistryApi, clock: WoundClock) -> None:
                 await api.beat(agent_id, key, current_load=len(agent_id + team_of(agent_id)) % 5)
         await api.sweep()
     for number, agent_id in enumerate(keys):
-        if number % 8 != 5 and agent_id != "hostile":
+        if agent_id in {*WATCHED, "worker-1"}:
             observation = _look(clock, agent_id, 30 if number % 7 == 3 else 0)
             status = "degraded" if number % 7 == 3 else "unhealthy" if number == 14 else "healthy"
             observation["document"] |= {"status": status}

@@ -54,7 +54,9 @@ async def claim(
     }
     answer = await api.ask("POST", f"{SHARDS}/claim", body, key=Role.PROBER)
     assert answer.status == 200, answer.body
-    return {shard["shard"]: shard["fencing_token"] for shard in answer.json()["shards"]}
+    tokens = {shard["shard"]: shard["fencing_token"] for shard in answer.json()["shards"]}
+    api.hold(tokens, ttl_seconds)
+    return tokens
 
 
 async def feed(api: RegistryApi, shard: int, after: int | None = None, limit: int = 5_000) -> dict[str, Any]:

@@ -107,13 +107,15 @@ class DnsServer:
 
 
 @contextlib.asynccontextmanager
-async def dns_serving(names: Names, *, ttl_s: int = 60) -> AsyncIterator[DnsServer]:
-    """Run a name server until the block ends."""
+async def dns_serving(
+    names: Names, *, ttl_s: int = 60, host: str = "127.0.0.1", port: int = 0
+) -> AsyncIterator[DnsServer]:
+    """Run a name server until the block ends; port 0 is any free one."""
     server = DnsServer(dict(names), ttl_s=ttl_s)
     loop = asyncio.get_running_loop()
-    tcp = await asyncio.start_server(lambda r, w: _serve_tcp(server, r, w), "127.0.0.1", 0)
+    tcp = await asyncio.start_server(lambda r, w: _serve_tcp(server, r, w), host, port)
     server.port = tcp.sockets[0].getsockname()[1]
-    udp, _ = await loop.create_datagram_endpoint(lambda: _Udp(server), ("127.0.0.1", server.port))
+    udp, _ = await loop.create_datagram_endpoint(lambda: _Udp(server), (host, server.port))
     try:
         yield server
     finally:

@@ -102,6 +102,8 @@ async def serving(
 @contextlib.asynccontextmanager
 async def accepting(
     greet: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    *,
+    host: str = "127.0.0.1",
 ) -> AsyncIterator[int]:
     """Do the same with whoever connects, before any request; gives the port."""
 
@@ -110,7 +112,7 @@ async def accepting(
             await greet(reader, writer)
         writer.transport.abort()
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(accept, host, 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

@@ -217,11 +217,6 @@ class Model:
             self._judge(agent, may_fall=False)
         return 200
 
-    def observed(self, agent: Agent) -> None:
-        """What a prober sees of an agent that beats decides nothing, but it is judged anew."""
-        if agent.status != "dead":
-            self._judge(agent, may_fall=False)
-
     # Leases
 
     def held(self) -> dict[str, Lease]:

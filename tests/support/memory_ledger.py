@@ -1,7 +1,8 @@
-"""How does a ledger behave that keeps everything in memory, for tests of workers?
+"""A ledger that keeps everything in memory, for tests of workers.
 
-As the registry's: shards are leased with fencing tokens that rise with every grant, nobody keeps more than a
-fair share, a renewal never resurrects, a stale token refuses its whole batch, and an observation counts once.
+It behaves as the registry's: shards are leased with fencing tokens that rise with every grant, no worker
+keeps more than a fair share, a renewal never resurrects, a stale token refuses its whole batch, and a result
+counts only if its token and its number are higher than those of the last one.
 """
 
 import math
@@ -10,8 +11,21 @@ from dataclasses import dataclass, field, replace
 
 from agent_health.observation import Observation
 from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.clock import Clock
-from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetEntry, TargetPage
+from agent_health.prober.clock import SYSTEM_CLOCK, Clock
+from agent_health.prober.ledger import (
+    NO_NEWS,
+    NO_STANDING,
+    Granted,
+    LedgerAway,
+    ProbeReport,
+    ShardBatch,
+    ShardClaim,
+    Taken,
+    TargetEntry,
+    TargetPage,
+    WitnessNews,
+    WitnessStanding,
+)
 from agent_health.target import SHARDS, host_of, shard_of, target_id
 
 
@@ -32,6 +46,25 @@ class Grant:
     at_s: float
 
 
+@dataclass(frozen=True)
+class Received:
+    """One result as it came in."""
+
+    observation: Observation
+    at_s: float
+    """When it was measured by the ledger's calendar: its receipt minus its age."""
+    age_s: float
+    token: int
+    number: int
+
+
+def batch_of(claim: ShardClaim, reports: Sequence[ProbeReport], *, first: int = 1) -> ShardBatch:
+    """Return a batch of results that were made just now, numbered from `first`."""
+    made_at_s = [SYSTEM_CLOCK.boot_s()] * len(reports)
+    numbers = [*range(first, first + len(reports))]
+    return ShardBatch(claim=claim, reports=reports, numbers=numbers, made_at_s=made_at_s)
+
+
 @dataclass
 class MemoryLedger:
     """What many workers share; switch `is_away` on and nobody can reach it."""
@@ -48,8 +81,16 @@ class MemoryLedger:
     """Batches whose token was stale."""
     calls: list[int] = field(default_factory=list)
     """How many results each report had."""
-    said: list[tuple[str, str | None]] = field(default_factory=list)
-    """Which worker called itself ill, and why; None: well."""
+    received: dict[str, list[Received]] = field(default_factory=dict)
+    """The same, with what the ledger knows of it."""
+    standings: list[tuple[str, WitnessStanding]] = field(default_factory=list)
+    """What workers told with their claims."""
+    news: WitnessNews = NO_NEWS
+    """Told with each answer."""
+    reason: str | None = None
+    """Why workers get no shards, if they get none."""
+    wall_s: Callable[[], float] | None = None
+    """The ledger's own calendar; None: that of the workers' machine, of which nothing is told."""
     indigestible: set[str] = field(default_factory=set)
     """Targets whose results cannot be taken, by a defect."""
     on_report: Callable[[ShardBatch], None] | None = None
@@ -74,7 +115,15 @@ class MemoryLedger:
 
     def ask_recheck(self, url: str) -> None:
         """Ask for a look now."""
-        self._put(replace(self.entries[target_id(url)], recheck_at_s=self.clock.wall_s()))
+        self._put(replace(self.entries[target_id(url)], recheck_at_s=self.now_s()))
+
+    def confirm(self, url: str) -> None:
+        """Confirm that a target may be down."""
+        self._put(replace(self.entries[target_id(url)], confirmed_at_s=self.now_s()))
+
+    def now_s(self) -> float:
+        """Return the ledger's time."""
+        return (self.wall_s or self.clock.wall_s)()
 
     def observations(self, url: str) -> list[Observation]:
         """Return what was reported of a target."""
@@ -94,13 +143,19 @@ class MemoryLedger:
     # What a worker asks
 
     async def claim(
-        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
-    ) -> list[ShardClaim]:
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
         self._reach()
         now_s = self.clock.monotonic_s()
         self.workers = {name: until_s for name, until_s in self.workers.items() if until_s > now_s}
         self.workers[worker] = now_s + ttl_s
-        share = math.ceil(SHARDS / max(len(self.workers), companions + 1))
+        self.standings.append((worker, standing))
+        share = 0 if self.reason else math.ceil(SHARDS / max(len(self.workers), companions + 1))
         kept: list[int] = []
         for number in sorted(self.held_by(worker)):
             lease = self.leases[number]
@@ -118,9 +173,11 @@ class MemoryLedger:
                 lease.token, lease.worker, lease.expires_at_s = lease.token + 1, worker, now_s + ttl_s
                 self.grants.append(Grant(number, worker, lease.token, now_s))
                 kept.append(number)
-        return [
+        claims = [
             ShardClaim(shard=n, fencing_token=self.leases[n].token, expires_at_s=now_s + ttl_s) for n in kept
         ]
+        told_s = None if self.wall_s is None else self.wall_s()
+        return Granted(claims=claims, news=self.news, now_s=told_s, reason=self.reason)
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
         self._reach()
@@ -137,9 +194,11 @@ class MemoryLedger:
         self._reach()
         return [shard for shard, version in versions.items() if self._versions.get(shard, 0) > version]
 
-    async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
         self._reach()
+        assert interval_s > 0
         for batch in batches:
+            assert len(batch.reports) == len(batch.numbers) == len(batch.made_at_s)
             if self.on_report is not None:
                 self.on_report(batch)
         if any(report.subject_id in self.indigestible for batch in batches for report in batch.reports):
@@ -150,21 +209,16 @@ class MemoryLedger:
         for batch in batches:
             if batch in lost:
                 continue
-            for report in batch.reports:
-                self._take(report.subject_id, report.observation, report.memory)
-        return [batch.claim.shard for batch in lost]
+            token = batch.claim.fencing_token
+            for report, number, made_at_s in zip(batch.reports, batch.numbers, batch.made_at_s, strict=True):
+                age_s = self.clock.boot_s() - made_at_s
+                at_s = self.now_s() - age_s
+                self._take(report, Received(report.observation, at_s, age_s, token, number))
+        return Taken(lost=[batch.claim.shard for batch in lost], news=self.news)
 
     async def unprobed(self, since_s: float) -> int:
         self._reach()
         return sum((entry.memory.probed_at_s or 0.0) < since_s for entry in self.entries.values())
-
-    async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:
-        self._reach()
-        self.said.append((worker, why))
-
-    async def say_well(self, worker: str) -> None:
-        self._reach()
-        self.said.append((worker, None))
 
     async def leave(self, worker: str) -> None:
         self._reach()
@@ -196,12 +250,15 @@ class MemoryLedger:
             and lease.expires_at_s > self.clock.monotonic_s()
         )
 
-    def _take(self, subject_id: str, observation: Observation, memory: ProbeMemory) -> None:
+    def _take(self, report: ProbeReport, received: Received) -> None:
+        subject_id, memory = report.subject_id, report.memory
         entry = self.entries.get(subject_id)
-        before = self.seen.setdefault(subject_id, [])
-        if entry is None or any(observation.observed_at <= one.observed_at for one in before[-1:]):
+        before = self.received.setdefault(subject_id, [])
+        order = received.token, received.number
+        if entry is None or any(order <= (one.token, one.number) for one in before[-1:]):
             return
-        before.append(observation)
+        before.append(received)
+        self.seen.setdefault(subject_id, []).append(report.observation)
         asked = entry.recheck_at_s
         is_done = asked is not None and memory.probed_at_s is not None and asked <= memory.probed_at_s
         self.entries[subject_id] = replace(entry, memory=memory, recheck_at_s=None if is_done else asked)

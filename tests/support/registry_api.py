@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from tests.support.asgi_client import Answer, ask
@@ -10,10 +11,12 @@ from tests.support.servers import LONGEST_ANSWER_SECONDS
 from tests.support.untold_keys import add_untold
 
 from agent_health.access import Role, StoredKey, digest_of, key_of
+from agent_health.lease import MAX_TTL_SECONDS
 from agent_health.registry.app import Registry, create_app
 from agent_health.registry.settings import RegistrySettings
 from agent_health.storage import registry_row
 from agent_health.storage.database import Database, Transaction
+from agent_health.target import host_of, shard_of
 
 AGENTS = "/api/v1/agents"
 CLIENT_TIME = "2025-11-20T12:00:00Z"
@@ -35,6 +38,9 @@ class RegistryApi:
         )
         self.app = create_app(self.registry)
         self.keys = {role: key_of(bytes([number]) * 32) for number, role in enumerate(Role)}
+        self._shards: dict[int, tuple[int, float]] = {}
+        """Those that `report` holds, each with its token and its end."""
+        self._reported = 0
 
     async def add_keys(self) -> None:
         """Store a key for each role but `agent`, whose keys belong to agents."""
@@ -83,6 +89,58 @@ class RegistryApi:
         """Send a heartbeat."""
         body = {"status": "active", "client_timestamp": self.time_text(), **members}
         return await self.ask("POST", f"{AGENTS}/{agent_id}/heartbeat", body, key=key)
+
+    async def report(
+        self, *observations: dict[str, Any], key: str | Role = Role.PROBER, **members: Any
+    ) -> Answer:
+        """Report what probes saw, with the tokens of the targets' shards, which are leased for it.
+
+        An observation is as old as its `observed_at` says. `members` are further ones of the batch, or
+        instead of those that are made here.
+        """
+        tokens: dict[str, int] = {}
+        if not {"tokens", "shard"} & members.keys():
+            tokens = {
+                str(shard): token for shard, token in [await self._shard_of(each) for each in observations]
+            }
+        ages_s = [
+            max(0.0, self.clock.at_s - datetime.fromisoformat(each["observed_at"]).timestamp())
+            for each in observations
+        ]
+        first, self._reported = self._reported + 1, self._reported + len(observations)
+        body = {
+            "observations": list(observations),
+            "ages_s": ages_s,
+            "numbers": list(range(first, self._reported + 1)),
+            "interval_s": 300,
+            **({"tokens": tokens} if tokens else {}),
+            **members,
+        }
+        return await self.ask("POST", "/api/v1/observations", body, key=key)
+
+    def hold(self, tokens: Mapping[int, int], ttl_seconds: float) -> None:
+        """Report with these tokens, of shards that a worker of the prober's key has claimed."""
+        until_s = self.clock.at_s + ttl_seconds
+        self._shards |= {shard: (token, until_s) for shard, token in tokens.items()}
+
+    async def _shard_of(self, observation: dict[str, Any]) -> tuple[int, int]:
+        """Return the shard of an observation's target and its token; the shard is leased if need be."""
+        if observation.get("target_url") is not None:
+            shard = shard_of(host_of(observation["target_url"]))
+        else:
+            target = await self.ask("GET", f"/api/v1/targets/{observation['agent_id']}")
+            shard = target.json()["shard"] if target.status == 200 else 0
+        token, until_s = self._shards.get(shard, (0, 0.0))
+        if until_s <= self.clock.at_s:
+            lease = {"resource": f"shard:{shard}", "ttl_seconds": MAX_TTL_SECONDS}
+            answer = await self.ask("POST", "/api/v1/leases", lease, key=Role.PROBER)
+            if answer.status == 409:
+                # A worker of the same key holds it, and may give it back at any time.
+                return shard, answer.json()["existing_lease"]["fencing_token"]
+            assert answer.status == 201, answer.body
+            token = answer.json()["fencing_token"]
+            self._shards[shard] = token, self.clock.at_s + MAX_TTL_SECONDS
+        return shard, token
 
     async def record(self, agent_id: str) -> dict[str, Any]:
         """Return an agent's record."""

@@ -47,6 +47,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumping = _JumpingSelector(delivery_s)
         super().__init__(self._jumping)
         self.steps_s = 0.0
+        self.suspended_s = 0.0
+        """How long the machine slept, which its monotonic clock does not count."""
 
     def time(self) -> float:
         return self._jumping.now_s
@@ -61,7 +63,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     @property
     def clock(self) -> Clock:
         """What a worker takes."""
-        return Clock(wall_s=self.wall_s, monotonic_s=self.time)
+        return Clock(wall_s=self.wall_s, monotonic_s=self.time, boot_s=lambda: self.time() + self.suspended_s)
 
 
 def virtual_loop() -> VirtualLoop:

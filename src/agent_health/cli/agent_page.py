@@ -117,6 +117,11 @@ def load_text(agent: "AgentSummary") -> str:
     return f"{agent.capacity.current_load}/{'?' if most is None else most}"
 
 
+def health_text(agent: "AgentSummary") -> str:
+    """Return an agent's health, with the reason if what was observed is too old to say."""
+    return agent.health if agent.unknown_reason is None else f"{agent.health} ({agent.unknown_reason})"
+
+
 def time_text(at: datetime) -> str:
     """Return a time in UTC, to the second."""
     return utc_text(at, "seconds")

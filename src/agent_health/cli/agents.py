@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent_health.cli.agent_page import load_text, page, time_text
+from agent_health.cli.agent_page import health_text, load_text, page, time_text
 from agent_health.cli.completion import offering
 from agent_health.cli.held_decisions import are_held, say_held
 from agent_health.cli.known_as import check_id, done_for, is_url
@@ -16,6 +16,7 @@ from agent_health.cli.registry_access import (
     AsJson,
     KeyFile,
     Limit,
+    MaxEvidenceAge,
     PlainHttp,
     RegistryUrl,
     ask,
@@ -77,6 +78,7 @@ def list_agents(
     free: Annotated[
         int | None, typer.Option("--free", metavar="TASKS", help="Agents that can take so many more.")
     ] = None,
+    max_evidence_age: MaxEvidenceAge = None,
     least_loaded: Annotated[bool, typer.Option("--least-loaded", help="The least loaded first.")] = False,
     limit: Limit = None,
     as_json: AsJson = False,
@@ -110,6 +112,7 @@ def list_agents(
         "health": _healths(health or ()),
         "role_id": role,
         "min_available_capacity": free,
+        "max_evidence_age": max_evidence_age,
         "sort": "least_loaded" if least_loaded else None,
     }
     most = limit if as_json else limit or USUAL_IN_TABLE
@@ -186,7 +189,7 @@ def _row(agent: "AgentSummary") -> tuple[str, ...]:
     return (
         agent.agent_id,
         agent.status,
-        agent.health,
+        health_text(agent),
         load_text(agent),
         agent.role_id or "",
         "" if agent.last_heartbeat_at is None else time_text(agent.last_heartbeat_at),

@@ -64,7 +64,7 @@ async def write_report(taken: Census, targets: PagedTargets, directory: Path) ->
             opened.write(await asyncio.to_thread(write, taken))
     files.append(directory / TARGETS_NAME)
     with _replacing(files[-1]) as opened:
-        await write_targets(opened, all_pages(targets, sort="host"))
+        await write_targets(opened, all_pages(targets, sort="host"), is_continuous=False)
     return files
 
 

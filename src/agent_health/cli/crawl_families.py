@@ -37,12 +37,28 @@ _GAUGES: tuple[tuple[str, str, Of], ...] = (
         lambda now: None if now.start_error_p99_ms is None else now.start_error_p99_ms / 1000,
     ),
     ("event_loop_lag_seconds", "How late the event loop is, the 99th percentile.", lambda now: now.lag_p99_s),
-    ("ill", "Whether the prober does not trust its own eyes.", lambda now: now.doubt is not None),
+    ("slow", "Whether the prober is slow: timeouts are not measured.", lambda now: now.slowness is not None),
+    (
+        "unreached_classes",
+        "Network classes in which no witness answered when one was asked last.",
+        lambda now: len(now.unreached_classes),
+    ),
+    ("failures_waiting", "Failures that wait for a witness.", lambda now: now.waiting_failures),
+    (
+        "clock_offset_seconds",
+        "How far this machine's clock is ahead of the registry's.",
+        lambda now: now.clock_offset_s,
+    ),
     ("ledger_away", "Whether results cannot be handed over.", lambda now: now.is_ledger_away),
     ("results_held", "Results that wait to be handed over.", lambda now: now.held),
 )
 _COUNTERS: tuple[tuple[str, str, Of], ...] = (
-    ("probes_taken_back", "Results that an ill prober did not believe any more.", lambda now: now.taken_back),
+    (
+        "failures_unwitnessed",
+        "Failures without a witness, reported as not measured.",
+        lambda now: now.unwitnessed,
+    ),
+    ("witness_rounds", "Rounds of requests to witnesses.", lambda now: now.witness_rounds),
     ("probes_missed", "Probes that were due and did not take place.", lambda now: now.missed),
     ("results_reported", "Results that were handed over.", lambda now: now.reported),
     ("results_lost", "Results that were given up.", lambda now: now.given_up),
@@ -92,7 +108,7 @@ def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
     )
     for worker, now in workers.items():
         for result in ResultClass:
-            probes.add_metric([worker, result.value], now.ended.get(result, 0))
+            probes.add_metric([worker, result.value], now.classes.get(result, 0))
         delays.add_metric([worker], now.starts, now.start_delay_s)
     yield probes
     yield delays

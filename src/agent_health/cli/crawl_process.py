@@ -1,4 +1,4 @@
-"""What does one process of a crawl do: whom does it ask for work, and what does it say of itself?
+"""One process of a crawl: where it takes work from, and what it reports of itself.
 
 It probes its share of the targets until it is asked to end, or a census is through. Whoever started it
 hears twice a second how far it is, and every line of its log; if they are gone, it ends too.
@@ -14,21 +14,16 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
-from yarl import URL
-
-from agent_health.agent_card import MAX_CARD_BYTES
 from agent_health.cli.crawl_share import EXIT_HELD_UP, EXIT_UNFINISHED, RegistryPlace, Said, Share
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.log_output import LogFormat, logging_to
-from agent_health.cli.prober_assembly import OpenProber, open_prober
+from agent_health.cli.prober_assembly import open_prober
 from agent_health.client import RegistryClient
 from agent_health.errors import AgentHealthError, PassHeldUp
-from agent_health.prober.fetch import Request
 from agent_health.prober.ledger import Ledger
 from agent_health.prober.outbox import MAX_HELD_SECONDS
 from agent_health.prober.registry_ledger import RegistryLedger
 from agent_health.prober.results_file import FiledLedger, ResultsFile
-from agent_health.prober.self_check import HAS_SPOKEN, NetworkCounts
 from agent_health.prober.worker import Worker
 from agent_health.registry.log_lines import LogLine
 from agent_health.storage.database import open_database
@@ -73,8 +68,8 @@ async def probe_share(share: Share, stop: asyncio.Event, tell: Callable[[Said], 
             opened.prober,
             share.definition,
             worker_name=share.worker,
-            network=lambda: _counts(opened),
-            reaches=lambda url: _reaches(opened, url),
+            asks=opened.witnesses,
+            unanswered=lambda: opened.resolver.faults,
             companions=share.companions,
             patience_s=DATABASE_PATIENCE_SECONDS if share.registry is None else MAX_HELD_SECONDS,
         )
@@ -117,30 +112,6 @@ async def _tell_on(worker: Worker, tell: Callable[[Said], None]) -> None:
     while True:
         await asyncio.sleep(TELL_SECONDS)
         tell(Said(worker.progress))
-
-
-def _counts(opened: OpenProber) -> NetworkCounts:
-    resolver, connector = opened.resolver, opened.fetcher.connector
-    return NetworkCounts(
-        lookups=resolver.lookups,
-        lookup_faults=resolver.faults,
-        connects=connector.connects,
-        local_faults=connector.local_faults,
-    )
-
-
-async def _reaches(opened: OpenProber, url: str) -> bool:
-    """Whether somebody answers at a canary, whatever they say."""
-    loop = asyncio.get_running_loop()
-    request = Request(
-        url=URL(url, encoded=True),
-        max_bytes=MAX_CARD_BYTES,
-        deadline_s=loop.time() + opened.total_seconds,
-        may_leave_origin=True,
-        accept="*/*",
-    )
-    fetched = await opened.fetcher.fetch(request)
-    return fetched.result in HAS_SPOKEN
 
 
 class LogTo(logging.Handler):

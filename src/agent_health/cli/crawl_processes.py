@@ -1,4 +1,4 @@
-"""How do several processes crawl together, and what if one of them dies?
+"""The processes of a crawl: how they share the work, and how one that dies is replaced.
 
 Each has its share of the shards, won from the ledger like that of any other worker: nobody divides the
 work. One that dies is replaced, after a wait that grows while its successors die too.
@@ -20,7 +20,7 @@ from agent_health.cli.progress import CrawlState
 from agent_health.counted import counted, plural
 from agent_health.errors import CrawlStopped, PassHeldUp
 from agent_health.observation import ResultClass
-from agent_health.prober.claims import SHARD_TTL_SECONDS
+from agent_health.prober.claims import SHARD_TTL_SECONDS, takeover_s
 from agent_health.prober.progress import Progress
 from agent_health.target import SHARDS
 
@@ -45,6 +45,8 @@ class Standings:
     """How many processes there are; None: nobody says which of them are starting."""
     is_alone: bool = False
     """Whether nobody else can have a part of the shards."""
+    lease_s: float = SHARD_TTL_SECONDS
+    """How long a shard is a process's own without a word of it."""
     listed: int | None = None
     """How many targets there are in all shards, those of others too; None: not counted."""
     now: dict[str, Progress] = field(default_factory=dict)
@@ -113,13 +115,14 @@ class Standings:
             notes.append(f"results cannot be stored: {sum(progress.held for progress in now):,} wait")
         if given_up := self._past_given_up + sum(progress.given_up for progress in now):
             notes.append(f"{given_up:,} {plural(given_up, 'result was', 'results were')} lost")
-        doubts = sorted({progress.doubt for progress in now if progress.doubt is not None})
-        if doubts:
-            notes.append(f"nothing is believed now: {', '.join(doubts)}")
+        if slow := sorted({progress.slowness for progress in now if progress.slowness is not None}):
+            notes.append(f"timeouts are not measured: {', '.join(slow)}")
+        if unreached := sorted({name for progress in now for name in progress.unreached_classes}):
+            notes.append(f"no witness answers in {', '.join(unreached)}: failures there are not measured")
         if (starting := self.starting) and self.workers != 1:
             notes.append(f"{starting} of {self.workers} processes {plural(starting, 'is', 'are')} starting")
         if elsewhere := self.elsewhere:
-            notes.append(_elsewhere_text(elsewhere, self._targets_elsewhere()))
+            notes.append(_elsewhere_text(elsewhere, self._targets_elsewhere(), self.lease_s))
         if self.total is None:
             late = [
                 progress.start_error_p99_ms for progress in now if progress.start_error_p99_ms is not None
@@ -136,12 +139,12 @@ class Standings:
         return max(0, self.listed - sum(progress.targets for progress in self.now.values()))
 
 
-def _elsewhere_text(shards: int, targets: int | None) -> str:
+def _elsewhere_text(shards: int, targets: int | None, lease_s: float) -> str:
     """Tell how much of the work is not ours, and why."""
     with_targets = "" if targets is None else f" with {counted(targets, 'target')}"
     return (
         f"{shards:,} of {SHARDS:,} shards{with_targets} are another crawl's; those of one that was killed "
-        f"come within {SHARD_TTL_SECONDS:g} s"
+        f"come within {takeover_s(lease_s):.0f} s"
     )
 
 

@@ -1,4 +1,4 @@
-"""How does a crawl go, from its first line to its last?
+"""The course of a crawl, from its first line to its last.
 
 Directories first, so that there is somebody to probe; then all processes at once, until a census is through
 or somebody ends it. Beside them the home is tended, and directories are read again when their time comes.
@@ -48,6 +48,10 @@ CLOSED_NETWORKS: Final = (
 SET_BACK: Final = (
     "the last run lies in the future: the clock was set back; who was asked then is asked again now"
 )
+NO_CANARIES: Final = (
+    "no canaries are configured: a failure counts only while another target of its network class answers; "
+    "see canaries in probes/reference.yml"
+)
 ALL_BEFORE: Final = "all were probed before that pass was broken off, and count now"
 UNANSWERED: Final = (
     "of names stayed unanswered: no name server did its work; in a definition, limits.concurrency asks fewer "
@@ -87,6 +91,8 @@ class Crawl:
 
     async def watch(self, *, processes: int) -> Crawled:
         """Probe every target again and again, each at its own time. AgentHealthError if it cannot go on."""
+        if not self._definition.canaries_by_class:
+            self._progress.say(NO_CANARIES)
         return await self._run(processes)
 
     async def once(self, *, processes: int) -> Crawled:
@@ -123,7 +129,12 @@ class Crawl:
             total = None if since_s is None else await self._home.unprobed(since_s)
             if total is not None:
                 processes = worth_starting(processes, total, self._definition.limits.concurrency)
-            standings = Standings(total, workers=processes, is_alone=self._home.is_alone)
+            standings = Standings(
+                total,
+                workers=processes,
+                is_alone=self._home.is_alone,
+                lease_s=self._definition.results.lease_seconds,
+            )
             if total is None and standings.is_alone:
                 standings.listed = await self._home.unprobed(time.time() + AHEAD_SECONDS)
             self.standings = standings

@@ -82,8 +82,8 @@ def doctor(
 ) -> int:
     """Check a set-up: the database, clocks, the network, keys, certificates, definitions, the disk.
 
-    Nothing is changed, and nobody but the named registry is asked. What is a fault keeps something from
-    working; a warning will, or may. Each comes with what to do.
+    Nothing is changed. Requests go to the named registry and to the canaries of the definitions, and nowhere
+    else. What is a fault keeps something from working; a warning will, or may. Each comes with what to do.
 
     \b
     Examples:

@@ -1,27 +1,36 @@
-"""Where do targets come from, and where do results go, if there is no server?
+"""A ledger on a database of one's own, without a server.
 
 A crawl without a registry is its own: the database beside it is a registry's, and the same deeds run in
 this process. Whoever opens it with `agent-health serve` sees the agents as they were judged.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from agent_health.access import Role
 from agent_health.cli.local_registry import LocalRegistry
 from agent_health.errors import AgentHealthError
-from agent_health.monitor_health import MAX_ILLNESS_SECONDS, MAX_WHY_CHARACTERS
-from agent_health.monitor_record import IllnessReport
-from agent_health.observation_batch import ObservationAnswer, ObservationBatch
+from agent_health.observation_batch import MIN_INTERVAL_SECONDS, ObservationAnswer, ObservationBatch
 from agent_health.probe_memory import ProbeMemory
-from agent_health.prober.ledger import LedgerAway, ShardBatch, ShardClaim, TargetEntry, TargetPage
+from agent_health.prober.clock import SYSTEM_CLOCK, Clock
+from agent_health.prober.ledger import (
+    NO_STANDING,
+    Granted,
+    LedgerAway,
+    ShardBatch,
+    ShardClaim,
+    Taken,
+    TargetEntry,
+    TargetPage,
+    WitnessStanding,
+)
+from agent_health.prober.registry_ledger import ages_s, news_of
 from agent_health.registry.accept_observations import accept_observations
 from agent_health.registry.claim_shards import LeavingWorker, claim_shards, leave_shards
 from agent_health.registry.feed_targets import recalled
 from agent_health.registry.operations import Deed
-from agent_health.registry.tend_monitor import report_illness
 from agent_health.shard_record import ShardClaimRequest, ShardGrant
 from agent_health.storage import probed, targets
 from agent_health.storage.database import Database, Transaction
@@ -38,28 +47,48 @@ _NEVER_PROBED = ProbeMemory()
 class LocalLedger:
     """A ledger on a database of one's own: SQLite, or PostgreSQL if it is named."""
 
-    def __init__(self, database: Database, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, database: Database, clock: Clock = SYSTEM_CLOCK) -> None:
         self._registry = LocalRegistry(database, Role.PROBER)
-        self._monotonic_s = monotonic_s
+        self._clock = clock
         self._asked: list[tuple[int, int | None]] = []
         """Shards that are to be read, and after which version."""
         self._reading: asyncio.Task[list[TargetPage]] | None = None
         """Who will read them at the next turn of the event loop."""
 
     async def claim(
-        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
-    ) -> list[ShardClaim]:
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
         """Say that this worker lives, and take its share of the shards. LedgerAway."""
-        asked_at_s = self._monotonic_s()
-        asked = ShardClaimRequest(worker=worker, ttl_seconds=ttl_s, held=dict(held), companions=companions)
+        asked_at_s = self._clock.monotonic_s()
+        asked = ShardClaimRequest(
+            worker=worker,
+            ttl_seconds=ttl_s,
+            held=dict(held),
+            companions=companions,
+            reached_classes=None if standing.reached_classes is None else list(standing.reached_classes),
+            wanted_witnesses=dict(standing.wanted),
+            interval_s=max(MIN_INTERVAL_SECONDS, standing.interval_s),
+            sent_at=self._now(),
+        )
         grant = await self._do(claim_shards, body=asked)
         assert isinstance(grant, ShardGrant)  # noqa: S101 - it is what the deed answers
-        return [
-            ShardClaim(
-                shard=granted.shard, fencing_token=granted.fencing_token, expires_at_s=asked_at_s + ttl_s
-            )
-            for granted in grant.shards
-        ]
+        return Granted(
+            claims=[
+                ShardClaim(
+                    shard=granted.shard,
+                    fencing_token=granted.fencing_token,
+                    expires_at_s=asked_at_s + ttl_s,
+                )
+                for granted in grant.shards
+            ],
+            news=news_of(grant.silent_classes, grant.confirmed_classes, grant.witnesses),
+            reason=grant.reason,
+        )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
         """Return a shard's targets, or what changed there. LedgerAway.
@@ -87,11 +116,11 @@ class LocalLedger:
         newest = await self._read(lambda transaction: targets.newest_versions(transaction, oldest))
         return [shard for shard, version in versions.items() if newest.get(shard, 0) > version]
 
-    async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
-        """Hand over results of several shards; return those whose claim is lost. LedgerAway."""
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
+        """Hand over results of several shards. LedgerAway."""
         reports = [report for batch in batches for report in batch.reports]
         if not reports:
-            return []
+            return Taken()
         # They are what this process has made: nothing is left to check.
         body = ObservationBatch.model_construct(
             observations=[report.observation for report in reports],
@@ -99,28 +128,21 @@ class LocalLedger:
             shard=None,
             fencing_token=None,
             tokens={batch.claim.shard: batch.claim.fencing_token for batch in batches},
+            ages_s=ages_s(batches, self._clock),
+            numbers=[number for batch in batches for number in batch.numbers],
+            interval_s=max(MIN_INTERVAL_SECONDS, interval_s),
+            sent_at=self._now(),
         )
         answer = await self._do(accept_observations, body=body)
         assert isinstance(answer, ObservationAnswer)  # noqa: S101 - it is what the deed answers
-        return answer.lost
+        return Taken(lost=answer.lost, news=news_of(answer.silent_classes, answer.confirmed_classes))
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall_s(), UTC)
 
     async def unprobed(self, since_s: float) -> int:
         """Return how many targets were not probed since then. LedgerAway."""
         return await self._read(lambda transaction: probed.count_unprobed(transaction, since_s))
-
-    async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:
-        """Say that this prober does not trust its own eyes for so long. LedgerAway."""
-        said = IllnessReport(
-            ill=True,
-            seconds=min(lasting_s, MAX_ILLNESS_SECONDS),
-            why=why[:MAX_WHY_CHARACTERS],
-            worker=worker,
-        )
-        await self._do(report_illness, body=said)
-
-    async def say_well(self, worker: str) -> None:
-        """Take that back. LedgerAway."""
-        await self._do(report_illness, body=IllnessReport(ill=False, worker=worker))
 
     async def leave(self, worker: str) -> None:
         """Give all shards back. LedgerAway."""

@@ -1,26 +1,27 @@
-"""How is a prober put together from its definition?"""
+"""The assembly of a prober from its definition."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from agent_health.cli.directory_import import opt_outs_of
+from agent_health.prober.contact import NetworkClasses
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.evidence import Evidence
 from agent_health.prober.fetch import Fetcher
 from agent_health.prober.probe import Prober
 from agent_health.prober.resolve import Resolver
+from agent_health.prober.witness_requests import WitnessRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenProber:
-    """A prober, and what it looks with."""
+    """A prober, and what it sends requests with."""
 
     prober: Prober
     fetcher: Fetcher
     resolver: Resolver
-    total_seconds: float
-    """For one request."""
+    witnesses: WitnessRequests
 
 
 @asynccontextmanager
@@ -42,13 +43,15 @@ async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
                 opt_outs=opt_outs,
             ) as fetcher,
         ):
-            prober = Prober(fetcher, definition, evidence, opt_outs)
-            yield OpenProber(
-                prober=prober,
-                fetcher=fetcher,
-                resolver=resolver,
-                total_seconds=definition.timeouts.total_seconds,
+            witnesses = WitnessRequests(
+                fetcher.connector,
+                NetworkClasses(definition.networks_allowed),
+                name_servers=definition.resolver.servers,
+                user_agent=definition.user_agent,
+                opt_outs=opt_outs,
             )
+            prober = Prober(fetcher, definition, evidence, opt_outs)
+            yield OpenProber(prober=prober, fetcher=fetcher, resolver=resolver, witnesses=witnesses)
     finally:
         if evidence is not None:
             evidence.close()

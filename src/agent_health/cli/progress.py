@@ -232,8 +232,8 @@ class PlainProgress:
         self._write(printable(text))
 
     def log(self, line: str) -> None:
-        """Write a line of the log."""
-        self.say(line)
+        """Write a line of the log: `LogLine` made it printable and bounded, a traceback's end included."""
+        self._write(line)
 
     def _write(self, line: str) -> None:
         """Write it; a crawl goes on though nobody reads what it says."""
@@ -257,10 +257,6 @@ class LoggedProgress(PlainProgress):
         """Write a record of it."""
         record = logging.LogRecord(_LOGGER, logging.INFO, "", 0, text, None, None)
         self.log(self._line.format(record))
-
-    def log(self, line: str) -> None:
-        """Write a line of the log: JSON is printable and bounded as it is."""
-        self._write(line)
 
 
 class DrawnProgress:
@@ -310,8 +306,8 @@ class DrawnProgress:
         self._console.print(printable(text), soft_wrap=True)
 
     def log(self, line: str) -> None:
-        """Write a line of the log above the bar."""
-        self.say(line)
+        """Write a line of the log above the bar, as it is."""
+        self._console.print(line, soft_wrap=True)
 
     def _draw(self, lines: Iterable[str], done: int, total: int | None) -> None:
         from rich.console import Group  # noqa: PLC0415 - loaded by now

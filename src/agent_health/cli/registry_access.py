@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from agent_health.cli.duration import read_duration
 from agent_health.cli.secret_file import read_secret
 from agent_health.cli.terminal import printable
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
@@ -40,6 +41,15 @@ Limit = Annotated[
         min=1,
         max=MAX_LISTED,
         help=f"How many; without it {USUAL_IN_TABLE} as a table, and all as JSON.",
+    ),
+]
+MaxEvidenceAge = Annotated[
+    float | None,
+    typer.Option(
+        "--max-evidence-age",
+        parser=read_duration,
+        metavar="DURATION",
+        help="Only those that a probe measured within this time, such as 15m.",
     ),
 ]
 PlainHttp = Annotated[

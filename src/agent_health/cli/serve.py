@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +33,11 @@ _log = logging.getLogger("agent_health.registry")
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print all settings and where they come from, and end.")
 ]
+
+
+def _threshold(name: str, metavar: str, words: str) -> Any:
+    """Return the option of a number that the registry judges or suspends by."""
+    return typer.Option(envvar=f"{PREFIX}{name}", metavar=metavar, help=words)
 
 
 def serve(  # noqa: PLR0913 - each setting is an option
@@ -158,6 +163,98 @@ def serve(  # noqa: PLR0913 - each setting is an option
             help="How many agents that are down /metrics names; 100 if not said.",
         ),
     ] = None,
+    mass_exit_cadence_seconds: Annotated[
+        float | None,
+        _threshold(
+            "MASS_EXIT_CADENCE_SECONDS",
+            "SECONDS",
+            "Time in which agents that fall silent are counted together.",
+        ),
+    ] = None,
+    mass_exit_min_exits: Annotated[
+        int | None,
+        _threshold(
+            "MASS_EXIT_MIN_EXITS",
+            "N",
+            "Agents that may fall silent within a cadence before verdicts are suspended.",
+        ),
+    ] = None,
+    mass_exit_factor: Annotated[
+        float | None,
+        _threshold(
+            "MASS_EXIT_FACTOR",
+            "N",
+            "Verdicts are suspended if more fall silent than N times the usual number.",
+        ),
+    ] = None,
+    mass_exit_end_factor: Annotated[
+        float | None,
+        _threshold(
+            "MASS_EXIT_END_FACTOR", "N", "A suspension ends once fewer wait than N times the usual number."
+        ),
+    ] = None,
+    mass_exit_quiet_cadences: Annotated[
+        int | None,
+        _threshold(
+            "MASS_EXIT_QUIET_CADENCES", "N", "Cadences for which fewer must wait before a suspension ends."
+        ),
+    ] = None,
+    mass_exit_max_hold_seconds: Annotated[
+        float | None,
+        _threshold(
+            "MASS_EXIT_MAX_HOLD_SECONDS",
+            "SECONDS",
+            "Longest suspension: then silence is believed all the same.",
+        ),
+    ] = None,
+    mass_exit_baseline_cadences: Annotated[
+        int | None,
+        _threshold("MASS_EXIT_BASELINE_CADENCES", "N", "Cadences of which the usual number is the mean."),
+    ] = None,
+    mass_exit_proven_seconds: Annotated[
+        float | None,
+        _threshold(
+            "MASS_EXIT_PROVEN_SECONDS",
+            "SECONDS",
+            "Time an agent must have given signs of life before its silence counts here.",
+        ),
+    ] = None,
+    mass_silence_expected_seconds: Annotated[
+        float | None,
+        _threshold(
+            "MASS_SILENCE_EXPECTED_SECONDS",
+            "SECONDS",
+            "An address that answered within this time is expected to answer.",
+        ),
+    ] = None,
+    mass_silence_together_seconds: Annotated[
+        float | None,
+        _threshold(
+            "MASS_SILENCE_TOGETHER_SECONDS",
+            "SECONDS",
+            "Addresses fell silent together if their last answers lie within this time.",
+        ),
+    ] = None,
+    witness_seconds: Annotated[
+        float | None,
+        _threshold(
+            "WITNESS_SECONDS", "SECONDS", "A target is handed out as a witness at most once in this time."
+        ),
+    ] = None,
+    clock_offset_seconds: Annotated[
+        float | None,
+        _threshold(
+            "CLOCK_OFFSET_SECONDS",
+            "SECONDS",
+            "Difference of a prober's wall clock above which it is reported.",
+        ),
+    ] = None,
+    prober_workers: Annotated[
+        int | None,
+        _threshold(
+            "PROBER_WORKERS", "N", "Workers that may probe with one key, unless the key has its own number."
+        ),
+    ] = None,
     open_metrics: Annotated[
         bool,
         typer.Option(
@@ -224,6 +321,19 @@ def serve(  # noqa: PLR0913 - each setting is an option
             archive_dir=archive_dir,
             metrics_agents=metrics_agents,
             open_metrics=open_metrics,
+            mass_exit_cadence_seconds=mass_exit_cadence_seconds,
+            mass_exit_min_exits=mass_exit_min_exits,
+            mass_exit_factor=mass_exit_factor,
+            mass_exit_end_factor=mass_exit_end_factor,
+            mass_exit_quiet_cadences=mass_exit_quiet_cadences,
+            mass_exit_max_hold_seconds=mass_exit_max_hold_seconds,
+            mass_exit_baseline_cadences=mass_exit_baseline_cadences,
+            mass_exit_proven_seconds=mass_exit_proven_seconds,
+            mass_silence_expected_seconds=mass_silence_expected_seconds,
+            mass_silence_together_seconds=mass_silence_together_seconds,
+            witness_seconds=witness_seconds,
+            clock_offset_seconds=clock_offset_seconds,
+            prober_workers=prober_workers,
         )
         listening = Listening(
             host=host,

@@ -8,7 +8,15 @@ import typer
 
 from agent_health.cli.agent_page import time_text
 from agent_health.cli.directories import LocalDatabase
-from agent_health.cli.registry_access import DEFAULT_URL, AsJson, KeyFile, PlainHttp, RegistryUrl, ask
+from agent_health.cli.registry_access import (
+    DEFAULT_URL,
+    AsJson,
+    KeyFile,
+    MaxEvidenceAge,
+    PlainHttp,
+    RegistryUrl,
+    ask,
+)
 from agent_health.cli.table import write_json, write_table
 from agent_health.errors import InvalidSetting
 
@@ -23,6 +31,7 @@ MAX_PAGE: Final = 1_000
 MAX_IN_TABLE: Final = 100_000
 """Its columns are as wide as what they hold: all of it is in memory."""
 USUAL_IN_TABLE: Final = 100
+HEADS: Final = ("URL", "IS", "RESULT", "SINCE", "PROBED", "WHY")
 
 targets = typer.Typer(
     name="targets",
@@ -52,6 +61,7 @@ def list_targets(
     directory: Annotated[
         str | None, typer.Option("--directory", metavar="NAME", help="Those that this directory lists.")
     ] = None,
+    max_evidence_age: MaxEvidenceAge = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -101,6 +111,10 @@ def list_targets(
         raise InvalidSetting("--csv", "given", "one of --json and --csv")
     named = [*(result or []), *_classes(is_alive=is_alive, is_not_alive=is_not_alive)]
     wanted = _wanted(named, directory)
+    if max_evidence_age is not None:
+        wanted["max_evidence_age"] = max_evidence_age
+    # A registry's targets are probed all the time. A census database is as old as its last pass.
+    is_continuous = database is None
     most = limit if as_json or as_csv else min(limit or USUAL_IN_TABLE, MAX_IN_TABLE)
 
     async def written(source: "PagedTargets") -> None:
@@ -108,11 +122,11 @@ def list_targets(
         if as_csv:
             from agent_health.cli.targets_csv import write_targets  # noqa: PLC0415 - pydantic takes 60 ms
 
-            await write_targets(sys.stdout, pages)
+            await write_targets(sys.stdout, pages, is_continuous=is_continuous)
         elif as_json:
-            await _write_json(pages)
+            await _write_json(pages, is_continuous=is_continuous)
         else:
-            await _write_table(pages)
+            await _write_table(pages, is_continuous=is_continuous)
 
     if database is None:
         ask(
@@ -172,9 +186,9 @@ async def _pages(
             return
 
 
-async def _write_json(pages: AsyncIterator["TargetList"]) -> None:
+async def _write_json(pages: AsyncIterator["TargetList"], *, is_continuous: bool) -> None:
     """Write one object, each target on a line of its own as it comes."""
-    from agent_health.prober.census_group import life_of  # noqa: PLC0415 - see _classes
+    from agent_health.cli.targets_csv import shown_life  # noqa: PLC0415 - see _classes
 
     total, separator = 0, "\n"
     sys.stdout.write('{"targets": [')
@@ -182,13 +196,14 @@ async def _write_json(pages: AsyncIterator["TargetList"]) -> None:
         total = total or page.total
         for target in page.targets:
             sys.stdout.write(separator)
-            shown = target.model_dump(mode="json", exclude_none=True) | {"is": life_of(target.result)}
+            life = shown_life(target, is_continuous=is_continuous)
+            shown = target.model_dump(mode="json", exclude_none=True) | {"is": life}
             write_json(sys.stdout, shown, indent=None)
             separator = ","
     sys.stdout.write(f'], "total": {total}}}\n')
 
 
-async def _write_table(pages: AsyncIterator["TargetList"]) -> None:
+async def _write_table(pages: AsyncIterator["TargetList"], *, is_continuous: bool) -> None:
     total, found = 0, []
     async for page in pages:
         total = total or page.total
@@ -196,18 +211,19 @@ async def _write_table(pages: AsyncIterator["TargetList"]) -> None:
     if not found:
         sys.stdout.write("no target matches\n")
         return
-    write_table(sys.stdout, ("URL", "IS", "RESULT", "SINCE", "PROBED", "WHY"), map(_row, found))
+    rows = (_row(target, is_continuous=is_continuous) for target in found)
+    write_table(sys.stdout, HEADS, rows)
     if total > len(found):
         sys.stdout.write(f"{len(found):,} of {total:,} (see --limit)\n")
 
 
-def _row(target: "TargetSummary") -> tuple[str, ...]:
-    from agent_health.prober.census_group import life_of  # noqa: PLC0415 - see _classes
+def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
+    from agent_health.cli.targets_csv import shown_life  # noqa: PLC0415 - see _classes
     from agent_health.prober.census_tables import GROUP_WORDS  # noqa: PLC0415
 
     return (
         target.url,
-        GROUP_WORDS[life_of(target.result)],
+        GROUP_WORDS[shown_life(target, is_continuous=is_continuous)],
         NEVER_MEASURED if target.result is None else target.result,
         "-" if target.result_since is None else time_text(target.result_since),
         "-" if target.observed_at is None else time_text(target.observed_at),

@@ -13,19 +13,28 @@ HEADS: Final = ("url", "is", "result", "result_since", "observed_at", "why")
 """As `GET /api/v1/targets` calls them; `is` follows from the result."""
 
 
-async def write_targets(stream: TextIO, pages: AsyncIterable[TargetList]) -> None:
+def shown_life(target: TargetSummary, *, is_continuous: bool) -> Group:
+    """Return whether a target is alive, not alive or unknown.
+
+    `is_continuous`: it is probed all the time, so that a result which is too old says nothing any more.
+    """
+    is_old = is_continuous and target.unknown_reason is not None
+    return Group.UNKNOWN if is_old else life_of(target.result)
+
+
+async def write_targets(stream: TextIO, pages: AsyncIterable[TargetList], *, is_continuous: bool) -> None:
     """Write one target per row as they come, each page before the next is asked for (RFC 4180)."""
     writer = csv.writer(stream)
     writer.writerow(HEADS)
     async for page in pages:
-        writer.writerows(map(_row, page.targets))
+        writer.writerows(_row(target, is_continuous=is_continuous) for target in page.targets)
 
 
-def _row(target: TargetSummary) -> tuple[str, ...]:
+def _row(target: TargetSummary, *, is_continuous: bool) -> tuple[str, ...]:
     times = (target.result_since, target.observed_at)
     return (
         cell(target.url),
-        life_of(target.result),
+        shown_life(target, is_continuous=is_continuous),
         Group.NEVER_MEASURED if target.result is None else target.result,
         *("" if at is None else time_text(at) for at in times),
         cell(target.why or ""),

@@ -58,6 +58,8 @@ class AgentFilter(TypedDict, total=False):
     role_id: str
     """Adds the pool's totals to a page."""
     min_available_capacity: int
+    max_evidence_age: float
+    """In seconds: agents whose last measured probe is no older."""
     sort: Literal["registered", "least_loaded"]
 
 

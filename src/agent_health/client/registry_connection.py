@@ -73,8 +73,8 @@ class Question:
     path: str
     """Below the registry's URL, percent-encoded; see `path_of`."""
     query: Mapping[str, str] = field(default_factory=dict)
-    body: bytes | None = None
-    """JSON; see `body_of`."""
+    body: bytes | Callable[[], bytes] | None = None
+    """JSON; see `body_of`. A function is called for each try."""
     headers: Mapping[str, str] = field(default_factory=dict)
     may_repeat: bool = False
     """Whether doing it twice is as good as doing it once."""
@@ -267,7 +267,7 @@ class RegistryConnection:
             question.method,
             # Not joined: what is percent-encoded stays so.
             URL(f"{self.url}{question.path}{query}", encoded=True),
-            data=question.body,
+            data=question.body() if callable(question.body) else question.body,
             headers=headers,
             allow_redirects=False,
             raise_for_status=False,

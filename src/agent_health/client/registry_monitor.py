@@ -1,7 +1,8 @@
-"""Does the registry trust its own eyes? Asked from outside (protocol 4, "The monitor itself may be sick")."""
+"""The monitor of a registry, from outside (protocol 4, "The monitor itself may be sick")."""
 
-from agent_health.client.registry_connection import Question, RegistryConnection, made, path_of
-from agent_health.monitor_record import IllnessReport, MonitorRecord
+from agent_health.client.registry_connection import Question, RegistryConnection, path_of, query_of
+from agent_health.monitor_health import Track
+from agent_health.monitor_record import MonitorRecord
 
 
 class RegistryMonitor:
@@ -11,26 +12,12 @@ class RegistryMonitor:
         self._connection = connection
 
     async def get(self) -> MonitorRecord:
-        """Return whether silence is believed, and what speaks against it."""
+        """Return whether silence is believed, and of which agents nothing is known."""
         question = Question(method="GET", path=path_of("monitor"), may_repeat=True)
         return await self._connection.ask_for(MonitorRecord, question)
 
-    async def release(self) -> MonitorRecord:
-        """End a hold: silence is believed again. Nothing happens if there is none."""
-        question = Question(method="POST", path=path_of("monitor", "release"))
-        return await self._connection.ask_for(MonitorRecord, question)
-
-    async def report_illness(
-        self, worker: str | None = None, *, why: str, seconds: float = 60.0
-    ) -> MonitorRecord:
-        """Say that a prober does not trust its own eyes for so long: nobody dies of silence meanwhile."""
-        return await self._say(made(IllnessReport, ill=True, why=why, seconds=float(seconds), worker=worker))
-
-    async def report_wellness(self, worker: str | None = None) -> MonitorRecord:
-        """Take that back."""
-        return await self._say(made(IllnessReport, ill=False, worker=worker))
-
-    async def _say(self, said: IllnessReport) -> MonitorRecord:
-        body = said.model_dump_json(exclude_none=True).encode()
-        question = Question(method="POST", path=path_of("monitor", "illness"), body=body, may_repeat=True)
+    async def release(self, track: Track | None = None) -> MonitorRecord:
+        """End the suspension of a track, or of both: silence is believed again. Else nothing happens."""
+        query = query_of(track=track)
+        question = Question(method="POST", path=path_of("monitor", "release"), query=query)
         return await self._connection.ask_for(MonitorRecord, question)

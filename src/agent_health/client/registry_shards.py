@@ -1,9 +1,10 @@
-"""What can be asked of a registry about the shards of what is probed? (protocol 8)"""
+"""Requests of a prober to a registry: claims of shards, their targets, and results (protocol 8)."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from agent_health.client.older_registry import LeftOut
 from agent_health.client.registry_connection import (
@@ -41,6 +42,8 @@ class HeldShards:
     deadline_s: float
     """When to have stopped, on the event loop's clock: counted from when it was asked for, so that the
     registry never thinks it over before its holder does."""
+    registry_now_s: float | None
+    """The registry's time when it answered, in seconds since the epoch; None if it does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +60,12 @@ class ShardContents:
 class RegistryShards:
     """`client.shards`."""
 
-    def __init__(self, connection: RegistryConnection) -> None:
+    def __init__(self, connection: RegistryConnection, wall_s: Callable[[], float] = time.time) -> None:
         self._connection = connection
+        self._wall_s = wall_s
         self.left_out = LeftOut()
         """What is not reported, since this registry does not know it."""
-        self._knows_companions = True
+        self._is_older = False
 
     async def claim(
         self,
@@ -70,34 +74,52 @@ class RegistryShards:
         held: Mapping[int, int],
         ttl_seconds: float = TTL_SECONDS,
         companions: int = 0,
+        reached_classes: Sequence[str] | None = None,
+        wanted_witnesses: Mapping[str, int] | None = None,
+        interval_s: float | None = None,
     ) -> HeldShards:
         """Say that a worker lives, renew what it holds (shard: token), and take its share of the others.
 
-        `companions` begin at the same time, and are left theirs; an older registry does not know of them, and
-        is not told. Tried again if no answer comes: what was granted in between is granted anew, with a
-        new token.
+        `companions` begin at the same time, and are left theirs. `reached_classes` are network classes in
+        which a witness answered within the last interval, `wanted_witnesses` those in which more are wanted.
+        An older registry knows none of these, and is not told. Tried again if no answer comes: what was
+        granted in between is granted anew, with a new token.
         """
+        sent_at_s = 0.0
         body = made(
             ShardClaimRequest,
             worker=worker,
             ttl_seconds=float(ttl_seconds),
             held=dict(held),
-            companions=companions if self._knows_companions else 0,
+            companions=companions,
+            reached_classes=None if reached_classes is None else list(reached_classes),
+            wanted_witnesses=dict(wanted_witnesses or {}),
+            interval_s=interval_s,
         )
-        question = Question(
-            method="POST",
-            path=path_of("shards", "claim"),
-            body=body.model_dump_json(exclude=None if body.companions else {"companions"}).encode(),
-            may_repeat=True,
-        )
+
+        def written() -> bytes:
+            nonlocal sent_at_s
+            if self._is_older:
+                return body.model_dump_json(include={"worker", "ttl_seconds", "held"}).encode()
+            sent_at_s = self._wall_s()
+            sent = body.model_copy(update={"sent_at": datetime.fromtimestamp(sent_at_s, UTC)})
+            return sent.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
+
+        question = Question(method="POST", path=path_of("shards", "claim"), body=written, may_repeat=True)
         try:
             reply = await self._connection.ask(question)
         except Unprocessable:
-            if not body.companions:
+            if self._is_older:
                 raise
-            self._knows_companions = False
-            return await self.claim(worker, held=held, ttl_seconds=ttl_seconds)
-        return HeldShards(grant=read_answer(ShardGrant, reply), deadline_s=reply.sent_at_s + body.ttl_seconds)
+            self._is_older = True
+            reply = await self._connection.ask(question)
+        grant = read_answer(ShardGrant, reply)
+        offset_s = grant.clock_offset_s
+        return HeldShards(
+            grant=grant,
+            deadline_s=reply.sent_at_s + body.ttl_seconds,
+            registry_now_s=None if offset_s is None else sent_at_s - offset_s,
+        )
 
     async def leave(self, worker: str) -> None:
         """Give back all that a worker holds; again, nothing happens."""
@@ -137,28 +159,43 @@ class RegistryShards:
         self,
         observations: Sequence[Observation],
         *,
+        tokens: Mapping[int, int],
+        ages_s: Sequence[float] | Callable[[], Sequence[float]],
+        numbers: Sequence[int],
+        interval_s: float,
         memories: Sequence[ProbeMemory | None] | None = None,
-        tokens: Mapping[int, int] | None = None,
     ) -> ObservationAnswer:
         """Report what was seen, and what the next probe of each has to remember, in the same order.
 
-        `tokens` has the fencing token of each shard that the results are of; without it nobody is asked
-        whose they are. Sent again, an observation counts once. What an older registry does not know of what
-        was seen is left out: see `left_out`.
+        `tokens` has the fencing token of each shard that the results are of. `ages_s` and `numbers` belong to
+        the observations, `interval_s` is that of the crawl: see `ObservationBatch`. A function that returns
+        the ages is called for each try. An observation that is sent again counts once. What an older registry
+        does not know of what was seen is left out: see `left_out`.
         """
         batch = made(
             ObservationBatch,
             observations=list(observations),
             memories=None if memories is None else list(memories),
-            tokens=None if tokens is None else dict(tokens),
+            tokens=dict(tokens),
+            ages_s=_listed(ages_s),
+            numbers=list(numbers),
+            interval_s=interval_s,
         )
-        body = batch.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
         now_s = asyncio.get_running_loop().time()
+
+        def written() -> bytes:
+            sent = batch
+            if callable(ages_s):
+                sent_at = datetime.fromtimestamp(self._wall_s(), UTC)
+                sent = batch.model_copy(update={"ages_s": _listed(ages_s), "sent_at": sent_at})
+            body = sent.model_dump_json(exclude_none=True, exclude_defaults=True).encode()
+            return self.left_out.without(body, now_s)
+
         while True:
             question = Question(
                 method="POST",
                 path=path_of("observations"),
-                body=self.left_out.without(body, now_s),
+                body=written,
                 may_repeat=True,
             )
             try:
@@ -166,3 +203,9 @@ class RegistryShards:
             except Unprocessable as refusal:
                 if not self.left_out.note(refusal, now_s):
                     raise
+
+
+def _listed(ages_s: Sequence[float] | Callable[[], Sequence[float]] | None) -> list[float] | None:
+    if ages_s is None:
+        return None
+    return list(ages_s() if callable(ages_s) else ages_s)

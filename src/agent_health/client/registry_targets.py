@@ -20,6 +20,8 @@ class TargetQuery(TypedDict, total=False):
     directory: str
     host: str
     include_gone: bool
+    max_evidence_age: float
+    """In seconds: targets whose last measured probe is no older."""
     sort: Literal["added", "host"]
     """As they were added, as is usual, or by host and URL."""
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_health.agent_record import Capability, RoleId
+from agent_health.agent_record import PART_OF_NAME_PATTERN, Capability, RoleId
 from agent_health.dashboard.desk import Desk, Look, query_in
 from agent_health.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCounts, FleetFacts
 from agent_health.dashboard.maintenances import is_maintained
@@ -49,7 +49,12 @@ class TableQuery(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    q: Annotated[str, StringConstraints(strip_whitespace=True, max_length=MAX_TEXT_CHARACTERS)] = ""
+    q: Annotated[
+        str,
+        StringConstraints(
+            strip_whitespace=True, max_length=MAX_TEXT_CHARACTERS, pattern=PART_OF_NAME_PATTERN
+        ),
+    ] = ""
     """A part of the id or name; or where it is probed."""
     status: Status | None = None
     health: HealthStatus | None = None

@@ -166,7 +166,9 @@ def _task(said: Mapping[str, Any]) -> str:
 
 
 def _monitor(said: Mapping[str, Any]) -> str:
-    return f"{spaced(said['turn'])}: {said['exits']} would leave, {said['limit']} are believed"
+    who = f"agents monitored by {said['track']}, " if "track" in said else ""
+    exits = f"{said['exits']} would leave, {said['limit']} are believed"
+    return f"{who}{spaced(said['turn'])}: {exits}"
 
 
 def _moment(said: str) -> str:

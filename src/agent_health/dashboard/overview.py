@@ -15,7 +15,7 @@ from agent_health.dashboard.fleet_facts import FleetFacts
 from agent_health.dashboard.visitors import visitor_of
 from agent_health.dashboard.words import sight_of_seen, standing_of
 from agent_health.lifecycle import Status
-from agent_health.monitor_record import MonitorRecord
+from agent_health.monitor_record import MonitorRecord, TrackRecord
 from agent_health.registry.agent_records import record
 from agent_health.registry.judge_agents import judge_one
 from agent_health.registry.monitor_row import circumstances
@@ -93,16 +93,26 @@ def release_hold(look: Look, _request: Request, _form: Mapping[str, str]) -> str
 
 
 def monitor_words(monitor: MonitorRecord) -> str:
-    """Say whether decisions are held, and why."""
+    """Say whether verdicts by silence are suspended, and why."""
     if monitor.state == "normal":
         return "Silence is believed: agents that stay away are taken down."
     if monitor.state == "recovering":
-        return "A hold is over: silence counts again, and those who are still silent are leaving."
-    if monitor.held_because == "prober_ill":
-        who = ", ".join(illness.prober for illness in monitor.illnesses) or "a prober"
-        return f"Decisions are held: {who} says that it is ill, so nobody is taken down for silence."
+        return "A suspension is over: silence counts again, and agents that are still silent are leaving."
+    return " ".join(
+        f"Decisions are held for agents monitored by {name}: {_silence_words(track)}"
+        for name, track in monitor.tracks.items()
+        if track.state == "held"
+    )
+
+
+def _silence_words(track: TrackRecord) -> str:
+    silent = f"{counted(track.exits, 'agent')} went silent"
+    if track.unwitnessed:
+        return (
+            f"{silent}, and no request of any agent has arrived since. The way to this registry may be cut, "
+            "so no agent is taken down for it."
+        )
     return (
-        f"Decisions are held: {counted(monitor.exits, 'agent')} went silent together, more than the "
-        f"{monitor.limit} that are believed at once. It may be us who cannot see, so nobody is taken down "
-        "for it."
+        f"{silent} together, more than the {track.limit} that are believed at once. The monitoring may be at "
+        "fault, so no agent is taken down for it."
     )

@@ -10,14 +10,18 @@
                     which shards are ours, and who lies in them?
     plans, due_times, pace, dispatch
                     whose turn is it, and who may start?
+    intake          what counts of a result, what waits for a witness, what is remembered
+    witnesses, waiting_failures, witness_requests
+                    canaries and other targets that prove that a target could have been reached
     outbox, reporting, unmeasured
                     what is reported, when, and what if it cannot be?
     self_check, self_watch
-                    is it them, or is it us who cannot see?
+                    slowness of the prober, which makes timeouts not measured
     jobs, progress, clock
                     what is done every so often beside all that, how far is it, what time is it?
     probe           card, interface, document of one target: one observation
     visit           how long, and how often, is one target asked within a probe?
+    contact         network class and address of a target, and whether its host answered itself
     welcome, other_origins, opt_out, robots
                     who is left alone?
     discovery, transport, readiness, message

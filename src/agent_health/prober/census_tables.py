@@ -1,4 +1,4 @@
-"""Which tables does a census show, in which words?
+"""The tables of a census, and their words.
 
 The Markdown report and the page show the same tables; JSON and CSV have the bare numbers.
 """
@@ -17,6 +17,16 @@ from agent_health.sight import LAYER_WORDS
 MAX_SHOWN: Final = 50
 """Of the platforms and runs, and of the directories; JSON and CSV have all that the census names."""
 NOT_KNOWN: Final = "-"
+OWN_NETWORK: Final = "Nothing answered at all: the prober's own network may be the cause."
+_UNREACHED: Final = frozenset({
+    ResultClass.REFUSED,
+    ResultClass.TIMEOUT,
+    ResultClass.DNS_FAILURE,
+    ResultClass.TLS_FAILURE,
+    ResultClass.INTERNAL,
+})  # fmt: skip
+"""Results without an answer; a cut of the prober's own network looks the same."""
+_NOT_ASKED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED})
 NOT_READ_AGAIN: Final = "known, not read again"
 AHEAD: Final = "The last run lies in the future: the clock was set back since."
 
@@ -61,11 +71,24 @@ class Table:
 
 
 def headline(census: Census) -> str:
-    """Say the most important thing in one sentence, and what makes it doubtful in a second one."""
+    """Say the most important thing in one sentence, and what makes it doubtful in those after it."""
+    told = _share(census)
+    if _has_no_answer(census):
+        told = f"{told} {OWN_NETWORK}"
     if not census.not_read:
-        return _share(census)
+        return told
     could = "could not be read: who it" if len(census.not_read) == 1 else "could not be read: who they"
-    return f"{_share(census)} {', '.join(census.not_read)} {could} listed before was counted."
+    return f"{told} {', '.join(census.not_read)} {could} listed before was counted."
+
+
+def _has_no_answer(census: Census) -> bool:
+    """Return whether targets were asked and none gave any answer, in all or in the last run."""
+    asked = [row.result for row in census.results if row.count and row.result not in _NOT_ASKED]
+    if asked:
+        last = _last_run(census)
+        was_vain = last is not None and last.groups.unknown > 0 and not last.groups.measured
+        return was_vain or all(result in _UNREACHED for result in asked)
+    return False
 
 
 def _share(census: Census) -> str:
@@ -88,10 +111,15 @@ def _share(census: Census) -> str:
 
 def _measured_before(census: Census) -> int:
     """Return how many of those who count as measured the last run did not measure itself."""
+    last = _last_run(census)
+    return 0 if last is None else max(0, census.groups.measured - last.groups.measured)
+
+
+def _last_run(census: Census) -> Run | None:
+    """Return the last run, if it has ended and was over the same list; None if there is none."""
     last = next((run for run in reversed(census.runs) if not _is_ahead(run, census)), None)
-    if last is None or last.ended_at is None or last.groups.listed != census.listed:
-        return 0
-    return max(0, census.groups.measured - last.groups.measured)
+    is_whole = last is not None and last.ended_at is not None and last.groups.listed == census.listed
+    return last if is_whole else None
 
 
 def tables(census: Census) -> Iterator[Table]:

@@ -1,18 +1,29 @@
-"""How are shards won, and kept?
+"""The claims of a worker: it wins shards, and keeps them.
 
-A worker says again and again that it lives, and what it holds. Its own deadline counts from when it asked:
-whatever the answer's journey takes, nobody else can have the shard sooner.
+A worker says again and again that it lives, what it holds, and which network classes it reaches. Its own
+deadline counts from when it asked: whatever the answer's journey takes, nobody else can have the shard
+sooner. Each answer tells the ledger's time, and what it knows of witnesses.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final
 
 from agent_health.away import Away
 from agent_health.lease import TTL_SECONDS
-from agent_health.prober.ledger import Ledger, LedgerAway, Outage, ShardClaim
+from agent_health.prober.clock import Clock, LedgerClock
+from agent_health.prober.ledger import (
+    Granted,
+    Ledger,
+    LedgerAway,
+    Outage,
+    ShardClaim,
+    WitnessNews,
+    WitnessStanding,
+)
 from agent_health.prober.shards import Holdings, Shard
 from agent_health.shard_share import fair_share
 
@@ -25,8 +36,23 @@ FIRST_ASK_SECONDS: Final = 0.5
 """Who has just won or lost some is not settled: it asks again after this, and twice as long, and so on."""
 JOIN_SECONDS: Final = 10.0
 """How long nobody takes the share of those who begin at the same time, and have not joined yet."""
+REASONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "reaches_less": "another prober reaches all network classes that this one reaches, and more",
+        "no_progress": "this prober reported no result for two intervals, and another one did",
+    }
+)
+"""Why a registry takes all shards from a worker, for people."""
 
 _log = logging.getLogger("agent_health.prober")
+
+
+def takeover_s(ttl_s: float) -> float:
+    """Return after how many seconds at most others hold the shards of a worker that was killed.
+
+    Its claims end `ttl_s` after it renewed them, and the others ask again once they renew theirs.
+    """
+    return ttl_s * (1 + RENEW_RATIO * (1 + RENEW_JITTER_RATIO))
 
 
 class ClaimKeeper:
@@ -41,9 +67,17 @@ class ClaimKeeper:
         ttl_s: float,
         lost: Callable[[Sequence[Shard]], None],
         held: Callable[[Sequence[Shard]], None],
+        clock: LedgerClock,
+        max_offset_s: float,
+        standing: Callable[[], Awaitable[WitnessStanding]],
+        news: Callable[[WitnessNews], None],
         chance: Callable[[], float],
         companions: int = 0,
     ) -> None:
+        """`standing` tells what this worker knows of witnesses, `news` takes what the ledger tells of them.
+
+        A machine whose calendar differs from the ledger's by more than `max_offset_s` is reported.
+        """
         self.has_asked = asyncio.Event()
         """Set once the ledger has answered."""
         self.outage: Outage | None = None
@@ -54,6 +88,14 @@ class ClaimKeeper:
         self._ttl_s = ttl_s
         self._lost = lost
         self._held = held
+        self._ledger_clock = clock
+        self._clock: Clock = clock.clock
+        self._max_offset_s = max_offset_s
+        self._is_clock_wrong = False
+        self._standing = standing
+        self._news = news
+        self._reason: str | None = None
+        """Why the ledger took all shards, as it said last."""
         self._chance = chance
         self._away = Away(chance)
         self._settling_s = FIRST_ASK_SECONDS
@@ -92,14 +134,41 @@ class ClaimKeeper:
     async def _ask(self) -> None:
         before = self._holdings.tokens()
         companions = self._awaited()
-        claims = await self._ledger.claim(self._worker, self._ttl_s, before, companions)
-        held, lost = self._holdings.take(_leave_room(claims, companions))
+        standing = await self._standing()
+        asked_at_s = self._clock.boot_s()
+        granted = await self._ledger.claim(self._worker, self._ttl_s, before, companions, standing)
+        self._take_time(granted, asked_at_s)
+        self._take_reason(granted.reason)
+        self._news(granted.news)
+        held, lost = self._holdings.take(_leave_room(granted.claims, companions))
         if self._holdings.tokens() != before:
             self._settling_s = FIRST_ASK_SECONDS
             _log.info("%d shards are ours, %d are not any more", len(held), len(lost))
         self._lost(lost)
         self._held(held)
         self.has_asked.set()
+
+    def _take_time(self, granted: Granted, asked_at_s: float) -> None:
+        """Keep the ledger's time, and report a calendar of this machine that is wrong."""
+        if granted.now_s is None:
+            return
+        self._ledger_clock.note(granted.now_s, asked_at_s, self._clock.boot_s())
+        offset_s = self._ledger_clock.offset_s
+        is_wrong = abs(offset_s) > self._max_offset_s
+        if is_wrong and not self._is_clock_wrong:
+            side = "ahead of" if offset_s > 0 else "behind"
+            _log.error("this machine's clock is %.0f s %s the registry's: set it", abs(offset_s), side)
+        elif self._is_clock_wrong and not is_wrong:
+            _log.warning("this machine's clock agrees with the registry's again")
+        self._is_clock_wrong = is_wrong
+
+    def _take_reason(self, reason: str | None) -> None:
+        """Report once that the ledger took all shards, and why."""
+        if reason is not None and reason != self._reason:
+            _log.error("this prober holds no shards: %s (%s)", REASONS.get(reason, "the ledger says"), reason)
+        elif reason is None and self._reason is not None:
+            _log.warning("this prober may hold shards again")
+        self._reason = reason
 
     def _awaited(self) -> int:
         """Return how many companions may still be about to join."""

@@ -1,13 +1,19 @@
-"""What time is it, for a prober?
+"""The clocks of a prober.
 
-Two clocks: the calendar's, by which cadence is kept over restarts and machines and which may be set, and
-one that never goes back, by which claims end and hosts are left alone.
+Three clocks: the calendar, which may be set; a monotonic one, by which claims end and hosts are left alone;
+and one that runs during suspend too, by which ages are measured. Cadence is kept by the ledger's calendar.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+
+
+def _boot_s() -> float:
+    """Return seconds since the machine started, suspend included; elsewhere than on Linux without it."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +24,44 @@ class Clock:
     """Seconds since the epoch."""
     monotonic_s: Callable[[], float] = time.monotonic
     """Seconds since any moment: of the machine's start, and the same for all processes on it."""
+    boot_s: Callable[[], float] = _boot_s
+    """The same, and it runs while the machine is suspended (CLOCK_BOOTTIME)."""
 
 
 SYSTEM_CLOCK: Final = Clock()
+
+
+class LedgerClock:
+    """The ledger's calendar, kept by a clock that nobody sets.
+
+    What is remembered of a target travels between machines: a prober whose own calendar is an hour off, or
+    jumps, plans the same ticks as any other. Until the ledger has told its time, and where the ledger is a
+    database of this machine, the calendar is the machine's.
+    """
+
+    def __init__(self, machine: Clock) -> None:
+        self.clock: Final = Clock(wall_s=self._wall_s, monotonic_s=machine.monotonic_s, boot_s=machine.boot_s)
+        """Keeps the ledger's calendar."""
+        self._machine = machine
+        self._began_at_s: float | None = None
+        """When the machine's start was, by the ledger's calendar; None if that is not known."""
+
+    @property
+    def offset_s(self) -> float:
+        """The machine's calendar minus the ledger's in seconds, now; 0 if the ledger told no time."""
+        return 0.0 if self._began_at_s is None else self._machine.wall_s() - self._wall_s()
+
+    def note(self, ledger_now_s: float, asked_at_s: float, answered_at_s: float) -> None:
+        """Take in the time that an answer of the ledger tells.
+
+        `asked_at_s` and `answered_at_s`, by `Clock.boot_s`, are moments before and after it was told. What
+        was known stays if it lies between the two: a slow answer moves no tick.
+        """
+        earliest_s, latest_s = ledger_now_s - answered_at_s, ledger_now_s - asked_at_s
+        known_s = (earliest_s + latest_s) / 2 if self._began_at_s is None else self._began_at_s
+        self._began_at_s = min(max(known_s, earliest_s), latest_s)
+
+    def _wall_s(self) -> float:
+        if self._began_at_s is None:
+            return self._machine.wall_s()
+        return self._began_at_s + self._machine.boot_s()

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from itertools import zip_longest
@@ -42,6 +42,8 @@ _NO_RESOURCES: Final = frozenset({
 _NO_WAY: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN})
 _CERTIFICATE_IS_EXPIRED: Final = 10
 """X509_V_ERR_CERT_HAS_EXPIRED"""
+_WRONG_DATES: Final = frozenset({9, _CERTIFICATE_IS_EXPIRED})
+"""With X509_V_ERR_CERT_NOT_YET_VALID: only the date of a certificate is wrong."""
 _IGNORE_TIMES: Final = 0x20_0000
 """X509_V_FLAG_NO_CHECK_TIME"""
 
@@ -55,13 +57,19 @@ class Unreached:
     """For people, in ASCII."""
     address: Address | None = None
     """The one that was tried last; None if none was."""
+    tried: tuple[Address, ...] = ()
+    """All to which no connection was made."""
     phases: Phases | None = None
     certificate_expires_at: datetime | None = None
     """When the certificate ended that is not trusted for that; None for all other failures."""
     is_resolver_fault: bool = False
     """Whether our name servers are at fault."""
+    is_given_up: bool = False
+    """Whether the name could not be looked up in the time that was left."""
     is_local_fault: bool = False
     """Whether this machine or its network is at fault, as far as it can be told."""
+    is_date_fault: bool = False
+    """Whether only the date of a certificate is wrong, by this machine's calendar."""
 
 
 class JudgedConnector:
@@ -69,10 +77,6 @@ class JudgedConnector:
 
     def __init__(self, resolver: Resolver, timeouts: "Timeouts", allowed: Sequence[Network] = ()) -> None:
         """`allowed`: networks that may be contacted besides the public internet."""
-        self.connects = 0
-        """Connections that were tried, whatever the number of addresses."""
-        self.local_faults = 0
-        """Those that failed as this machine or its network is at fault."""
         self._loop = asyncio.get_running_loop()
         self._resolver = resolver
         self._timeouts = timeouts
@@ -97,12 +101,9 @@ class JudgedConnector:
         if not vetted:
             reason = "" if refused is None else refused.reason
             return Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=reason, phases=Phases(dns_ms=dns_ms))
-        self.connects += 1
         opened = await self._connect(target, _in_turn(vetted), dns_ms, deadline_s)
         if isinstance(opened, Line) and target.scheme == "https":
             return await self._encrypt(target, opened, deadline_s)
-        if isinstance(opened, Unreached):
-            self.local_faults += opened.is_local_fault
         return opened
 
     async def _connect(
@@ -132,7 +133,7 @@ class JudgedConnector:
             line.connect_ms = in_ms(perf_counter() - began_s)
             return line
         assert failed is not None  # noqa: S101 - there is an address at least
-        return failed
+        return replace(failed, tried=tuple(addresses))
 
     async def _encrypt(self, target: TargetUrl, line: Line, deadline_s: float) -> Line | Unreached:
         began_s = perf_counter()
@@ -225,7 +226,7 @@ def _without_address(target: TargetUrl, why: NoAddress, phases: Phases) -> Unrea
     if why.is_given_up:
         # Who is to blame would have taken longer to find out.
         reason = f"the host name {target.host} {why.reason}"
-        return Unreached(result=ResultClass.NOT_MEASURED, reason=reason, phases=phases)
+        return Unreached(result=ResultClass.NOT_MEASURED, reason=reason, phases=phases, is_given_up=True)
     if why.is_resolver_fault:
         reason = f"the address of {target.host} is not known: {why.reason}"
         return Unreached(result=ResultClass.INTERNAL, reason=reason, phases=phases, is_resolver_fault=True)
@@ -256,6 +257,7 @@ def _unencrypted(
     target: TargetUrl, address: Address, error: BaseException, phases: Phases, expired_at: datetime | None
 ) -> Unreached:
     place = f"{target.host}:{target.port}"
+    is_date_fault = getattr(error, "verify_code", None) in _WRONG_DATES
     if isinstance(error, TimeoutError):
         result, reason = ResultClass.TIMEOUT, f"no TLS handshake with {place} in time"
     elif expired_at is not None:
@@ -265,5 +267,10 @@ def _unencrypted(
         why = getattr(error, "verify_message", "") or told(error)
         result, reason = ResultClass.TLS_FAILURE, f"no trusted TLS connection to {place}: {why}"
     return Unreached(
-        result=result, reason=reason, address=address, phases=phases, certificate_expires_at=expired_at
+        result=result,
+        reason=reason,
+        address=address,
+        phases=phases,
+        certificate_expires_at=expired_at,
+        is_date_fault=is_date_fault,
     )

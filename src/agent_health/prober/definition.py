@@ -1,4 +1,4 @@
-"""What does a probe definition say: whom to probe, what to ask, how often, within which limits?
+"""The probe definition: which targets, what to ask, how often, and within which limits.
 
 The names of the attributes are the keys of `probes/*.yml`; `definition_file` reads them from there, and
 `schemas/probe.schema.json` is made of them. Every setting has a default but `name` and `contact`; every
@@ -8,11 +8,12 @@ duration is in seconds.
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -27,11 +28,14 @@ from agent_health.census_record import Deadlines
 from agent_health.document_reader import MAX_DOCUMENT_BYTES
 from agent_health.errors import InvalidSetting
 from agent_health.expectation import invalid_setting
+from agent_health.lease import MIN_TTL_SECONDS, TTL_SECONDS
+from agent_health.network_class import PUBLIC_CLASSES
 from agent_health.probe_cadence import Cadence
 from agent_health.prober.definition_values import (
     FORMS,
     MAX_SPAN_SECONDS,
     AskedPath,
+    CanaryClass,
     CanaryUrl,
     Contact,
     FileName,
@@ -45,12 +49,16 @@ from agent_health.prober.definition_values import (
     SpanSeconds,
     Switch,
     Target,
+    check_canaries,
     name_from,
     resolver_address,
     take_unique,
 )
+from agent_health.prober.reporting import FLUSH_SECONDS
+from agent_health.prober.self_check import SlownessPolicy
 from agent_health.target import host_of, read_target
 from agent_health.target_address import MAX_NETWORKS, Network, Refused, read_networks, without_password
+from agent_health.witness_rule import Canary, WitnessPolicy
 
 PRODUCT: Final = "agent-health-prober"
 """What we call ourselves: in the User-Agent, and where a robots.txt names us."""
@@ -73,9 +81,13 @@ MAX_OPT_OUT_HOSTS: Final = 10_000
 """Of those that the definition itself lists; a file takes more."""
 MAX_OPT_OUT_FILES: Final = 20
 MAX_RESOLVERS: Final = 8
-MIN_CANARIES: Final = 5
-"""Fewer could all be down by chance."""
 MAX_CANARIES: Final = 100
+"""Of one network class."""
+MAX_CANARY_CLASSES: Final = MAX_NETWORKS + len(PUBLIC_CLASSES)
+PLACEHOLDER_CANARIES: Final = frozenset({
+    "www.example.com", "www.debian.org", "www.python.org", "www.ietf.org", "www.wikipedia.org",
+})  # fmt: skip
+"""Hosts that the shipped definitions name until somebody replaces them."""
 MAX_EVIDENCE_MEGABYTES: Final = 1_048_576
 MAX_KEEP_DAYS: Final = 3660
 
@@ -166,7 +178,7 @@ class CadenceSettings(_Settings):
     interval_seconds: Annotated[float, Field(strict=True, ge=0.05, le=MAX_INTERVAL_SECONDS)] = 300
     """From one probe to the next; 300 or more."""
     confirm_after_seconds: SpanSeconds = 30
-    """When a change is looked at once more; 30 or more."""
+    """When a recovery is confirmed; 30 or more. A failure is confirmed at once, by the witness rule."""
     card_every_seconds: SpanSeconds = 86_400
     """How often a card that was read is asked for again, by conditional GET; 3600 or more."""
     max_backoff_seconds: SpanSeconds = 86_400
@@ -316,6 +328,72 @@ class ResultSettings(_Settings):
     """A registry's URL: it takes the results, decides, and shares the work among machines."""
     key_file: FileName | None = None
     """Holds the registry's key; without it the environment does. A key never stands in the definition."""
+    flush_seconds: Annotated[float, Field(strict=True, ge=0, le=60)] = FLUSH_SECONDS
+    """How long a result waits for others, so that many are handed over at once."""
+    lease_seconds: Annotated[float, Field(strict=True, ge=MIN_TTL_SECONDS, le=3600)] = TTL_SECONDS
+    """How long a part of the targets is a process's own; so much later others take it over if it dies."""
+
+
+class CanarySettings(_Settings):
+    """A host that always answers, with what it answers."""
+
+    url: CanaryUrl
+    """Where it is asked."""
+    status: Annotated[int, Field(strict=True, ge=100, le=599)] | None = None
+    """The HTTP status of its answer; null: any from 200 to 399."""
+
+    @property
+    def canary(self) -> Canary:
+        """The same for the witness rule."""
+        return Canary(url=self.url, status=self.status)
+
+
+def _spelled_out(given: Any) -> Any:
+    return {"url": given} if isinstance(given, str) else given
+
+
+_Canary = Annotated[
+    CanarySettings, BeforeValidator(_spelled_out, json_schema_input_type=str | CanarySettings)
+]
+"""A URL alone will do."""
+
+
+class WitnessSettings(_Settings):
+    """When a failure counts: only if a witness answers after it, and the target fails once more."""
+
+    round_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 30
+    """Witnesses of one network class are asked at most once in this time, for all failures that wait."""
+    answer_seconds: Annotated[float, Field(strict=True, ge=0.05, le=60)] = 3
+    """How long a witness has for its answer."""
+    next_answer_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 5
+    """How long a failure waits for the next answer of another target, before other targets are asked."""
+    second_request_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 60
+    """How soon after the witness's answer the target is asked once more; later, the answer is void."""
+    max_clock_offset_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400)] = 30
+    """A clock that differs from the registry's by more is reported; certificates' dates do not count."""
+
+    def policy(self) -> WitnessPolicy:
+        """Return what the witness rule decides by."""
+        return WitnessPolicy(
+            round_s=self.round_seconds,
+            answer_s=self.answer_seconds,
+            next_answer_s=self.next_answer_seconds,
+            second_request_s=self.second_request_seconds,
+            max_clock_offset_s=self.max_clock_offset_seconds,
+        )
+
+
+class SelfCheckSettings(_Settings):
+    """When the prober itself is slow, so that timeouts are not measured."""
+
+    max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1
+    """How late its event loop may be, at the 99th percentile of 10 s."""
+    max_standstill_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 2
+    """How long it may stand still once."""
+
+    def policy(self) -> SlownessPolicy:
+        """Return what slowness is decided by."""
+        return SlownessPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)
 
 
 class ProbeDefinition(_Settings):
@@ -339,9 +417,16 @@ class ProbeDefinition(_Settings):
     networks: Networks = Networks()
     resolver: ResolverSettings = ResolverSettings()
     canaries: Annotated[
-        tuple[CanaryUrl, ...], Field(max_length=MAX_CANARIES), AfterValidator(take_unique)
-    ] = ()
-    """URLs at five or more hosts that are always there: if most fail, it is us. Empty: not checked."""
+        dict[CanaryClass, Annotated[tuple[_Canary, ...], Field(max_length=MAX_CANARIES)]],
+        Field(max_length=MAX_CANARY_CLASSES),
+    ] = {}
+    """By network class, hosts that are always there: a failure counts only if half of them answer after it.
+
+    Classes are `public_ipv4`, `public_ipv6` (https URLs at five hosts or more) and the networks of
+    `networks.allow` (one or more). Without canaries, other targets that answer are the witnesses.
+    """
+    witnesses: WitnessSettings = WitnessSettings()
+    self_check: SelfCheckSettings = SelfCheckSettings()
     evidence: EvidenceSettings = EvidenceSettings()
     results: ResultSettings = ResultSettings()
 
@@ -358,13 +443,13 @@ class ProbeDefinition(_Settings):
 
     @field_validator("canaries")
     @classmethod
-    def _be_enough(cls, canaries: tuple[str, ...]) -> tuple[str, ...]:
-        if canaries and len({host_of(url) for url in canaries}) < MIN_CANARIES:
-            raise PydanticCustomError(
-                "too_few_canaries",
-                "expected URLs at {least} different hosts or more",
-                {"least": MIN_CANARIES},
-            )
+    def _be_witnesses(
+        cls, canaries: dict[str, tuple[CanarySettings, ...]], info: ValidationInfo
+    ) -> dict[str, tuple[CanarySettings, ...]]:
+        networks = info.data.get("networks")
+        allowed = read_networks(networks.allow) if networks is not None else ()
+        for network_class, sources in canaries.items():
+            check_canaries(network_class, [source.url for source in sources], allowed)
         return canaries
 
     @model_validator(mode="after")
@@ -377,6 +462,21 @@ class ProbeDefinition(_Settings):
     def user_agent(self) -> str:
         """Who we say that we are, with a contact."""
         return f"{PRODUCT}/{metadata.version('agent-health')} (+{self.contact})"
+
+    @property
+    def canaries_by_class(self) -> dict[str, tuple[Canary, ...]]:
+        """The canaries of each network class that has any."""
+        return {
+            network_class: tuple(source.canary for source in sources)
+            for network_class, sources in self.canaries.items()
+            if sources
+        }
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """URLs of canaries that a shipped definition named, and that nobody has replaced."""
+        urls = [canary.url for canaries in self.canaries_by_class.values() for canary in canaries]
+        return tuple(url for url in urls if host_of(url) in PLACEHOLDER_CANARIES)
 
     @property
     def networks_allowed(self) -> tuple[Network, ...]:

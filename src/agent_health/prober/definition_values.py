@@ -1,7 +1,7 @@
-"""Which single values may a probe definition hold, and how are they spelled?"""
+"""The single values of a probe definition, and how they are spelled."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,8 +15,10 @@ from pydantic_core import PydanticCustomError
 
 from agent_health.errors import InvalidSetting
 from agent_health.international_host import ascii_host, with_ascii_host
-from agent_health.target import read_target
-from agent_health.target_address import MAX_HOST_CHARACTERS, Refused, judge_url, read_networks
+from agent_health.network_class import PUBLIC_CLASSES, network_class_of
+from agent_health.target import host_of, read_target
+from agent_health.target_address import MAX_HOST_CHARACTERS, Network, Refused, judge_url, read_networks
+from agent_health.witness_rule import MIN_PUBLIC_CANARY_HOSTS
 
 MIN_PHASE_SECONDS: Final = 0.05
 MAX_PHASE_SECONDS: Final = 120
@@ -85,6 +87,58 @@ def _take_target(value: str) -> str:
 
 def _take_canary(value: str) -> str:
     return _take_target(_take_url(value))
+
+
+def _take_canary_class(value: str) -> str:
+    """Take a public network class, or a network in the spelling by which addresses are told apart."""
+    if value in PUBLIC_CLASSES:
+        return value
+    try:
+        (network,) = read_networks([value])
+    except InvalidSetting:
+        raise PydanticCustomError(
+            "canary_class",
+            "expected {classes}, or a network of networks.allow such as 10.1.0.0/16",
+            {"classes": " or ".join(PUBLIC_CLASSES)},
+        ) from None
+    return str(network)
+
+
+def check_canaries(network_class: str, urls: Sequence[str], allowed: Sequence[Network]) -> None:
+    """Refuse canaries that cannot be witnesses of a network class; PydanticCustomError."""
+    if network_class in PUBLIC_CLASSES:
+        if len({host_of(url) for url in urls}) < MIN_PUBLIC_CANARY_HOSTS:
+            raise PydanticCustomError(
+                "too_few_canaries",
+                "{network_class}: expected https URLs at {least} different hosts or more",
+                {"network_class": network_class, "least": MIN_PUBLIC_CANARY_HOSTS},
+            )
+        if any(not url.startswith("https:") for url in urls):
+            raise PydanticCustomError(
+                "canary_without_tls",
+                "{network_class}: expected https URLs: without TLS anything on the way may answer",
+                {"network_class": network_class},
+            )
+    elif network_class not in map(str, allowed):
+        raise PydanticCustomError(
+            "canary_class",
+            "{network_class}: expected a network that networks.allow names too",
+            {"network_class": network_class},
+        )
+    elif not urls:
+        raise PydanticCustomError(
+            "too_few_canaries", "{network_class}: expected a URL", {"network_class": network_class}
+        )
+    for url in urls:
+        target = judge_url(url, allowed)
+        is_refused = isinstance(target, Refused)
+        address = None if isinstance(target, Refused) else target.address
+        if is_refused or (address is not None and network_class_of(address, allowed) != network_class):
+            raise PydanticCustomError(
+                "canary_elsewhere",
+                "{network_class}: expected addresses of this class; {host} is of another one",
+                {"network_class": network_class, "host": host_of(url)},
+            )
 
 
 def _take_url(value: str) -> str:
@@ -159,6 +213,8 @@ Host = Annotated[
 ]
 Target = Annotated[str, AfterValidator(_take_target)]
 """A URL or a domain, in the spelling of `read_target`."""
+CanaryClass = Annotated[str, AfterValidator(_take_canary_class)]
+"""`public_ipv4`, `public_ipv6`, or a network."""
 CanaryUrl = Annotated[str, AfterValidator(_take_canary)]
 RegistryUrl = Annotated[str, AfterValidator(_take_url)]
 NetworkName = Annotated[str, AfterValidator(_take_network)]

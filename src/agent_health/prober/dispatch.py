@@ -1,29 +1,33 @@
-"""Who is probed now, and what follows from what came of it?
+"""The dispatch of probes: what is due joins the line of its host, and is probed in a task of its own.
 
-Whose turn it is says the plan; who has its turn joins the line of its host; who may start is probed in a
-task of its own. A failure that is doubted is told as not measured, and so is a probe that did not take place.
+Whose turn it is says the plan; what follows from a result says the intake. A target whose failure has a
+witness is asked once more before all others. A probe that did not take place is reported as not measured.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from math import inf
 from typing import Final, Protocol
 
-from agent_health.probe_cadence import Cadence, believed
+from agent_health.observation import UnmeasuredReason
+from agent_health.probe_cadence import Cadence, believed, last_alive_s
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober import unmeasured
 from agent_health.prober.clock import Clock
+from agent_health.prober.intake import Intake, Probed
 from agent_health.prober.ledger import ProbeReport, TargetEntry
-from agent_health.prober.outbox import Outbox, Result
+from agent_health.prober.outbox import Outbox
 from agent_health.prober.pace import AddressBusy, Pace, Turn
 from agent_health.prober.plans import Plan
 from agent_health.prober.progress import Tally
 from agent_health.prober.reporting import Reporter
-from agent_health.prober.self_check import MAX_CLOCK_STEP_SECONDS, Doubt, SelfCheck
+from agent_health.prober.self_check import SelfCheck
 from agent_health.prober.shards import Applied, Holdings, Shard, Slot
+from agent_health.prober.waiting_failures import WaitingFailure, WaitingFailures
+from agent_health.witness_rule import WitnessPolicy
 
 TICK_SECONDS: Final = 0.01
 """What is due within the same hundredth begins together: a wake-up for each would cost more than probes."""
@@ -39,8 +43,10 @@ LOOK_AHEAD_RATIO: Final = 2
 """A census keeps up to so many times its concurrency ready to start."""
 SLOW_DOWN_FACTOR: Final = 4
 """A census that is too slow for its own deadlines does so many times less at once."""
-ILL_CONCURRENCY: Final = 10
-"""A census that does not trust its eyes tries only so many at once, until it does."""
+MIN_CONCURRENCY: Final = 10
+"""A census that is too slow probes so many at once at least."""
+MAX_CLOCK_STEP_SECONDS: Final = 5.0
+"""If the ledger's calendar and the monotonic clock part by more, it was set, or the machine slept."""
 
 _log = logging.getLogger("agent_health.prober")
 
@@ -72,9 +78,26 @@ class Dispatch:
         reporter: Reporter,
         tally: Tally,
         check: SelfCheck,
+        failures: WaitingFailures,
+        policy: WitnessPolicy,
+        clock_offset_s: Callable[[], float],
         max_probe_s: float,
     ) -> None:
+        """`clock_offset_s` tells by how much the machine's calendar differs from the ledger's."""
         self.plan = plan
+        self.intake = Intake(
+            plan=lambda: self.plan,
+            planned=self._note_planned,
+            asks_again=self._ask_again,
+            clock=clock,
+            cadence=cadence,
+            reporter=reporter,
+            tally=tally,
+            check=check,
+            failures=failures,
+            policy=policy,
+            clock_offset_s=clock_offset_s,
+        )
         self.failure: BaseException | None = None
         """A defect of ours that ends the work; `has_failed` is set then."""
         self.has_failed = asyncio.Event()
@@ -85,10 +108,11 @@ class Dispatch:
         self._cadence = cadence
         self._holdings = holdings
         self._outbox = outbox
-        self._reporter = reporter
         self._tally = tally
-        self._check = check
+        self._failures = failures
         self._max_probe_s = max_probe_s
+        self._to_ask_again: dict[Slot, WaitingFailure] = {}
+        """Failures that have a witness, until the second request of their targets ends."""
         self._running: dict[asyncio.Task[None], float] = {}
         """Probes under way and when they began, in that order."""
         self._overdue: set[asyncio.Task[None]] = set()
@@ -102,8 +126,8 @@ class Dispatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits or is probed; targets with a time of their own do not wait."""
-        return not (self.plan.left or self._pace.waiting or self._pace.in_flight)
+        """Whether nothing waits or is probed; targets with a time of their own do not wait."""
+        return not (self.plan.left or self._pace.waiting or self._pace.in_flight or self._failures)
 
     async def end(self, grace_s: float) -> None:
         """Begin nothing new; let the probes under way go on for a while, and end those that do not end."""
@@ -149,10 +173,20 @@ class Dispatch:
         self._outbox.release(shard.number)
         wall_s = self._clock.wall_s()
         for slot, memory in applied.to_plan:
+            self._note_known(slot, memory)
             if not slot.is_busy:
                 self.plan.add(slot, memory, wall_s)
         # Many are read at once: together they begin as few in a turn of the event loop as one would.
         self._pump_soon()
+
+    def _note_known(self, slot: Slot, memory: ProbeMemory) -> None:
+        """Let a target that answered another worker be a witness."""
+        alive_at_s, network_class = last_alive_s(memory), memory.network_class
+        if alive_at_s is None or network_class is None or memory.failures_in_row:
+            return
+        if memory.not_before_s is None and not memory.is_left_alone:
+            url = memory.card_url or memory.health_url or slot.url
+            self.intake.witnesses.note_known(slot.host, network_class, url, alive_at_s)
 
     def note_held(self, shards: Iterable[Shard]) -> None:
         """Plan anew who was due while a claim was over."""
@@ -177,30 +211,23 @@ class Dispatch:
             shard.slots.clear()
             self._outbox.release(shard.number)
 
-    def note_turn(self, doubt: Doubt | None) -> None:
-        """Doubt what was seen lately, or trust our eyes again."""
+    def note_turn(self, slowness: str | None) -> None:
+        """Let a census do less at once while the prober is slow."""
         if not self.plan.keeps_ticks:
-            self._pace.concurrency = self._concurrency_in(doubt)
-        if doubt is not None:
-            self._take_back(doubt)
+            least = min(MIN_CONCURRENCY, self._concurrency)
+            slow = max(self._concurrency // SLOW_DOWN_FACTOR, least)
+            self._pace.concurrency = self._concurrency if slowness is None else slow
         self.pump()
 
     def _is_clock_set(self, apart_s: float) -> bool:
         """Whether the calendar was set, and not all targets have got a time by it yet: all may seem due."""
         step_s, self._apart_s = apart_s - self._apart_s, apart_s
-        if abs(step_s) > MAX_CLOCK_STEP_SECONDS:
+        if abs(step_s) > MAX_CLOCK_STEP_SECONDS and self._holdings.targets:
             _log.warning("the clock was set by %.0f s: all targets are planned anew", step_s)
             if self._replanning is not None:
                 self._replanning.cancel()
             self._replanning = asyncio.create_task(self._replan_all())
         return self._replanning is not None
-
-    def _concurrency_in(self, doubt: Doubt | None) -> int:
-        """Return how much a census does at once: with less on its hands it is less slow, or less in vain."""
-        if doubt is None:
-            return self._concurrency
-        most = self._concurrency // SLOW_DOWN_FACTOR if doubt.is_about_time else 0
-        return min(max(most, ILL_CONCURRENCY), self._concurrency)
 
     async def _replan_all(self) -> None:
         for shard in list(self._holdings.shards.values()):
@@ -275,6 +302,8 @@ class Dispatch:
         slot, _ = turn.item
         if slot.is_gone or not slot.shard.is_ours(now_s):
             self._pace.end(turn, 0, now_s)
+            if (first := self._to_ask_again.pop(slot, None)) is not None:
+                self.intake.drop(first)
             slot.is_busy = False
             slot.shard.has_parked = True
             return
@@ -304,15 +333,21 @@ class Dispatch:
         """Probe one target in its turn."""
         turn.begin()
         slot, due_at_s = turn.item
-        began_at_s = self._clock.wall_s()
-        before, memory = slot.memory, slot.recall()
+        began_at_s, began_s = self._clock.wall_s(), self._clock.monotonic_s()
+        first = self._to_ask_again.get(slot)
+        memory = slot.recall() if first is None else first.memory
         entry = TargetEntry(
-            subject_id=slot.subject_id, url=slot.url, memory=memory, recheck_at_s=slot.recheck_at_s
+            subject_id=slot.subject_id,
+            url=slot.url,
+            memory=memory,
+            recheck_at_s=slot.recheck_at_s,
+            thresholds_s=slot.thresholds_s,
+            is_asked_again=first is not None,
         )
         try:
-            if self._must_wait(memory, began_at_s):
-                why = "it asked us not to come back yet"
-                report = replace(self._without_result(slot, memory, began_at_s, why), requests=0)
+            if first is None and self._must_wait(memory, began_at_s):
+                why = UnmeasuredReason.ASKED_TO_WAIT, "it asked us not to come back yet"
+                report = replace(self._without_result(slot, memory, began_at_s, *why), requests=0)
             else:
                 report = await self._prober.probe(entry, began_at_s)
         except AddressBusy as busy:
@@ -322,101 +357,53 @@ class Dispatch:
             if asyncio.current_task() not in self._overdue:
                 raise
             _log.error("the probe of %s did not end by itself: a defect of this program", slot.subject_id)
-            report = self._without_result(slot, memory, began_at_s, "the probe did not end in time")
+            why = UnmeasuredReason.PROBER_FAULT, "the probe did not end in time"
+            report = self._without_result(slot, memory, began_at_s, *why)
         except Exception:  # noqa: BLE001 - one target must not end the work on all others
             _log.exception("the probe of %s failed: a defect of this program", slot.subject_id)
-            report = self._without_result(
-                slot, memory, began_at_s, "the probe failed by a defect of the prober"
-            )
+            why = UnmeasuredReason.PROBER_FAULT, "the probe failed by a defect of the prober"
+            report = self._without_result(slot, memory, began_at_s, *why)
         finally:
             ended_s = self._clock.monotonic_s()
         self._pace.end(turn, report.requests, ended_s)
-        if self.plan.keeps_ticks:
+        self._to_ask_again.pop(slot, None)
+        if self.plan.keeps_ticks and first is None:
             self._tally.note_start(began_at_s - due_at_s)
-        if slot.memory is not before:
-            # Failures were taken back meanwhile that it began with.
-            memory = slot.recall()
-        self._take_in(slot, memory, report, began_at_s, ended_s)
+        self.intake.take(
+            Probed(
+                slot=slot,
+                memory=memory,
+                report=report,
+                began_at_s=began_at_s,
+                began_s=began_s,
+                ended_s=ended_s,
+                first=first,
+            )
+        )
 
     def _must_wait(self, memory: ProbeMemory, now_s: float) -> bool:
         """Whether a census comes sooner than a target has asked for; a plan with ticks waits by itself."""
         return not self.plan.keeps_ticks and memory.not_before_s is not None and memory.not_before_s > now_s
 
-    def _without_result(self, slot: Slot, memory: ProbeMemory, began_at_s: float, why: str) -> ProbeReport:
-        return unmeasured.without_result(slot, memory, self._cadence, began_at_s, why)
+    def _without_result(
+        self, slot: Slot, memory: ProbeMemory, began_at_s: float, reason: UnmeasuredReason, why: str
+    ) -> ProbeReport:
+        cadence = slot.cadence(self._cadence)
+        return unmeasured.without_result(slot, memory, cadence, began_at_s, reason=reason, why=why)
 
-    def _take_in(
-        self, slot: Slot, memory: ProbeMemory, report: ProbeReport, began_at_s: float, ended_s: float
-    ) -> None:
-        """Let a probe be reported, remembered, and followed by the next one."""
-        slot.is_busy = False
-        result = report.result
-        self._check.note_probe(slot.host, memory.result, result, ended_s)
-        if self._check.doubt is not None:
-            doubted = unmeasured.doubted(memory, report, self._cadence, began_at_s, self._check.doubt)
-            if doubted is not report:
-                if not slot.is_gone and self.plan.tries_again(slot):
-                    return
-                report, result = doubted, doubted.result
-        self._tally.note(result, ended_s)
-        if slot.is_gone:
-            return
-        before = slot.memory
-        self._tell_missed(slot, memory, began_at_s, ended_s)
-        is_asked_for = slot.recheck_at_s is not None and slot.recheck_at_s <= began_at_s
-        if is_asked_for:
-            slot.recheck_at_s = None
-        slot.remember(report.memory)
-        slot.note(result, report.memory)
-        self._reporter.add(
-            Result(slot, report, before=before, began_at_s=began_at_s, ended_at_s=ended_s),
-            is_urgent=is_asked_for,
-        )
-        wall_s = self._clock.wall_s()
-        self.plan.add(slot, report.memory, wall_s)
-        if slot.due_at_s is not None and not self._is_ending:
-            self._wake_in(slot.due_at_s - wall_s)
+    def _ask_again(self, failure: WaitingFailure) -> None:
+        """Let the target of a failure that has a witness be asked once more, before all others."""
+        slot = failure.slot
+        self._to_ask_again[slot] = failure
+        due_at_s = self._clock.wall_s()
+        self._pace.offer(slot.host, (slot, due_at_s), self._clock.monotonic_s(), is_urgent=True)
+        self._pump_soon()
 
-    def _tell_missed(self, slot: Slot, memory: ProbeMemory, began_at_s: float, ended_s: float) -> None:
-        """Report that probes before this one left no result, if some did not."""
-        missed = unmeasured.missed(slot, memory, self._cadence, began_at_s, keeps_ticks=self.plan.keeps_ticks)
-        if missed is None:
+    def _note_planned(self, slot: Slot) -> None:
+        """Come back when a target is due next."""
+        if self._is_ending:
             return
-        count, report = missed
-        if self._reporter.outage is not None:
-            # It would take the place of a result that can still be reported.
-            slot.given_up = count
-            return
-        slot.given_up = 0
-        self._tally.missed += count
-        self._reporter.add(
-            Result(slot, report, before=slot.memory, began_at_s=began_at_s, ended_at_s=ended_s, count=count)
-        )
-
-    def _take_back(self, doubt: Doubt) -> None:
-        """Believe no failure any more that was seen since then and is not reported yet."""
-        to_try: list[Slot] = []
-        memories: dict[Slot, ProbeMemory] = {}
-        for result in self._outbox:
-            slot = result.slot
-            if result.ended_at_s < doubt.since_s or slot.is_gone:
-                continue
-            report = result.report
-            # What followed a failure that is taken back followed from what was before it.
-            memory = memories.get(slot) or result.memory_before
-            doubted = unmeasured.doubted(memory, report, self._cadence, result.began_at_s, doubt)
-            if doubted is report:
-                continue
-            memories[slot] = doubted.memory
-            is_last = slot.memory == report.memory.to_json()
-            self._tally.forget(report.result)
-            if is_last and not slot.is_busy and self.plan.tries_again(slot):
-                slot.memory = result.before
-                to_try.append(slot)
-                continue
-            self._tally.note(doubted.result, self._clock.monotonic_s())
-            result.replace(doubted)
-            if is_last:
-                slot.remember(doubted.memory)
-                slot.note_known(doubted.memory)
-        self._outbox.drop(to_try)
+        if not self.plan.keeps_ticks:
+            self._pump_soon()
+        elif slot.due_at_s is not None:
+            self._wake_in(slot.due_at_s - self._clock.wall_s())

@@ -105,6 +105,12 @@ class Fetched(Answer):
     """Whether the request was sent: False if there was no connection, or none was tried."""
     is_resolver_fault: bool = False
     """Whether it failed as no name server did its work for us."""
+    is_network_fault: bool = False
+    """Whether it failed as our name servers, this machine or its network are at fault, or may be."""
+    is_date_fault: bool = False
+    """Whether only the date of the certificate was wrong, by this machine's calendar."""
+    tried: tuple[Address, ...] = ()
+    """All addresses to which no connection could be made, if none was."""
     is_opted_out: bool = False
     """Whether nothing was sent since its owner, or a list, does not want it."""
     allow: str = ""
@@ -352,6 +358,9 @@ def _unreached(url: URL, why: Unreached) -> Fetched:
         certificate_expires_at=why.certificate_expires_at,
         is_reached=False,
         is_resolver_fault=why.is_resolver_fault,
+        is_network_fault=why.is_resolver_fault or why.is_given_up or why.is_local_fault,
+        is_date_fault=why.is_date_fault,
+        tried=why.tried,
     )
 
 

@@ -1,12 +1,12 @@
-"""Where do targets come from, and where do results go?
+"""The ledger of a prober: where targets come from, and where results go.
 
 A ledger hands out shards for a while and takes results for them. One stands on a database in the same
 process, another on a registry far away; the worker cannot tell which.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from agent_health.light_value import light_value
 from agent_health.observation import Observation, ResultClass
@@ -36,6 +36,12 @@ class TargetEntry:
     """When somebody asked for a look now, in seconds since the epoch; None if nobody did."""
     version: int = 0
     """Rises with every change that is not the prober's own report."""
+    confirmed_at_s: float | None = None
+    """When an operator confirmed that it may be down, in seconds since the epoch; None: never."""
+    thresholds_s: tuple[float, float] | None = None
+    """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
+    is_asked_again: bool = False
+    """Whether this is the second request of the witness rule: no message is sent a second time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,37 @@ class TargetPage:
 
 
 @light_value(kw_only=True)
+class Answered:
+    """An answer that a probe got: it may be a witness for the failure of another target."""
+
+    network_class: str
+    url: str
+    sent_at_s: float
+    """When the request was sent, on the monotonic clock."""
+
+
+@light_value(kw_only=True)
+class Contact:
+    """What one probe shows of the way to its target; not reported."""
+
+    network_class: str | None = None
+    """Of the address that decided the result; None if no address is known."""
+    has_answered_itself: bool = False
+    """Whether that host gave an HTTP answer of any status over verified TLS, or from an allowed network."""
+    is_name_failure: bool = False
+    """Whether the name of that host did not resolve."""
+    is_date_failure: bool = False
+    """Whether only the date of its certificate was wrong."""
+    unreached_layers: tuple[str, ...] = ()
+    """Layers that failed in a class of which nothing answered this probe, though the target lives."""
+    answered: Answered | None = None
+    """An answer over a new connection, of a host that answered itself."""
+
+
+NO_CONTACT: Final = Contact()
+
+
+@light_value(kw_only=True)
 class ProbeReport:
     """What one probe of one target leaves: what was seen, and what to remember."""
 
@@ -58,6 +95,8 @@ class ProbeReport:
     memory: ProbeMemory
     requests: int = 1
     """How many it took: its host is left alone for so much longer. Not reported."""
+    contact: Contact = NO_CONTACT
+    """Not reported."""
 
     @property
     def result(self) -> ResultClass:
@@ -71,7 +110,64 @@ class ShardBatch:
     """Results of one shard, in the order in which they were made: all of them count, or none."""
 
     claim: ShardClaim
+    """Under which they were measured."""
     reports: Sequence[ProbeReport]
+    numbers: Sequence[int]
+    """Of each result, counted from 1 under this claim."""
+    made_at_s: Sequence[float]
+    """When each was made, by `Clock.boot_s`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessStanding:
+    """What a worker tells with a claim of the witnesses that it knows."""
+
+    interval_s: float = 300.0
+    """Of the crawl, in seconds."""
+    reached_classes: Sequence[str] | None = None
+    """Network classes in which a witness answered within the last interval; None before that is known."""
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    """Network classes without canaries in which too few targets answer, and how many more are wanted."""
+
+
+NO_STANDING: Final = WitnessStanding()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessNews:
+    """What a ledger tells of witnesses and of confirmations with each answer."""
+
+    silent_classes: frozenset[str] = frozenset()
+    """Network classes in mass silence: no target of them is a witness."""
+    confirmed_at_s: Mapping[str, float] = field(default_factory=dict)
+    """Network classes that an operator confirmed, and when, in seconds since the epoch."""
+    handed_out: Sequence[tuple[str, str]] = ()
+    """Network class and URL of targets of other workers that may be asked once as witnesses."""
+
+
+NO_NEWS: Final = WitnessNews()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The answer to a claim."""
+
+    claims: Sequence[ShardClaim]
+    """All that the worker holds from now on."""
+    news: WitnessNews = NO_NEWS
+    now_s: float | None = None
+    """The ledger's time when it answered, in seconds since the epoch; None: that of this machine."""
+    reason: str | None = None
+    """Why the worker holds nothing, if it is not for lack of free shards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The answer to a report."""
+
+    lost: Collection[int] = ()
+    """Shards whose claim is lost: nothing of theirs was taken, and nothing ever will be."""
+    news: WitnessNews = NO_NEWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +188,17 @@ class Ledger(Protocol):
     """What a worker takes work from and reports to."""
 
     async def claim(
-        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
-    ) -> list[ShardClaim]:
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
         """Say that this worker lives; renew what it holds (shard: token), give up surplus, take its share.
 
         So many companions begin at the same time: the shares of those that are still to come are left free.
-        Returns all that it holds from now on; a held shard that is missing is lost or surplus. LedgerAway.
+        A held shard that is missing in the answer is lost or surplus. LedgerAway.
         """
         ...
 
@@ -113,24 +214,16 @@ class Ledger(Protocol):
         """
         ...
 
-    async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
         """Hand over results of several shards, each batch whole or not at all. LedgerAway.
 
-        Returns the shards whose claim is lost: nothing of theirs was taken, and nothing ever will be.
-        Handing over the same batch twice changes nothing: an observation counts once.
+        `interval_s` is that of the crawl. Handing over the same batch twice changes nothing: an observation
+        counts once.
         """
         ...
 
     async def unprobed(self, since_s: float) -> int:
         """Return how many targets, of all shards, were not probed since then (epoch). LedgerAway."""
-        ...
-
-    async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:
-        """Say that this prober does not trust its own eyes for so long. LedgerAway."""
-        ...
-
-    async def say_well(self, worker: str) -> None:
-        """Take that back. LedgerAway."""
         ...
 
     async def leave(self, worker: str) -> None:

@@ -1,13 +1,13 @@
-"""Which results wait to be reported, and which are given up?
+"""Results that wait to be reported, within bounds.
 
 They wait in the order in which they were made. While the ledger is away they are kept as JSON, a few hundred
 bytes each, within a bound: of their number, their bytes and their age. What exceeds it is given up, the
-oldest first, and told as `not_measured` when its target is reported next: it is nobody's fault but ours.
+oldest first, and reported as `not_measured` with the next result of its target. So is what was measured under
+a claim that is over: only the token under which a result was measured proves that it is its target's.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from math import inf
 from typing import Final
 
 from agent_health.observation import Observation
@@ -30,27 +30,19 @@ _MIN_RESULT_BYTES: Final = 200
 class Result:
     """One report that waits; as objects, or as JSON."""
 
-    __slots__ = ("_memory", "_observation", "_report", "before", "began_at_s", "count", "ended_at_s", "slot")
+    __slots__ = ("_memory", "_observation", "_report", "count", "made_at_s", "number", "slot", "token")
 
-    def __init__(
-        self,
-        slot: Slot,
-        report: ProbeReport,
-        *,
-        before: str | None,
-        began_at_s: float,
-        ended_at_s: float,
-        count: int = 1,
-    ) -> None:
+    def __init__(self, slot: Slot, report: ProbeReport, *, made_at_s: float, count: int = 1) -> None:
+        """Make the next result of a target under the current claim of its shard."""
         self.slot = slot
         self.count = count
         """Of how many probes it tells."""
-        self.before = before
-        """What was remembered before it was made, as JSON."""
-        self.began_at_s = began_at_s
-        """Since the epoch."""
-        self.ended_at_s = ended_at_s
-        """On the monotonic clock."""
+        self.made_at_s = made_at_s
+        """By `Clock.boot_s`."""
+        self.token = slot.shard.token
+        """The fencing token under which it was measured."""
+        self.number = slot.shard.next_number()
+        """Counted under this token."""
         self._report: ProbeReport | None = report
         self._observation = self._memory = ""
 
@@ -66,16 +58,11 @@ class Result:
         )
 
     @property
-    def memory_before(self) -> ProbeMemory:
-        """What was remembered before it was made."""
-        return ProbeMemory() if self.before is None else ProbeMemory.from_json(self.before)
-
-    @property
     def bytes(self) -> int:
         """How much it takes as JSON; 0 while it is not."""
         if self._report is not None:
             return 0
-        return len(self._observation) + len(self._memory) + len(self.before or "") + _MIN_RESULT_BYTES
+        return len(self._observation) + len(self._memory) + _MIN_RESULT_BYTES
 
     def give_up(self) -> None:
         """Let its target remember that it could not be reported."""
@@ -87,13 +74,6 @@ class Result:
             self._observation = self._report.observation.model_dump_json(exclude_defaults=True)
             self._memory = self._report.memory.to_json()
             self._report = None
-
-    def replace(self, report: ProbeReport) -> None:
-        """Report something else instead."""
-        is_packed = self._report is None
-        self._report = report
-        if is_packed:
-            self.pack()
 
 
 class Outbox:
@@ -131,9 +111,10 @@ class Outbox:
         """How many may be taken, at most."""
         return len(self._waiting)
 
-    def made_at_s(self, place: int) -> float | None:
-        """Return when the result at a place of the line was made, 0 for the first; None if none is there."""
-        return self._waiting[place].ended_at_s if place < len(self._waiting) else None
+    @property
+    def oldest_at_s(self) -> float | None:
+        """When the first result was made, by `Clock.boot_s`; None if none waits."""
+        return self._waiting[0].made_at_s if self._waiting else None
 
     def add(self, result: Result) -> None:
         """Let a result wait behind all others."""
@@ -142,14 +123,17 @@ class Outbox:
         self._bytes += result.bytes
         self._waiting.append(result)
 
-    def take(self, most: int, may_go: Callable[[Shard], bool], until_s: float = inf) -> list[Result]:
-        """Take the first results made by then that may be reported; those of lost shards are dropped."""
+    def take(self, most: int, may_go: Callable[[Shard], bool]) -> list[Result]:
+        """Take the first results that may be reported; those of lost shards are dropped."""
         taken: list[Result] = []
-        while self._waiting and len(taken) < most and self._waiting[0].ended_at_s <= until_s:
+        while self._waiting and len(taken) < most:
             result = self._waiting.popleft()
             shard = result.slot.shard
             if result.slot.is_gone:
                 self._bytes -= result.bytes
+            elif result.token != shard.token:
+                # The shard was won again: under the new token it would be as young as that.
+                self._give_up(result)
             elif may_go(shard):
                 self._bytes -= result.bytes
                 taken.append(result)
@@ -196,11 +180,8 @@ class Outbox:
         before = self.given_up
         for line in (*self._aside.values(), self._waiting):
             while line and self._must_go(line[0], now_s):
-                result = line.popleft()
                 self._aside_count -= line is not self._waiting
-                self._bytes -= result.bytes
-                self.given_up += 1
-                result.give_up()
+                self._give_up(line.popleft())
         return self.given_up - before
 
     def __iter__(self) -> Iterator[Result]:
@@ -210,4 +191,9 @@ class Outbox:
 
     def _must_go(self, result: Result, now_s: float) -> bool:
         is_too_much = len(self) > self._max_results or self._bytes > self._max_bytes
-        return is_too_much or now_s - result.ended_at_s > self._max_seconds
+        return is_too_much or now_s - result.made_at_s > self._max_seconds
+
+    def _give_up(self, result: Result) -> None:
+        self._bytes -= result.bytes
+        self.given_up += 1
+        result.give_up()

@@ -1,8 +1,9 @@
-"""Whose turn is it, so that no host and no address is asked too much at once?
+"""Turns to ask hosts, so that no host and no address is asked too much at once.
 
 Who may not start yet waits in the line of its host or address; nobody else waits for it. A line is first
-come, first served. Which address a host has is known only once its name was looked up: whoever is about
-to connect asks `admit`, and comes back later if the address has its fill.
+come, first served, but for those that are urgent: they stand before all others. Which address a host has is
+known only once its name was looked up: whoever is about to connect asks `admit`, and comes back later if the
+address has its fill.
 """
 
 import heapq
@@ -27,12 +28,13 @@ class AddressBusy(Exception):
 class Turn(Generic[T]):
     """The right of one item to ask its host, from `Pace.take` to `Pace.end` or `Pace.put_off`."""
 
-    __slots__ = ("addresses", "expected", "host", "item", "pace")
+    __slots__ = ("addresses", "expected", "host", "is_urgent", "item", "pace")
 
-    def __init__(self, pace: "Pace[T]", host: str, item: T) -> None:
+    def __init__(self, pace: "Pace[T]", host: str, item: T, *, is_urgent: bool = False) -> None:
         self.pace = pace
         self.host = host
         self.item = item
+        self.is_urgent = is_urgent
         self.addresses: list[str] = []
         """Where it is counted."""
         self.expected: str | None = None
@@ -59,7 +61,7 @@ def admit(address: object) -> None:
 class _Host:
     """What is going on at one host."""
 
-    __slots__ = ("free_at_s", "has_timer", "in_flight", "waiting")
+    __slots__ = ("free_at_s", "has_timer", "in_flight", "urgent", "waiting")
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -69,6 +71,8 @@ class _Host:
         self.has_timer = False
         self.waiting: deque[Turn[Any]] | None = None
         """None as long as nobody ever waited: most hosts have one target."""
+        self.urgent = 0
+        """How many of those are urgent; they stand first."""
 
 
 class Pace(Generic[T]):
@@ -89,6 +93,8 @@ class Pace(Generic[T]):
         self._hosts: dict[str, _Host] = {}
         self._in_host_lines = 0
         self._ready: deque[Turn[T]] = deque()
+        self._urgent: deque[Turn[T]] = deque()
+        """Turns that may start before those that are ready."""
         self._timers: list[tuple[float, str]] = []
         """When a host may be asked again, or forgotten; at most one each."""
         self._at_address: dict[str, int] = {}
@@ -100,19 +106,23 @@ class Pace(Generic[T]):
     @property
     def ready(self) -> int:
         """How many could start if there were no limit to all of them together."""
-        return len(self._ready)
+        return len(self._ready) + len(self._urgent)
 
-    def offer(self, host: str, item: T, now_s: float) -> None:
-        """Let an item join the line of its host."""
+    def offer(self, host: str, item: T, now_s: float, *, is_urgent: bool = False) -> None:
+        """Let an item join the line of its host, if it is urgent before all that are not."""
         self.waiting += 1
-        turn = Turn(self, host, item)
+        turn = Turn(self, host, item, is_urgent=is_urgent)
         known = self._hosts.get(host)
         if known is None:
             known = self._hosts[host] = _Host()
         elif known.waiting or known.in_flight >= self._per_host or known.free_at_s > now_s:
             if known.waiting is None:
                 known.waiting = deque()
-            known.waiting.append(turn)
+            if is_urgent:
+                known.waiting.insert(known.urgent, turn)
+                known.urgent += 1
+            else:
+                known.waiting.append(turn)
             self._in_host_lines += 1
             self._set_timer(host, known)
             return
@@ -125,8 +135,8 @@ class Pace(Generic[T]):
             known = self._hosts[host]
             known.has_timer = False
             self._move_up(host, known, now_s)
-        while self._ready and self.in_flight < self.concurrency:
-            turn = self._ready.popleft()
+        while (line := self._urgent or self._ready) and self.in_flight < self.concurrency:
+            turn = line.popleft()
             if turn.host in self._crowded and not turn.addresses and not self._book_expected(turn):
                 continue
             self.in_flight += 1
@@ -169,13 +179,16 @@ class Pace(Generic[T]):
         if len(self._crowded) > MAX_CROWDED_HOSTS:
             self._crowded.popitem(last=False)
         # Somebody may have left since: whether there is a line is seen when it is taken.
-        self._ready.append(turn)
+        self._make_ready(turn)
 
     def _give(self, known: _Host, turn: Turn[T], now_s: float) -> None:
         known.in_flight += 1
         # One request is certain; how many there were is known when the turn ends.
         known.free_at_s = max(known.free_at_s, now_s) + self._spacing_s
-        self._ready.append(turn)
+        self._make_ready(turn)
+
+    def _make_ready(self, turn: Turn[T]) -> None:
+        (self._urgent if turn.is_urgent else self._ready).append(turn)
 
     def _set_timer(self, host: str, known: _Host) -> None:
         # While all its turns are given, it is the end of one that matters.
@@ -187,7 +200,9 @@ class Pace(Generic[T]):
         """Give turns to those who wait for a host; forget a host at which nothing is going on."""
         while known.waiting and known.in_flight < self._per_host and known.free_at_s <= now_s:
             self._in_host_lines -= 1
-            self._give(known, known.waiting.popleft(), now_s)
+            turn = known.waiting.popleft()
+            known.urgent -= turn.is_urgent
+            self._give(known, turn, now_s)
         if known.waiting or (not known.in_flight and known.free_at_s > now_s):
             self._set_timer(host, known)
         elif not known.in_flight and not known.has_timer:
@@ -222,7 +237,7 @@ class Pace(Generic[T]):
             first = line.popleft()
             first.addresses.append(address)
             first.expected = address
-            self._ready.append(first)
+            self._make_ready(first)
             if not line:
                 del self._lines[address]
         turn.addresses = []

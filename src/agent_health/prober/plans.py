@@ -15,7 +15,7 @@ from agent_health.prober.due_times import DueTimes
 from agent_health.prober.shards import Slot
 
 MAX_TRIES: Final = 3
-"""How often a census asks a target anew whose failure is doubted."""
+"""How often a census probes a target whose failure does not count."""
 _TICK_SECONDS: Final = 1e-3
 """Less than the time between two ticks, more than rounding moves them."""
 
@@ -55,7 +55,7 @@ class Plan(Protocol):
         ...
 
     def tries_again(self, slot: Slot, /) -> bool:
-        """Whether a target that was given out, and whose failure is doubted, waits again."""
+        """Whether a target that was given out, and whose failure does not count, waits again."""
         ...
 
 
@@ -77,9 +77,10 @@ class WatchPlan:
 
     def add(self, slot: Slot, memory: ProbeMemory, now_s: float, /) -> None:
         """Let a target wait for its next tick, or what else gives reason for a look."""
-        at_s = next_probe_at_s(slot.subject_id, memory, self._cadence, now_s, slot.recheck_at_s)
+        cadence = slot.cadence(self._cadence)
+        at_s = next_probe_at_s(slot.subject_id, memory, cadence, now_s, slot.recheck_at_s)
         self._due.add(slot, at_s)
-        self._count(slot, is_backed_off=backs_off(memory, self._cadence))
+        self._count(slot, is_backed_off=backs_off(memory, cadence))
 
     def remove(self, slot: Slot) -> None:
         """Let a target wait no more."""

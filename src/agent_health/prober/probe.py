@@ -1,4 +1,4 @@
-"""What do the card, the interface, the document and a message of one target say?
+"""One probe of one target: card, interface, health document and message, as one observation.
 
 Three layers, three facts, never mixed (protocol 3): is a card served, does the interface that it declares
 answer, does the agent say or show that it works. Whatever a peer does is an observation.
@@ -6,11 +6,21 @@ answer, does the agent say or show that it works. Whatever a peer does is an obs
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from agent_health.client.places import place_under
-from agent_health.observation import MAX_REASON_CHARS, LayerResult, Observation, ResultClass
+from agent_health.observation import (
+    MAX_REASON_CHARS,
+    LayerResult,
+    Observation,
+    ResultClass,
+    UnmeasuredReason,
+    deciding,
+    unmeasured_reason,
+)
 from agent_health.probe_cadence import after_probe, wants_card
 from agent_health.probe_memory import ProbeMemory
+from agent_health.prober.contact import ContactReader, NetworkClasses
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.discovery import discover
 from agent_health.prober.ledger import ProbeReport, TargetEntry
@@ -23,6 +33,9 @@ from agent_health.prober.transport import ask_interface, without_card
 from agent_health.prober.visit import Fetches, KeepsEvidence, Visit, not_measured
 from agent_health.prober.welcome import keep_away
 from agent_health.target import is_target_id
+
+_WITH_DOCUMENT: Final = frozenset({ResultClass.OK, ResultClass.STALE_DOCUMENT})
+"""Results of the health document with which a document comes."""
 
 _log = logging.getLogger("agent_health")
 
@@ -45,6 +58,7 @@ class Prober:
         self._evidence = evidence
         self._opt_outs = opt_outs or None
         self._others = OtherOrigins() if definition.opt_out.robots_txt else None
+        self._contacts = ContactReader(NetworkClasses(definition.networks_allowed))
 
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
         """Return what was seen of a target, and what is to be remembered of it.
@@ -60,25 +74,29 @@ class Prober:
         except Exception as defect:  # noqa: BLE001 - a defect in one probe must not end the others
             _log.exception("the probe of %s ended in a defect", entry.subject_id)
             visit.learned.clear()
-            observation = _observation(visit, discovery=_internal(defect))
+            observation = self._observation(visit, discovery=_internal(defect))
         return ProbeReport(
             subject_id=entry.subject_id,
             observation=observation,
             memory=self._memory(visit, observation),
             requests=visit.requests,
+            contact=self._contacts.read(visit, observation),
         )
 
     def _memory(self, visit: Visit, observation: Observation) -> ProbeMemory:
-        memory, retry_after_s = visit.entry.memory, visit.retry_after_s
+        entry, retry_after_s = visit.entry, visit.retry_after_s
+        cadence = self._cadence
+        if entry.thresholds_s is not None:
+            cadence = cadence.with_thresholds(*entry.thresholds_s)
         return after_probe(
-            memory, observation, self._cadence, visit.at_s, retry_after_s, learned=visit.learned
+            entry.memory, observation, cadence, visit.at_s, retry_after_s, learned=visit.learned
         )
 
     async def _observe(self, visit: Visit) -> Observation:
         asked, memory = self._asked, visit.entry.memory
         if (away := await self._keep_away(visit)) is not None:
             card, document = (away, None) if asked.card else (None, away)
-            return _observation(visit, discovery=card, readiness=document)
+            return self._observation(visit, discovery=card, readiness=document)
         # A message is no reason to leave the card out: before one is sent, we make sure whom it reaches.
         places = (
             memory.interface_url if asked.transport else None,
@@ -91,7 +109,7 @@ class Prober:
             discovery = await discover(visit)
             if memory.card_read_at_s is None and not visit.may_ask(visit.given.url):
                 # Most of what a directory lists: nobody is there, and nothing is known but its address.
-                return _observation(visit, discovery=discovery)
+                return self._observation(visit, discovery=discovery)
         if asked.transport and _is_declared(discovery):
             transport = await ask_interface(visit)
         if asked.health:
@@ -104,10 +122,10 @@ class Prober:
             if visit.recall("interface_url") != interface and asked.transport and _is_declared(discovery):
                 transport = await ask_interface(visit)
             elif visit.has_seen_page and not _is_declared(discovery):
-                transport = without_card(transport)
-        if asked.message is not None and _is_declared(discovery):
+                transport = without_card(visit, transport)
+        if asked.message is not None and _is_declared(discovery) and not visit.entry.is_asked_again:
             message = await send_message(visit, asked.message.text)
-        return _observation(
+        return self._observation(
             visit,
             discovery=discovery,
             transport=transport,
@@ -135,6 +153,43 @@ class Prober:
                 answers[path] = visit.layer(fetched)
         return answers or None
 
+    def _observation(
+        self,
+        visit: Visit,
+        *,
+        discovery: LayerResult | None,
+        transport: LayerResult | None = None,
+        readiness: LayerResult | None = None,
+        message: LayerResult | None = None,
+        paths: Mapping[str, LayerResult] | None = None,
+    ) -> Observation:
+        subject_id, url = visit.entry.subject_id, visit.entry.url
+        is_target = is_target_id(subject_id)
+        document = visit.document
+        has_document = readiness is not None and readiness.result in _WITH_DOCUMENT
+        layer = deciding({
+            "discovery": discovery, "transport": transport, "readiness": readiness, "message": message,
+        })  # fmt: skip
+        visit.deciding = layer
+        network_class, address = self._contacts.place(visit)
+        return Observation(
+            agent_id=None if is_target else subject_id,
+            target_url=url if is_target else None,
+            observed_at=visit.now,
+            discovery=discovery,
+            transport=transport,
+            readiness=readiness,
+            message=message,
+            document=document if has_document else None,
+            reported_agent_id=visit.reported_agent_id,
+            card_etag=visit.card_etag,
+            certificate_expires_at=visit.certificate_expires_at,
+            paths=dict(paths) if paths else None,
+            unmeasured=_unmeasured(visit, layer),
+            network_class=network_class,
+            address=address,
+        )
+
 
 def _is_declared(discovery: LayerResult | None) -> bool:
     """Whether what the card said about its interface still stands, as far as we know."""
@@ -152,30 +207,17 @@ def _internal(defect: Exception) -> LayerResult:
     return LayerResult(result=ResultClass.INTERNAL, reason=f"a defect of the prober: {type(defect).__name__}")
 
 
-def _observation(
-    visit: Visit,
-    *,
-    discovery: LayerResult | None,
-    transport: LayerResult | None = None,
-    readiness: LayerResult | None = None,
-    message: LayerResult | None = None,
-    paths: Mapping[str, LayerResult] | None = None,
-) -> Observation:
-    subject_id, url = visit.entry.subject_id, visit.entry.url
-    is_target = is_target_id(subject_id)
-    document = visit.document
-    has_document = readiness is not None and readiness.result in {ResultClass.OK, ResultClass.STALE_DOCUMENT}
-    return Observation(
-        agent_id=None if is_target else subject_id,
-        target_url=url if is_target else None,
-        observed_at=visit.now,
-        discovery=discovery,
-        transport=transport,
-        readiness=readiness,
-        message=message,
-        document=document if has_document else None,
-        reported_agent_id=visit.reported_agent_id,
-        card_etag=visit.card_etag,
-        certificate_expires_at=visit.certificate_expires_at,
-        paths=dict(paths) if paths else None,
-    )
+def _unmeasured(visit: Visit, layer: LayerResult | None) -> UnmeasuredReason | None:
+    """Return why a probe measured nothing, by the layer that decides; None if it measured anything."""
+    if layer is None:
+        return UnmeasuredReason.NOT_PROBED
+    reason = unmeasured_reason(layer.result)
+    if reason is None:
+        return None
+    fetched = visit.fetched_for(layer)
+    if fetched is not None and fetched.is_network_fault:
+        return UnmeasuredReason.NO_WITNESS
+    is_kept_out = visit.recall("is_unwelcome") or visit.recall("is_opted_out")
+    if is_kept_out or (fetched is not None and fetched.is_opted_out):
+        return UnmeasuredReason.NOT_ALLOWED
+    return reason

@@ -1,4 +1,4 @@
-"""How far is a prober, how fast is it, and how late?"""
+"""The progress of a prober: how far it is, how fast, and how late."""
 
 from array import array
 from collections import Counter, deque
@@ -26,7 +26,7 @@ class Progress:
     probed: int
     """Probes that ended since it began."""
     classes: Mapping[ResultClass, int]
-    """What they came to; `not_measured` also counts those that an ill prober took back."""
+    """What they came to; `not_measured` also counts failures that have no witness."""
     missed: int
     """Probes that were due and did not take place, as far as they are told by now."""
     rate_per_s: float
@@ -48,18 +48,24 @@ class Progress:
     given_up: int
     """Results that were lost, since the ledger was away for too long."""
     is_ledger_away: bool
-    doubt: str | None
-    """Why the prober does not trust its own eyes; None if it does."""
+    slowness: str | None
+    """Why the prober is slow, so that timeouts are not measured; None if it is not."""
     has_begun: bool = False
     """Whether the ledger has answered which shards are its own, and what lies in them."""
     backed_off: int | None = None
     """Targets that are left out at some of their ticks, for they keep failing; None in a census."""
     unanswered: int = 0
     """Look-ups of names that stayed open, as no name server did its work."""
-    ended: Mapping[ResultClass, int] = field(default_factory=dict)
-    """What probes came to as they ended, those that were taken back included: it never goes down."""
-    taken_back: int = 0
-    """Results that an ill prober did not believe any more."""
+    waiting_failures: int = 0
+    """Failures that wait for a witness, or for the second request of their target."""
+    unwitnessed: int = 0
+    """Failures that had no witness, and were reported as not measured."""
+    witness_rounds: int = 0
+    """How often witnesses were asked."""
+    unreached_classes: tuple[str, ...] = ()
+    """Network classes in which no witness answered when one was asked last."""
+    clock_offset_s: float = 0.0
+    """This machine's clock minus the registry's."""
     starts: int = 0
     """Probes that were due at a time and began."""
     start_delay_s: float = 0.0
@@ -75,8 +81,7 @@ class Tally:
         self.probed = 0
         self.missed = 0
         self.classes: Counter[ResultClass] = Counter()
-        self.ended: Counter[ResultClass] = Counter()
-        self.taken_back = 0
+        self.unwitnessed = 0
         self.starts = 0
         self.start_delay_s = 0.0
         self._bins = array("Q", bytes(8 * BIN_COUNT))
@@ -88,18 +93,11 @@ class Tally:
         """Count a probe that ended; `now_s` never goes back."""
         self.probed += 1
         self.classes[result] += 1
-        self.ended[result] += 1
         second = int(now_s)
         if second != self._second:
             self._seconds.append((self._second, self._in_second))
             self._second, self._in_second = second, 0
         self._in_second += 1
-
-    def forget(self, result: ResultClass) -> None:
-        """Count a probe no more that was counted: it is made again, or counted as another one."""
-        self.probed -= 1
-        self.classes[result] -= 1
-        self.taken_back += 1
 
     def note_start(self, error_s: float) -> None:
         """Count by how much a probe began later than it was due."""

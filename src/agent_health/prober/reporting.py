@@ -1,4 +1,4 @@
-"""How do results reach the ledger: whole, once, and not too late?
+"""The reporter of a worker: results reach the ledger whole, once, and not too late.
 
 One call after the other, so that results of one target keep their order. What a call may have left behind
 is handed over again as it was. A batch that the ledger cannot digest is given up, and holds up no other.
@@ -8,12 +8,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from math import inf
 from typing import Final
 
 from agent_health.away import Away
 from agent_health.prober.clock import Clock
-from agent_health.prober.ledger import Ledger, LedgerAway, Outage, ShardBatch
+from agent_health.prober.ledger import Ledger, LedgerAway, Outage, ShardBatch, WitnessNews
 from agent_health.prober.outbox import Outbox, Result
 from agent_health.prober.shards import Shard
 
@@ -22,9 +21,7 @@ MAX_BATCH: Final = 500
 MAX_BAD: Final = 10
 """Results of one call that are sought out as those that cannot be taken; then it is not they."""
 FLUSH_SECONDS: Final = 5.0
-"""No result waits longer for others."""
-SETTLE_SECONDS: Final = 2.0
-"""Each waits so long: if this prober turns out to be ill in this moment, it can still be taken back."""
+"""No result waits longer for others, unless a definition says otherwise."""
 
 _log = logging.getLogger("agent_health.prober")
 
@@ -39,8 +36,12 @@ class Reporter:
         clock: Clock,
         *,
         lose: Callable[[Collection[int]], None],
+        news: Callable[[WitnessNews], None],
+        interval_s: float,
         chance: Callable[[], float],
+        flush_s: float = FLUSH_SECONDS,
     ) -> None:
+        """`news` takes what the ledger tells of witnesses; `interval_s` is that of the crawl."""
         self.reported = 0
         """How many results were taken by the ledger."""
         self.in_hand = 0
@@ -51,24 +52,25 @@ class Reporter:
         self._outbox = outbox
         self._clock = clock
         self._lose = lose
+        self._news = news
+        self._interval_s = interval_s
+        self._flush_s = flush_s
         self._away = Away(chance)
         self._wake = asyncio.Event()
-        self._urgent_at_s = inf
-        """When the first result was made that somebody waits for."""
-        self._settle_s = SETTLE_SECONDS
+        self._is_hurrying = False
+        """Whether somebody waits for what there is."""
 
     def add(self, result: Result, *, is_urgent: bool = False) -> None:
-        """Let a result wait for others, or go as soon as it has settled if somebody waits for it."""
+        """Let a result wait for others, or go at once if somebody waits for it."""
         self._outbox.add(result)
-        if is_urgent and self._urgent_at_s == inf:
-            self._urgent_at_s = result.ended_at_s
-            self._wake.set()
+        if is_urgent:
+            self.hurry()
         elif self._outbox.ready == MAX_BATCH:
             self._wake.set()
 
     def hurry(self) -> None:
-        """Hand over at once all that there is: nothing will be taken back any more."""
-        self._settle_s = 0.0
+        """Hand over at once all that there is."""
+        self._is_hurrying = True
         self._wake.set()
 
     async def run(self) -> None:
@@ -84,44 +86,36 @@ class Reporter:
                 await asyncio.sleep(self._away.wait_s())
 
     async def flush(self) -> None:
-        """Hand over all that has settled and may be handed over now. LedgerAway."""
-        until_s = self._clock.monotonic_s() - self._settle_s
-        if until_s >= self._urgent_at_s:
-            self._urgent_at_s = inf
+        """Hand over all that may be handed over now. LedgerAway."""
+        self._is_hurrying = False
         try:
-            while results := self._outbox.take(MAX_BATCH, self._may_go, until_s):
+            while results := self._outbox.take(MAX_BATCH, self._may_go):
                 self.in_hand = len(results)
                 await self._hand_over(results)
         finally:
             self.in_hand = 0
-            if given_up := self._outbox.give_up(self._clock.monotonic_s()):
+            if given_up := self._outbox.give_up(self._clock.boot_s()):
                 _log.warning("%d results are given up: the ledger is away for too long", given_up)
 
     def _may_go(self, shard: Shard) -> bool:
         return shard.is_ours(self._clock.monotonic_s())
 
     async def _until_due(self) -> None:
-        """Wait until a whole batch has settled, or a result has waited long enough for others."""
-        while True:
-            now_s = self._clock.monotonic_s()
-            wait_s = self._due_at_s(now_s) - now_s
-            if wait_s <= 0:
-                return
+        """Wait until there is a whole batch, or a result has waited long enough for others."""
+        while (wait_s := self._due_in_s()) > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
             self._wake.clear()
 
-    def _due_at_s(self, now_s: float) -> float:
-        oldest_at_s = self._outbox.made_at_s(0)
+    def _due_in_s(self) -> float:
+        oldest_at_s = self._outbox.oldest_at_s
         if oldest_at_s is None:
-            self._settle_s = SETTLE_SECONDS
-            return now_s + FLUSH_SECONDS
-        if not self._settle_s:
-            return now_s
-        last_at_s = self._outbox.made_at_s(MAX_BATCH - 1)
-        full_at_s = inf if last_at_s is None else last_at_s
-        return min(oldest_at_s + FLUSH_SECONDS, min(full_at_s, self._urgent_at_s) + SETTLE_SECONDS)
+            self._is_hurrying = False
+            return self._flush_s
+        if self._is_hurrying or self._outbox.ready >= MAX_BATCH:
+            return 0.0
+        return oldest_at_s + self._flush_s - self._clock.boot_s()
 
     async def _hand_over(self, results: Sequence[Result]) -> None:
         groups, bad = [results], 0
@@ -151,16 +145,23 @@ class Reporter:
         for result in results:
             by_shard.setdefault(result.slot.shard.number, []).append(result)
         batches = [
-            ShardBatch(claim=shard_claim, reports=[result.report for result in of_shard])
+            ShardBatch(
+                claim=shard_claim,
+                reports=[result.report for result in of_shard],
+                numbers=[result.number for result in of_shard],
+                made_at_s=[result.made_at_s for result in of_shard],
+            )
             for of_shard in by_shard.values()
             if (shard_claim := of_shard[0].slot.shard.claim) is not None
         ]
-        lost = set(await self._ledger.report(batches))
+        taken = await self._ledger.report(batches, self._interval_s)
+        lost = set(taken.lost)
         if self.outage is not None:
             _log.warning("the ledger takes results again")
         self.outage = None
         self._away.over()
         self._outbox.note_return()
         self.reported += sum(len(batch.reports) for batch in batches if batch.claim.shard not in lost)
+        self._news(taken.news)
         if lost:
             self._lose(lost)

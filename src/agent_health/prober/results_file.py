@@ -1,4 +1,4 @@
-"""How do observations get into a file, one line of JSON each?
+"""The file of observations, one line of JSON each.
 
 Any number of processes append to one file, and its lines stay whole: all lines of a batch are written at
 once, or none; what a killed process left of a line goes before the next one is written. A file that was
@@ -19,7 +19,16 @@ from typing import Final
 
 from agent_health.errors import InvalidSetting
 from agent_health.observation import Observation
-from agent_health.prober.ledger import Ledger, LedgerAway, ShardBatch, ShardClaim, TargetPage
+from agent_health.prober.ledger import (
+    NO_STANDING,
+    Granted,
+    Ledger,
+    LedgerAway,
+    ShardBatch,
+    Taken,
+    TargetPage,
+    WitnessStanding,
+)
 
 MAX_LINE_BYTES: Final = 131_072
 """More than the largest observation takes."""
@@ -100,10 +109,15 @@ class FiledLedger:
         self._file = file
 
     async def claim(
-        self, worker: str, ttl_s: float, held: Mapping[int, int], companions: int = 0
-    ) -> list[ShardClaim]:
+        self,
+        worker: str,
+        ttl_s: float,
+        held: Mapping[int, int],
+        companions: int = 0,
+        standing: WitnessStanding = NO_STANDING,
+    ) -> Granted:
         """See `Ledger.claim`."""
-        return await self._ledger.claim(worker, ttl_s, held, companions)
+        return await self._ledger.claim(worker, ttl_s, held, companions, standing)
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
         """See `Ledger.targets`."""
@@ -113,32 +127,24 @@ class FiledLedger:
         """See `Ledger.changed`."""
         return await self._ledger.changed(versions)
 
-    async def report(self, batches: Sequence[ShardBatch]) -> Collection[int]:
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> Taken:
         """See `Ledger.report`; LedgerAway also if the file cannot be written now.
 
         Then all is handed over again, of which the ledger takes nothing twice, and the file nothing less.
         """
-        lost = await self._ledger.report(batches)
+        answer = await self._ledger.report(batches, interval_s)
         taken = [
             report.observation
             for batch in batches
-            if batch.claim.shard not in lost
+            if batch.claim.shard not in answer.lost
             for report in batch.reports
         ]
         await asyncio.to_thread(self._file.append, taken)
-        return lost
+        return answer
 
     async def unprobed(self, since_s: float) -> int:
         """See `Ledger.unprobed`."""
         return await self._ledger.unprobed(since_s)
-
-    async def say_ill(self, worker: str, lasting_s: float, why: str) -> None:
-        """See `Ledger.say_ill`."""
-        await self._ledger.say_ill(worker, lasting_s, why)
-
-    async def say_well(self, worker: str) -> None:
-        """See `Ledger.say_well`."""
-        await self._ledger.say_well(worker)
 
     async def leave(self, worker: str) -> None:
         """See `Ledger.leave`."""

@@ -1,4 +1,4 @@
-"""Which shards are ours, and which targets lie in them?
+"""The shards that a worker holds, and the targets in them.
 
 A target takes a few hundred bytes here: what is remembered of it stays JSON until it is probed. A shard
 that was lost and won again is read anew, for somebody else may have probed its targets meanwhile.
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from agent_health.observation import Observation, ResultClass, not_measured
+from agent_health.observation import Observation, ResultClass, UnmeasuredReason, not_measured
+from agent_health.probe_cadence import Cadence
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ShardClaim, TargetEntry, TargetPage
 from agent_health.result_sums import supersedes
@@ -24,6 +25,7 @@ class Slot:
     """One target of a shard of ours."""
 
     __slots__ = (
+        "confirmed_at_s",
         "due_at_s",
         "given_up",
         "is_backed_off",
@@ -33,7 +35,9 @@ class Slot:
         "result",
         "shard",
         "subject_id",
+        "thresholds_s",
         "url",
+        "waited_until_s",
     )
 
     def __init__(self, shard: "Shard", entry: TargetEntry) -> None:
@@ -41,14 +45,20 @@ class Slot:
         self.subject_id = entry.subject_id
         self.url = entry.url
         self.recheck_at_s = entry.recheck_at_s
+        self.confirmed_at_s = entry.confirmed_at_s
+        """When an operator confirmed that it may be down; None: never."""
+        self.thresholds_s = entry.thresholds_s
+        """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
         self.memory: str | None = None
         """As JSON; None for nothing."""
         self.due_at_s: float | None = None
         """When it is probed next, since the epoch; None while it is busy, or must not be probed."""
         self.is_busy = False
-        """Whether it is being probed, or waits for its turn."""
+        """Whether it is being probed, or waits for its turn or for a witness."""
         self.is_backed_off = False
         """Whether it is counted among those that are left out at some of their ticks."""
+        self.waited_until_s: float | None = None
+        """Until when its last failure waited for a witness, since the epoch; None if it did not."""
         self.given_up = 0
         """How many results of it could not be reported, and are not told yet."""
         self.result = _known_by(entry.memory)
@@ -89,18 +99,31 @@ class Slot:
         """Return what is remembered."""
         return _NOTHING if self.memory is None else ProbeMemory.from_json(self.memory)
 
-    def not_measured(self, at_s: float, why: str) -> Observation:
+    def cadence(self, usual: Cadence) -> Cadence:
+        """Return the cadence for its own thresholds."""
+        return usual if self.thresholds_s is None else usual.with_thresholds(*self.thresholds_s)
+
+    def not_measured(self, at_s: float, unmeasured: UnmeasuredReason, why: str) -> Observation:
         """Return the observation of a probe of it that did not take place then."""
         at = datetime.fromtimestamp(at_s, UTC)
         if is_target_id(self.subject_id):
-            return not_measured(at, why, target_url=self.url)
-        return not_measured(at, why, agent_id=self.subject_id)
+            return not_measured(at, unmeasured, why, target_url=self.url)
+        return not_measured(at, unmeasured, why, agent_id=self.subject_id)
 
 
 class Shard:
     """One shard that was claimed."""
 
-    __slots__ = ("claim", "has_parked", "is_current", "number", "results", "slots", "version")
+    __slots__ = (
+        "claim",
+        "has_parked",
+        "is_current",
+        "number",
+        "numbered",
+        "results",
+        "slots",
+        "version",
+    )
 
     def __init__(self, claim: ShardClaim) -> None:
         self.number = claim.shard
@@ -115,11 +138,18 @@ class Shard:
         """Whether its targets were read since it was won."""
         self.has_parked = False
         """Whether targets of it were due while the claim was over, and wait for nothing now."""
+        self.numbered = 0
+        """How many results were measured under the current token."""
 
     @property
     def token(self) -> int | None:
         """The fencing token of its claim."""
         return None if self.claim is None else self.claim.fencing_token
+
+    def next_number(self) -> int:
+        """Return the number of one more result under the current token, counted from 1."""
+        self.numbered += 1
+        return self.numbered
 
     def is_ours(self, now_s: float) -> bool:
         """Whether its targets may be probed and reported now, by the monotonic clock."""
@@ -180,7 +210,7 @@ class Holdings:
                 shard = self.shards[claim.shard] = Shard(claim)
             elif shard.claim.fencing_token != claim.fencing_token:
                 # Between the two it was nobody's, or somebody else's.
-                shard.is_current = False
+                shard.is_current, shard.numbered = False, 0
             shard.claim = claim
             held.append(shard)
         lost = [self.lose(number) for number in self.shards.keys() - named]
@@ -220,6 +250,7 @@ class Holdings:
             slot = shard.slots[entry.subject_id] = Slot(shard, entry)
         else:
             slot.url, slot.recheck_at_s = entry.url, entry.recheck_at_s
+            slot.confirmed_at_s, slot.thresholds_s = entry.confirmed_at_s, entry.thresholds_s
             ours = slot.recall()
             if (memory.probed_at_s or 0.0) > (ours.probed_at_s or 0.0):
                 slot.remember(memory)

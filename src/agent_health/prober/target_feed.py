@@ -1,4 +1,4 @@
-"""Which targets came, left, or are to be looked at now?
+"""The feed of targets: which came, left, or are to be probed now.
 
 The ledger is asked every two seconds which of our shards have changed, in one question for all of them:
 whoever asked for a look does not wait longer than that.

@@ -39,7 +39,7 @@ async def ask_interface(visit: Visit) -> LayerResult | None:
     return visit.layer(fetched, result, reason)
 
 
-def without_card(transport: LayerResult | None) -> LayerResult | None:
+def without_card(visit: Visit, transport: LayerResult | None) -> LayerResult | None:
     """Return what an interface's page for people comes to where no card declares it any more.
 
     Whoever takes over a domain serves a page at every address of it.
@@ -47,7 +47,7 @@ def without_card(transport: LayerResult | None) -> LayerResult | None:
     if transport is None:
         return None
     reason = "a page for people, and no card says any more that it is an interface"
-    return transport.model_copy(update={"result": ResultClass.NOT_AN_AGENT, "reason": reason})
+    return visit.changed(transport, ResultClass.NOT_AN_AGENT, reason)
 
 
 async def _names_post(visit: Visit, url: URL) -> bool:

@@ -1,46 +1,51 @@
-"""What is told of a probe that measured nothing?
+"""What is reported of a probe that measured nothing.
 
-It did not take place, its result was lost, or we do not believe our own eyes: three cases, one class.
+It did not take place, its result was lost, or its failure does not count: three cases, one class.
 """
 
 from dataclasses import replace
 from typing import Final
 
 from agent_health.counted import counted, plural
+from agent_health.observation import Observation, UnmeasuredReason
 from agent_health.probe_cadence import Cadence, after_probe
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ProbeReport
 from agent_health.prober.plans import missed_before
-from agent_health.prober.self_check import Doubt
 from agent_health.prober.shards import Slot
 
 _JUST_BEFORE_SECONDS: Final = 1e-3
 
 
 def without_result(
-    slot: Slot, memory: ProbeMemory, cadence: Cadence, began_at_s: float, why: str
+    slot: Slot,
+    memory: ProbeMemory,
+    cadence: Cadence,
+    began_at_s: float,
+    *,
+    reason: UnmeasuredReason,
+    why: str,
 ) -> ProbeReport:
     """Return the report of a probe that began and came to nothing through a fault of ours."""
-    observation = slot.not_measured(began_at_s, why)
+    observation = slot.not_measured(began_at_s, reason, why)
     after = after_probe(memory, observation, cadence, began_at_s)
     return ProbeReport(subject_id=slot.subject_id, observation=observation, memory=after)
 
 
-def doubted(
-    memory: ProbeMemory, report: ProbeReport, cadence: Cadence, began_at_s: float, doubt: Doubt
+def not_counted(
+    learned: ProbeMemory, report: ProbeReport, observation: Observation, cadence: Cadence, began_at_s: float
 ) -> ProbeReport:
-    """Return what is reported if failures are not believed; the report itself if there is none.
+    """Return what is reported in place of a report some of whose failures do not count.
 
-    `memory` is what was remembered before the probe: a failure that is not believed is not remembered.
+    `learned` is what was remembered before the probe, with what it learned; `observation` what is left of
+    what it saw. A failure that does not count is not remembered.
     """
-    observation = report.observation.doubted(doubt.why, is_about_time=doubt.is_about_time)
-    if observation is report.observation:
-        return report
     if observation.is_sign_of_life or observation.is_measured_failure:
         # Something else is certain, and remembered as it is.
         return replace(report, observation=observation)
-    after = after_probe(memory, observation, cadence, began_at_s)
-    return replace(report, observation=observation, memory=after)
+    return replace(
+        report, observation=observation, memory=after_probe(learned, observation, cadence, began_at_s)
+    )
 
 
 def missed(
@@ -62,7 +67,7 @@ def missed(
         at_s = began_at_s - _JUST_BEFORE_SECONDS
     if not told:
         return None
-    observation = slot.not_measured(at_s, "; ".join(told))
+    observation = slot.not_measured(at_s, UnmeasuredReason.NOT_PROBED, "; ".join(told))
     return count, ProbeReport(subject_id=slot.subject_id, observation=observation, memory=memory, requests=0)
 
 

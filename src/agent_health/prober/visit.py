@@ -1,7 +1,7 @@
-"""Whom does one probe ask, how long, and when does it leave somebody in peace?
+"""One probe of one target while it lasts: its requests, its deadline, and what it found out.
 
-One visit is one probe of one target. What is asked of it goes through here, request by request: nobody is
-asked again who cannot be reached or who asked us to slow down, and all of it ends at one deadline.
+What is asked of the target goes through here, request by request: nobody is asked again who cannot be
+reached or who asked us to slow down, and all of it ends at one deadline.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from yarl import URL
 
 from agent_health.client.places import GivenPlace, HealthPlace, place_under, read_place
 from agent_health.observation import MAX_REASON_CHARS, DocumentSeen, LayerResult, ResultClass
+from agent_health.prober.contact import Exchange
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.fetch import Fetched, Method, Request
 from agent_health.prober.ledger import TargetEntry
@@ -96,6 +97,12 @@ class Visit:
         self.robots: Robots | None = None
         """What the host of the target lets us ask, where that was read in this visit."""
         self.requests = 0
+        self.exchanges: list[Exchange] = []
+        """What was asked, in this order."""
+        self.deciding: LayerResult | None = None
+        """The layer that decides what the probe came to, once that is known."""
+        self._layers: list[tuple[LayerResult, Fetched]] = []
+        """Layers with the requests that they are read from."""
         self._fetcher = fetcher
         self._evidence = evidence
         self._others = others
@@ -174,7 +181,14 @@ class Visit:
             return None
         try:
             if (why := await self._kept_out(url)) is not None:
-                return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=why, is_reached=False)
+                return Fetched(
+                    url=url,
+                    result=ResultClass.NOT_MEASURED,
+                    reason=why,
+                    is_reached=False,
+                    is_opted_out=True,
+                )
+            sent_at_s = self._loop.time()
             fetched = await self._fetcher.fetch(
                 Request(
                     url=url,
@@ -198,6 +212,7 @@ class Visit:
             self._left_alone[url.origin()] = MAX_SILENCES
             return None
         self.requests += 1
+        self.exchanges.append(Exchange(fetched, sent_at_s))
         self._take_note(fetched, is_aside=is_aside)
         return fetched
 
@@ -210,7 +225,7 @@ class Visit:
     ) -> LayerResult:
         """Return how a layer answered; class and reason are those of the request unless judged otherwise."""
         status = fetched.status
-        return LayerResult(
+        layer = LayerResult(
             result=result or fetched.result,
             reason=(fetched.reason if reason is None else reason)[:MAX_REASON_CHARS],
             status_code=status if status is not None and 100 <= status <= MAX_STATUS else None,
@@ -218,6 +233,20 @@ class Visit:
             phases=fetched.phases,
             evidence=evidence,
         )
+        self._layers.append((layer, fetched))
+        return layer
+
+    def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:
+        """Return a layer with another result, read from the same request."""
+        other = layer.model_copy(update={"result": result, "reason": reason})
+        fetched = self.fetched_for(layer)
+        if fetched is not None:
+            self._layers.append((other, fetched))
+        return other
+
+    def fetched_for(self, layer: LayerResult) -> Fetched | None:
+        """Return the request that a layer is read from; None if it is read from none."""
+        return next((fetched for each, fetched in self._layers if each is layer), None)
 
     def keep(self, body: bytes) -> str | None:
         """Keep bytes that a finding is about, if anybody keeps them; return their SHA-256."""

@@ -1,33 +1,37 @@
-"""How does one process probe its share: claim shards, probe their targets when they are due, report?
+"""The worker: one process claims shards, probes their targets when they are due, and reports.
 
-Six things go on at once until it is asked to end, or a census is through; each has its file: `claims`,
-`target_feed`, `dispatch`, `reporting`, `self_watch`, and here whoever waits for the end.
+Several things go on at once until it is asked to end, or a census is through; each has its file: `claims`,
+`target_feed`, `dispatch`, `witnesses`, `reporting`, `self_watch`, and here whoever waits for the end.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from agent_health.counted import counted
 from agent_health.errors import PassHeldUp
-from agent_health.prober.claims import SHARD_TTL_SECONDS, ClaimKeeper
-from agent_health.prober.clock import SYSTEM_CLOCK, Clock
+from agent_health.prober.claims import ClaimKeeper
+from agent_health.prober.clock import SYSTEM_CLOCK, Clock, LedgerClock
+from agent_health.prober.contact import NetworkClasses
 from agent_health.prober.definition import ProbeDefinition
 from agent_health.prober.dispatch import Dispatch, Due, Probes
-from agent_health.prober.ledger import Ledger, LedgerAway
+from agent_health.prober.ledger import Ledger, LedgerAway, WitnessNews, WitnessStanding
 from agent_health.prober.outbox import MAX_HELD_SECONDS, Outbox
 from agent_health.prober.pace import Pace
 from agent_health.prober.plans import CensusPlan, WatchPlan
 from agent_health.prober.progress import Progress, Tally
 from agent_health.prober.reporting import Reporter
-from agent_health.prober.self_check import NetworkCounts, SelfCheck
+from agent_health.prober.self_check import SelfCheck
 from agent_health.prober.self_watch import SelfWatch
 from agent_health.prober.shards import Holdings, Shard
 from agent_health.prober.target_feed import TargetFeed
 from agent_health.prober.visit import REQUESTS_IN_TIME
+from agent_health.prober.waiting_failures import WaitingFailures
+from agent_health.prober.witness_requests import AsksWitnesses
+from agent_health.prober.witnesses import Witnesses
 from agent_health.target import SHARDS
 
 OVERDUE_SECONDS: Final = 10.0
@@ -51,11 +55,11 @@ _log = logging.getLogger("agent_health.prober")
 class Worker:
     """Probes the targets of the shards that it wins. For one run: watch for ever, or one census.
 
-    `worker_name` is this worker's alone among all that share the ledger. `network` tells what resolver and
-    connector have counted, `reaches` whether anybody answers at a canary's URL: without them it notices
-    later that it is itself at fault. A shard whose holder says nothing for `shard_ttl_s` is given to others.
-    `companions` is how many other workers begin at the same time: it does not begin with their share.
-    A census waits `patience_s` for a ledger that is away: by default as long as results are held.
+    `worker_name` is this worker's alone among all that share the ledger. `asks` sends requests to witnesses;
+    without it only the answers of other probes are witnesses. `unanswered` counts look-ups of names that no
+    name server answered. `companions` is how many other workers begin at the same time: it does not begin
+    with their share. A census waits `patience_s` for a ledger that is away: by default as long as results
+    are held.
     """
 
     def __init__(
@@ -66,42 +70,68 @@ class Worker:
         *,
         worker_name: str,
         clock: Clock = SYSTEM_CLOCK,
-        network: Callable[[], NetworkCounts] = NetworkCounts,
-        reaches: Callable[[str], Awaitable[bool]] | None = None,
-        shard_ttl_s: float = SHARD_TTL_SECONDS,
+        asks: AsksWitnesses | None = None,
+        unanswered: Callable[[], int] = lambda: 0,
+        shard_ttl_s: float | None = None,
         companions: int = 0,
         patience_s: float = MAX_HELD_SECONDS,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        limits = definition.limits
+        limits, cadence = definition.limits, definition.cadence.policy()
+        policy, interval_s = definition.witnesses.policy(), definition.cadence.interval_seconds
         self._ledger = ledger
         self._name = worker_name
-        self._clock = clock
+        self._ledger_clock = LedgerClock(clock)
+        self._clock = clock = self._ledger_clock.clock
         self._holdings = Holdings()
         self._outbox = Outbox()
-        self._network = network
+        self._unanswered = unanswered
         self._patience_s = patience_s
         self._tally = Tally(clock.monotonic_s())
-        self._check = SelfCheck(clock.monotonic_s())
+        self._check = SelfCheck(clock.monotonic_s(), definition.self_check.policy())
+        self._failures = WaitingFailures()
         self._pace: Pace[Due] = Pace(
             concurrency=limits.concurrency,
             per_host=limits.per_host,
             per_address=limits.per_address,
             host_requests_per_second=limits.host_requests_per_second,
         )
-        self._reporter = Reporter(ledger, self._outbox, clock, lose=self._lose, chance=chance)
+        self._reporter = Reporter(
+            ledger,
+            self._outbox,
+            clock,
+            lose=self._lose,
+            news=self._take_news,
+            interval_s=interval_s,
+            chance=chance,
+            flush_s=definition.results.flush_seconds,
+        )
         self._dispatch = Dispatch(
             prober,
-            WatchPlan(definition.cadence.policy()),
+            WatchPlan(cadence),
             self._pace,
             clock=clock,
-            cadence=definition.cadence.policy(),
+            cadence=cadence,
             holdings=self._holdings,
             outbox=self._outbox,
             reporter=self._reporter,
             tally=self._tally,
             check=self._check,
+            failures=self._failures,
+            policy=policy,
+            clock_offset_s=lambda: self._ledger_clock.offset_s,
             max_probe_s=REQUESTS_IN_TIME * definition.timeouts.total_seconds + OVERDUE_SECONDS,
+        )
+        self._witnesses = self._dispatch.intake.witnesses = Witnesses(
+            self._failures,
+            asks,
+            clock,
+            class_names=NetworkClasses(definition.networks_allowed).names,
+            canaries=definition.canaries_by_class,
+            policy=policy,
+            interval_s=interval_s,
+            witnessed=self._dispatch.intake.note_witnessed,
+            unwitnessed=self._dispatch.intake.note_unwitnessed,
         )
         self._feed = TargetFeed(
             ledger,
@@ -114,23 +144,18 @@ class Worker:
             ledger,
             self._holdings,
             worker_name,
-            ttl_s=shard_ttl_s,
+            ttl_s=definition.results.lease_seconds if shard_ttl_s is None else shard_ttl_s,
             held=self._note_held,
             lost=self._dispatch.note_lost,
+            clock=self._ledger_clock,
+            max_offset_s=policy.max_clock_offset_s,
+            standing=self._standing,
+            news=self._witnesses.take_news,
             chance=chance,
             companions=companions,
         )
         self._self_watch = SelfWatch(
-            ledger,
-            worker_name,
-            self._check,
-            clock,
-            canaries=definition.canaries,
-            reaches=reaches,
-            network=network,
-            turned=self._dispatch.note_turn,
-            each_second=self._dispatch.look_after,
-            chance=chance,
+            self._check, clock, turned=self._dispatch.note_turn, each_second=self._dispatch.look_after
         )
 
     @property
@@ -156,17 +181,31 @@ class Worker:
             reported=self._reporter.reported,
             given_up=self._outbox.given_up,
             is_ledger_away=self._reporter.outage is not None,
-            has_begun=self._keeper.has_asked.is_set()
-            and (self._feed.has_looked or not self._holdings.shards),
-            doubt=None if self._check.doubt is None else self._check.doubt.why,
+            has_begun=self._has_begun,
+            slowness=self._check.slowness,
             backed_off=self._dispatch.plan.backed_off,
-            unanswered=self._network().lookup_faults,
-            ended=dict(self._tally.ended),
-            taken_back=self._tally.taken_back,
+            unanswered=self._unanswered(),
+            waiting_failures=len(self._failures) + self._failures.asked_again,
+            unwitnessed=self._tally.unwitnessed,
+            witness_rounds=self._witnesses.rounds,
+            unreached_classes=self._witnesses.unreached_classes,
+            clock_offset_s=self._ledger_clock.offset_s,
             starts=self._tally.starts,
             start_delay_s=self._tally.start_delay_s,
-            lag_p99_s=self._check.facts(self._clock.monotonic_s()).lag_p99_s,
+            lag_p99_s=self._check.lag_p99_s(),
         )
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether the ledger has answered which shards are ours, and what lies in them."""
+        return self._keeper.has_asked.is_set() and (self._feed.has_looked or not self._holdings.shards)
+
+    def _take_news(self, news: WitnessNews) -> None:
+        self._witnesses.take_news(news)
+
+    async def _standing(self) -> WitnessStanding:
+        self._witnesses.has_read_targets = self._has_begun
+        return await self._witnesses.standing()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Probe every target at its times until `stop` is set; then report what is finished, and leave."""
@@ -201,6 +240,7 @@ class Worker:
             for each in (self._keeper, self._feed, self._reporter, self._self_watch)
         ]
         others = [asyncio.create_task(until), asyncio.create_task(self._dispatch.has_failed.wait())]
+        asking = asyncio.create_task(self._witnesses.ask_canaries())
         try:
             await asyncio.wait([*forever, *others], return_when=asyncio.FIRST_COMPLETED)
             if self._dispatch.failure is not None:
@@ -209,11 +249,12 @@ class Worker:
                 if one.done():
                     one.result()
         finally:
-            await self._end([*forever, *others])
+            await self._end([*forever, *others, asking])
 
     async def _end(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         """Let probes under way end, report, leave."""
         await self._dispatch.end(GRACE_SECONDS)
+        await self._witnesses.close()
         await _cancel(tasks)
         self._reporter.hurry()
         with suppress(LedgerAway, TimeoutError):
@@ -234,10 +275,7 @@ class Worker:
             if not self._is_idle():
                 continue
             if len(self._outbox) or self._reporter.in_hand:
-                # If the last ones are to be doubted, they are so now, and tried again.
-                self._self_watch.look()
-                if self._dispatch.is_idle:
-                    self._reporter.hurry()
+                self._reporter.hurry()
                 continue
             unprobed = await self._unprobed(since_s)
             if unprobed == 0:

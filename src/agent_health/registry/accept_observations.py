@@ -1,8 +1,9 @@
-"""What follows from what probers have seen? (protocol 3, 4, 8)
+"""Intake of observations: what follows from what probers have seen (protocol 3, 4, 8).
 
-One batch is one shard's results: all of it counts, or none if the shard was leased to somebody else since.
-Each result is noted of its target (`target_results`); of those that have a record as agents it is asked
-besides what follows for these (`verdict`).
+Each result comes with the token of its target's shard: it counts only while the prober's key holds that
+shard. It is noted of its target (`target_results`); for a target with a record as an agent, `verdict` is
+asked too.
+The registry's clock decides when a result was observed: its time of receipt minus the result's age.
 """
 
 from collections import Counter
@@ -16,7 +17,8 @@ from agent_health.agent_history import OpenSlot, ended_slot
 from agent_health.agent_record import FoundAgent, Url
 from agent_health.errors import AgentHealthError
 from agent_health.event import EventDraft
-from agent_health.lease import judge_write, shard_resource
+from agent_health.evidence_age import Receipt
+from agent_health.lease import Claim, judge_write, shard_resource
 from agent_health.lifecycle import Status
 from agent_health.observation import Observation
 from agent_health.observation_batch import (
@@ -26,12 +28,14 @@ from agent_health.observation_batch import (
     ObservationResult,
     ReportOutcome,
 )
-from agent_health.observed import Observed, fold
+from agent_health.observed import Observed, fold, with_document_age
 from agent_health.probe_memory import ProbeMemory
+from agent_health.receipt import receipt_of
 from agent_health.registry import lease_events
 from agent_health.registry.call import checked
 from agent_health.registry.change_status import MONITOR, change_status
 from agent_health.registry.claim_shards import writer_name
+from agent_health.registry.hand_out_witnesses import news_for_probers
 from agent_health.registry.judge_agents import (
     Change,
     Circumstances,
@@ -41,32 +45,42 @@ from agent_health.registry.judge_agents import (
 )
 from agent_health.registry.keep_history import keep_half_hours
 from agent_health.registry.lease_records import refused
-from agent_health.registry.monitor_row import circumstances
+from agent_health.registry.monitor_row import circumstances_in
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.registry.register_agent import add_agents, begin_new_life
 from agent_health.registry.target_results import Results
-from agent_health.storage import agents, event_log, leases, probed, targets
-from agent_health.storage.agents import StoredAgent
+from agent_health.storage import agents, event_log, leases, probed, prober_reports, registry_row, targets
+from agent_health.storage.agents import ObservedRow, StoredAgent
 from agent_health.storage.database import Transaction
 from agent_health.storage.probed import Subject
+from agent_health.storage.prober_reports import Reported
 from agent_health.target import is_target_id, target_id
 
 _URL: TypeAdapter[str] = TypeAdapter(Url)
+_ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY})
 
 
 @dataclass(frozen=True, slots=True)
 class _Shards:
     """Which shards a batch names, and why which of them are not the caller's."""
 
-    named: frozenset[int]
+    tokens: Mapping[int, int]
+    claims: Mapping[int, Claim]
+    """Of each shard that is the caller's: no result of it is older than the grant."""
     refusals: dict[int, AgentHealthError]
     drafts: list[EventDraft]
     """What is logged of the refusals."""
 
-    @property
-    def are_named(self) -> bool:
-        """Whether the batch is that of shards."""
-        return bool(self.named)
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A result that counts for its target, and may count for an agent."""
+
+    subject_id: str
+    observation: Observation
+    receipt: Receipt
+    holder: str
+    """Of its shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,37 +103,46 @@ def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHe
         event_log.append(transaction, shards.drafts)
         return shards.refusals[batch.shard]
     named = [_subject_id(observation) for observation in batch.observations]
-    known = _locked(transaction, sorted(set(named)), has_shards=shards.are_named)
+    known = _locked(transaction, sorted(set(named)))
     # The locks may have been waited for.
     transaction = transaction.after_waiting()
-    results = Results(transaction.now_s)
+    results = Results()
     outcomes: list[ReportOutcome | None] = []
+    taken: list[_Taken] = []
     memories = batch.memories or [None] * len(named)
-    for subject_id, observation, memory in zip(named, batch.observations, memories, strict=True):
+    for place, (subject_id, memory) in enumerate(zip(named, memories, strict=True)):
         subject = known.subjects[subject_id]
-        outcome = _refused(subject, observation, known.agents.get(subject_id), shards)
-        if outcome is None and subject.target is not None:
-            outcome = None if results.take(subject, observation, memory) else ReportOutcome.IGNORED
+        outcome = _refused(subject, shards)
+        if outcome is None:
+            receipt = _receipt(batch, place, subject, shards, transaction.now_s)
+            observation = with_document_age(batch.observations[place], receipt.at_s)
+            order = shards.tokens[_shard_of(subject)], batch.numbers[place]
+            if results.take(subject, observation, memory, receipt, order):
+                taken.append(_Taken(subject_id, observation, receipt, _holder_of(subject, shards)))
+            else:
+                outcome = ReportOutcome.IGNORED
         outcomes.append(outcome)
     results.store(transaction)
-    taken = [
-        (subject_id, observation)
-        for subject_id, observation, outcome in zip(named, batch.observations, outcomes, strict=True)
-        if outcome is None
-    ]
+    reported = _reported(taken, known)
+    row = registry_row.find(transaction)
     cards = _cards(named, memories, outcomes)
     _find_agents(transaction, taken, known, cards)
-    folded = iter(_fold_in(transaction, taken, known))
+    folded = iter(_fold_in(transaction, taken, known, circumstances_in(row)))
     decided = [next(folded) if outcome is None else outcome for outcome in outcomes]
     _follow_cards(transaction, known, cards)
     event_log.append(transaction, shards.drafts)
+    for holder, sums in reported.items():
+        prober_reports.add(transaction, holder, transaction.now_s, sums)
     results.store_sums(transaction)
+    news = news_for_probers(row)
     answer = ObservationAnswer(
         results=[
             ObservationResult(subject_id, outcome) for subject_id, outcome in zip(named, decided, strict=True)
         ],
         counts=dict(Counter(decided)),
         lost=sorted(shards.refusals),
+        silent_classes=news.silent_classes,
+        confirmed_classes=news.confirmed_classes,
     )
     return Reply(content=answer)
 
@@ -135,11 +158,10 @@ def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _S
     tokens = batch.tokens or {}
     if batch.shard is not None and batch.fencing_token is not None:
         tokens = {batch.shard: batch.fencing_token}
-    if not tokens:
-        return _Shards(frozenset(), {}, [])
     claims = leases.find_many(transaction, map(shard_resource, tokens))
     now_s = transaction.after_waiting().now_s
     refusals: dict[int, AgentHealthError] = {}
+    held: dict[int, Claim] = {}
     drafts: list[EventDraft] = []
     for shard, token in sorted(tokens.items()):
         resource = shard_resource(shard)
@@ -154,30 +176,46 @@ def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _S
                 lease_events.write_rejected(refusal, resource, writer=writer, token=token, agent_id=agent_id)
             )
             refusals[shard] = refused(refusal, resource, now_s=now_s, token=token)
-    return _Shards(frozenset(tokens), refusals, drafts)
+        elif claim is not None:
+            held[shard] = claim
+    return _Shards(tokens, held, refusals, drafts)
 
 
-def _locked(transaction: Transaction, subject_ids: list[str], *, has_shards: bool) -> _Known:
-    """Return what is known of these, and keep others from changing it meanwhile."""
-    if not has_shards:
-        # Whoever holds a shard is alone with its targets.
-        probed.lock(transaction, subject_ids)
+def _receipt(batch: ObservationBatch, place: int, subject: Subject, shards: _Shards, now_s: float) -> Receipt:
+    """Return when a result was observed: not before its shard was granted, whatever its prober says."""
+    granted_at_s = shards.claims[_shard_of(subject)].acquired_at_s
+    age_s = min(batch.ages_s[place], max(0.0, now_s - granted_at_s))
+    memory = None if batch.memories is None else batch.memories[place]
+    return receipt_of(now_s - age_s, batch.interval_s, memory)
+
+
+def _shard_of(subject: Subject) -> int:
+    assert subject.shard is not None  # noqa: S101 - it is a target
+    return subject.shard
+
+
+def _holder_of(subject: Subject, shards: _Shards) -> str:
+    holder = shards.claims[_shard_of(subject)].holder
+    assert holder is not None  # noqa: S101 - the shard is granted
+    return holder
+
+
+def _locked(transaction: Transaction, subject_ids: list[str]) -> _Known:
+    """Return what is known of these, and keep others from changing it meanwhile.
+
+    The shards' leases are locked: their holder is alone with their targets.
+    """
     subjects = probed.find(transaction, subject_ids)
     numbers = sorted(subject.agent for subject in subjects.values() if subject.agent is not None)
     found = agents.find_many(transaction, numbers, to_change=True) if numbers else []
     return _Known(subjects, {agent.agent_id: agent for agent in found})
 
 
-def _refused(
-    subject: Subject, observation: Observation, agent: StoredAgent | None, shards: _Shards
-) -> ReportOutcome | None:
+def _refused(subject: Subject, shards: _Shards) -> ReportOutcome | None:
     """Return why an observation does not count, whatever it saw; None if it may."""
     if subject.target is None:
-        if shards.are_named or (agent is None and observation.target_url is None):
-            return ReportOutcome.UNKNOWN
-        is_off = agent is not None and agent.status == Status.DEREGISTERED
-        return ReportOutcome.IGNORED if is_off else None
-    if shards.are_named and subject.shard not in shards.named:
+        return ReportOutcome.UNKNOWN
+    if subject.shard not in shards.tokens:
         return ReportOutcome.NOT_IN_SHARD
     if subject.shard in shards.refusals:
         return ReportOutcome.SHARD_LOST
@@ -220,7 +258,7 @@ def _follow_cards(transaction: Transaction, known: _Known, cards: Mapping[str, s
 
 def _find_agents(
     transaction: Transaction,
-    taken: Iterable[tuple[str, Observation]],
+    taken: Iterable[_Taken],
     known: _Known,
     cards: Mapping[str, str | None],
 ) -> None:
@@ -229,13 +267,13 @@ def _find_agents(
     Who had registered by a target's id, before such ids were reserved, makes room for it.
     """
     alive: dict[str, Observation] = {}
-    for subject_id, observation in taken:
-        agent = known.agents.get(subject_id)
+    for each in taken:
+        agent = known.agents.get(each.subject_id)
         is_there = agent is not None and agent.status != Status.DEREGISTERED
         if agent is not None and _is_in_the_way(agent):
-            is_there = known.subjects[subject_id].target is None and observation.target_url is None
-        if not is_there and observation.is_sign_of_life:
-            alive.setdefault(subject_id, observation)
+            is_there = False
+        if not is_there and each.observation.is_sign_of_life:
+            alive.setdefault(each.subject_id, each.observation)
     if not alive:
         return
     numbers = {subject_id: known.subjects[subject_id].target for subject_id in alive}
@@ -269,8 +307,25 @@ def _url_of(transaction: Transaction, subject_id: str) -> str | None:
     return None if target is None else target.url
 
 
+def _reported(taken: Iterable[_Taken], known: _Known) -> dict[str, Reported]:
+    """Return what each worker reported of agents that were alive before, in the order of their names."""
+    sums: dict[str, Counter[str]] = {}
+    for each in taken:
+        of_worker = sums.setdefault(each.holder, Counter())
+        agent = known.agents.get(each.subject_id)
+        if agent is not None and agent.status in _ALIVE:
+            of_worker[_kind_of(each.observation)] += 1
+    return {holder: Reported(**sums[holder]) for holder in sorted(sums)}
+
+
+def _kind_of(observation: Observation) -> str:
+    if observation.is_sign_of_life:
+        return "answered"
+    return "failed" if observation.is_measured_failure else "unmeasured"
+
+
 def _fold_in(
-    transaction: Transaction, taken: Sequence[tuple[str, Observation]], known: _Known
+    transaction: Transaction, taken: Sequence[_Taken], known: _Known, around: Circumstances
 ) -> list[ReportOutcome]:
     """Fold observations into what is known of their agents, and carry out what follows.
 
@@ -279,34 +334,39 @@ def _fold_in(
     """
     outcomes = [ReportOutcome.NO_SIGN_OF_LIFE_YET] * len(taken)
     places: dict[str, list[int]] = {}
-    for place, (agent_id, _) in enumerate(taken):
-        places.setdefault(agent_id, []).append(place)
+    for place, each in enumerate(taken):
+        places.setdefault(each.subject_id, []).append(place)
     held = leases_of_draining(transaction, known.agents.values())
-    around = circumstances(transaction) if known.agents else Circumstances()
-    facts: dict[int, str] = {}
+    rows: list[ObservedRow] = []
     over: dict[int, list[OpenSlot]] = {}
     changes: list[Change] = []
     for agent_id, where in places.items():
         agent = known.agents.get(agent_id)
         if agent is None or agent.status == Status.DEREGISTERED:
             continue
-        stored = Observed() if agent.observed is None else Observed.from_json(agent.observed)
-        seen = stored
+        seen = Observed() if agent.observed is None else Observed.from_json(agent.observed)
         for place in where:
-            before, seen = seen, fold(seen, taken[place][1], transaction.now_s)
-            outcomes[place] = ReportOutcome.IGNORED if seen is before else ReportOutcome.ACCEPTED
+            before, each = seen, taken[place]
+            seen = fold(before, each.observation, each.receipt, agent.status_since_s)
+            outcomes[place] = ReportOutcome.ACCEPTED
             if ended := ended_slot(before.slot, seen.slot):
                 over.setdefault(agent.id, []).append(ended)
-        if seen is not stored:
-            facts[agent.id] = seen.to_json()
-            verdict = judge_one(agent, held.get(agent_id, 0), transaction.now_s, around, seen)
-            changes.append(change_of(agent, verdict))
-    agents.set_observed(transaction, facts)
+        rows.append(agents.observed_row(agent.id, seen))
+        verdict = judge_one(agent, held.get(agent_id, 0), transaction.now_s, around, seen)
+        changes.append(change_of(agent, verdict))
+    agents.set_observed(transaction, rows)
     keep_half_hours(transaction, over)
-    put_off = {change.agent.id: change.judge_at_s for change in changes if not change.is_visible}
-    agents.set_judge_at(transaction, put_off)
-    if len(put_off) < len(changes):
-        change_status(transaction, [change for change in changes if change.is_visible], MONITOR)
+    agents.set_judge_at(
+        transaction,
+        {
+            change.agent.id: change.judge_at_s
+            for change in changes
+            if not change.is_visible and change.judge_at_s != change.agent.judge_at_s
+        },
+    )
+    visible = [change for change in changes if change.is_visible]
+    if visible:
+        change_status(transaction, visible, MONITOR)
     return outcomes
 
 

@@ -1,4 +1,4 @@
-"""How is a stored agent shown? (RFC-0016 1, 6)"""
+"""Records of agents: how a stored agent is shown (RFC-0016 1, 6)."""
 
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,8 @@ from agent_health.agent_record import (
     moment,
     moment_text,
 )
+from agent_health.document import HealthStatus
+from agent_health.evidence_age import shown_health
 from agent_health.lifecycle import Reason, Status
 from agent_health.observed import LastDocument, LastResult, Observed
 from agent_health.storage.agent_search import ListedAgent
@@ -28,17 +30,18 @@ def etag(agent: StoredAgent) -> str:
     return etag_of(agent.incarnation, agent.version)
 
 
-def summary(agent: StoredAgent | ListedAgent) -> AgentSummary:
+def summary(agent: StoredAgent | ListedAgent, now_s: float) -> AgentSummary:
     """Return an agent as listings show it."""
-    return AgentSummary(**summary_members(agent))
+    return AgentSummary(**summary_members(agent, now_s))
 
 
-def summary_members(agent: StoredAgent | ListedAgent) -> dict[str, Any]:
+def summary_members(agent: StoredAgent | ListedAgent, now_s: float) -> dict[str, Any]:
     """Return the members of a summary as they are written; what is not known is left out.
 
     A page of a hundred is written from these: as models they would cost more than to find them.
     """
-    beat_at_s = _heartbeat_at_s(agent)
+    beat_at_s, evidence = _heartbeat_at_s(agent), agent.evidence
+    health, reason = shown_health(HealthStatus(agent.health), evidence, now_s)
     members = {
         "agent_id": agent.agent_id,
         "role_id": agent.role_id,
@@ -48,7 +51,9 @@ def summary_members(agent: StoredAgent | ListedAgent) -> dict[str, Any]:
         if agent.max_concurrent_tasks is None
         else {"max_concurrent_tasks": agent.max_concurrent_tasks, "current_load": agent.current_load},
         "status": agent.status,
-        "health": agent.health,
+        "health": health.value,
+        "unknown_reason": None if reason is None else reason.value,
+        "evidence_at": None if evidence.at_s is None else moment_text(evidence.at_s),
         "monitoring": agent.monitoring,
         "last_heartbeat_at": None if beat_at_s is None else moment_text(beat_at_s),
         "endpoint": agent.endpoint,
@@ -65,11 +70,11 @@ def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> 
     how the agent stands now.
     """
     return AgentRecord(
-        **summary_members(agent),
+        **summary_members(agent, now_s),
         heartbeat_config=HeartbeatConfig(
-            interval_seconds=agent.interval_s,
-            unhealthy_after_seconds=agent.unhealthy_after_s,
-            dead_after_seconds=agent.dead_after_s,
+            interval_seconds=int(agent.interval_s),
+            unhealthy_after_seconds=int(agent.unhealthy_after_s),
+            dead_after_seconds=int(agent.dead_after_s),
         ),
         drain_timeout_seconds=agent.drain_timeout_s,
         metadata=dict(agent.metadata),
@@ -94,7 +99,9 @@ def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> 
     )
 
 
-def _seen(observed: Observed) -> Seen:
+def _seen(observed: Observed) -> Seen | None:
+    if observed.last_observed_at_s is None:
+        return None
     return Seen(
         last_observed_at=_time(observed.last_observed_at_s),
         last_sign_of_life_at=_time(observed.last_sign_of_life_at_s),

@@ -59,6 +59,7 @@ from agent_health.registry.connection_bounds import STOPS
 from agent_health.registry.deliver_webhooks import WebhookCourier
 from agent_health.registry.error_responses import REFUSAL_MEMBER, error_response
 from agent_health.registry.event_feed import EventFeed
+from agent_health.registry.heard_agents import HeardAgents
 from agent_health.registry.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
 from agent_health.registry.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_PATH, LeaseEndpoint
 from agent_health.registry.log_decisions import DecisionLog
@@ -168,14 +169,31 @@ class Registry:
         limit = RateLimit(settings.requests_per_second, settings.request_burst)
         networks = read_networks(settings.webhook_networks, "webhook_networks")
         prompt = PromptDatabase(self.database, settings.answer_seconds)
-        self.door = Door(prompt, RateLimiter(limit, MAX_KEYS_COUNTED), monotonic_s, networks, self.counts)
+        policies = settings.policies
+        self.heard = HeardAgents(monotonic_s)
+        self.door = Door(
+            prompt,
+            RateLimiter(limit, MAX_KEYS_COUNTED),
+            monotonic_s,
+            networks,
+            self.counts,
+            policies=policies,
+            heard=self.heard,
+        )
         self.heartbeats = HeartbeatEndpoint(self.door)
         self.leases = LeaseEndpoint(self.door)
         self.feed = EventFeed(self.database)
         self.streams = EventStreams(self.door, self.feed)
         self.archivist = Archivist(self.database, settings)
         self.courier = WebhookCourier(self.database, self.feed, settings, self.counts)
-        self.sweeper = Sweeper(self.database, settings, monotonic_s, counts=self.counts)
+        self.sweeper = Sweeper(
+            self.database,
+            settings,
+            monotonic_s,
+            policy=policies.mass_exit,
+            counts=self.counts,
+            heard=self.heard,
+        )
         self.reaper = Reaper(self.database, settings.sweep_seconds, monotonic_s)
         self.task_news = TaskNews(self.database, self.feed)
         self.claims = ClaimEndpoint(self.door, self.task_news)

@@ -28,8 +28,10 @@ from agent_health.finding import Finding, json_pointer
 from agent_health.rate_limit import RateLimiter
 from agent_health.registry.body_time import BodyTime
 from agent_health.registry.error_responses import error_response, problem
+from agent_health.registry.heard_agents import HeardAgents
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.registry.pauses import Pauses
+from agent_health.registry.policies import DEFAULT_POLICIES, Policies
 from agent_health.registry.recent_totals import RecentTotals
 from agent_health.registry.work_counts import Work, WorkCounts
 from agent_health.storage import keys
@@ -58,9 +60,14 @@ class Door:
         monotonic_s: Clock,
         webhook_networks: Sequence[Network] = (),
         counts: WorkCounts | None = None,
+        *,
+        policies: Policies = DEFAULT_POLICIES,
+        heard: HeardAgents | None = None,
     ) -> None:
         self.database = database
         self._counts = counts or WorkCounts()
+        self._policies = policies
+        self.heard = heard or HeardAgents(monotonic_s)
         self._webhook_networks = webhook_networks
         self._totals = RecentTotals()
         self._limiter = limiter
@@ -103,6 +110,8 @@ class Door:
         def let_in(transaction: Transaction, seen: Any) -> Call:
             caller = authenticate(transaction, digest)
             check(caller)
+            if caller.agent_id is not None:
+                self.heard.note()
             return Call(
                 caller=caller,
                 path=request.path_params,
@@ -114,6 +123,7 @@ class Door:
                 webhook_networks=self._webhook_networks,
                 sent_after_s=sent_after_s,
                 totals=self._totals,
+                policies=self._policies,
             )
 
         seen: Any = None

@@ -1,4 +1,4 @@
-"""What happens when an agent's status changes?
+"""Changes of status: the record, the leases and the events that follow.
 
 The record, the index of capabilities, the leases and tasks of whoever is gone, and one event for each
 step: all in the transaction of whoever found out. Nothing else changes a status.
@@ -25,7 +25,7 @@ from agent_health.lifecycle import Reason, Signal, Status, begins_new_life, reas
 from agent_health.registry import lease_events
 from agent_health.registry.judge_agents import Change
 from agent_health.registry.move_task import lose_tasks
-from agent_health.storage import agents, commands, event_log, leases, targets
+from agent_health.storage import agents, commands, event_log, leases, liveness, targets
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.commands import StoredCommand
 from agent_health.storage.database import Transaction
@@ -59,6 +59,9 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
     tasks = lose_tasks(transaction, [claim for several in lost.values() for claim in several], actor)
     # Whoever is off the list is not probed any more; the dead are, since they may be found again. Whether who
     # is superseded is probed, its next life says, which begins at once.
+    liveness.forget_agents(
+        transaction, [agent_id for agent_id, reason in ended.items() if reason is EndReason.AGENT_DEAD]
+    )
     superseded = {change.agent.agent_id for change in changes if Signal.SUPERSEDED in change.signals}
     off_the_list = [
         agent_id

@@ -85,10 +85,15 @@ class ClaimEndpoint:
     async def _granted(self, asked: _Asked, receive: Receive) -> TaskGrant | None:
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + asked.wanted.wait_seconds
+        is_noted = False
         while True:
             # Read before the look: what is queued during it is news.
             number = self._news.number
             due_in_s = await self._look(asked)
+            if not is_noted:
+                # The key is good; the request arrived once, however often it is looked at.
+                self._door.heard.note()
+                is_noted = True
             if due_in_s is not None and due_in_s <= 0:
                 grant = await self._door.database.write(lambda transaction: _claim(transaction, asked))
                 if grant is not None:

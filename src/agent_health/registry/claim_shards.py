@@ -1,13 +1,19 @@
-"""Which shards does a prober own for a while? (protocol 8)
+"""Claims of shards: which shards a prober owns for a while (protocol 8).
 
-Whoever claims says that it lives, renews what it really holds, gives up what is more than its fair share,
-and gets what is free up to that. The leases of shards are leases like all others; that somebody lives is
-a row of its own, since whoever holds nothing yet counts too. A holder is a key and a worker's own name:
-several workers may share one key, and need names of their own.
+A worker that claims says that it lives, renews what it really holds, gives up what is more than its fair
+share, and gets what is free up to that. The leases of shards are leases like all others; that a worker
+lives is a row of its own, since a worker that holds nothing yet counts too. A holder is a key and a worker's
+own name: several workers may share one key, and need names of their own.
+
+With a claim a worker says which network classes it reaches. One that reaches less than another one, or
+makes no progress, keeps no shard (`prober_standing`). The answer hands out witnesses where the worker knows
+too few.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Annotated
 
 from pydantic import Field
@@ -18,9 +24,21 @@ from agent_health.agent_record import Body, moment
 from agent_health.document import Time
 from agent_health.errors import TooMany
 from agent_health.lease import Claim, EndReason, ended, is_unexpired, judge_write, next_token, shard_resource
+from agent_health.prober_standing import (
+    DEFAULT_INTERVAL_S,
+    NO_PROGRESS_INTERVALS,
+    WithheldReason,
+    Worker,
+    count_sharers,
+    makes_no_progress,
+    withheld,
+    within_known,
+)
 from agent_health.registry import lease_events
+from agent_health.registry.hand_out_witnesses import hand_out, news_for_probers
 from agent_health.registry.hold_lease import holder_of
 from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.registry.policies import Policies
 from agent_health.shard_record import (
     GrantedShard,
     LivingProber,
@@ -29,9 +47,21 @@ from agent_health.shard_record import (
     ShardsShown,
     WorkerName,
 )
-from agent_health.shard_share import divide, fair_share
-from agent_health.storage import event_log, lease_askers, leases, probed, probers, targets
+from agent_health.shard_share import NOTHING, divide, fair_share
+from agent_health.storage import (
+    event_log,
+    keys,
+    lease_askers,
+    leases,
+    liveness,
+    probed,
+    prober_reports,
+    probers,
+    registry_row,
+    targets,
+)
 from agent_health.storage.database import Transaction
+from agent_health.storage.probers import StoredProber
 from agent_health.target import SHARDS
 
 PATH = "/api/v1/shards"
@@ -41,6 +71,7 @@ MAX_SHOWN = MAX_PROBERS
 MAX_CLAIM_BYTES = 131_072
 """Of a body that names all shards."""
 
+_log = logging.getLogger("agent_health.registry")
 _RESOURCES = {shard_resource(shard): shard for shard in range(SHARDS)}
 
 
@@ -91,7 +122,7 @@ def claim_shards(transaction: Transaction, call: Call) -> Reply:
     A shard that the worker holds by our books and does not name, or with another token, is one that it
     has lost track of: it is ended, and may be granted anew. Companions that are still to come count as if
     they lived: else the first would have all, and each of them wait for its part. TooMany if too many
-    workers live.
+    workers live, of all keys or of this one.
     """
     asked = call.body_as(ShardClaimRequest)
     holder = worker_holder(call.caller, asked.worker)
@@ -99,14 +130,19 @@ def claim_shards(transaction: Transaction, call: Call) -> Reply:
     probers.lock_all(transaction)
     shards = _locked(transaction)
     now_s = transaction.now_s
-    workers = _join(transaction, holder, asked.ttl_seconds)
     held = _really_held(shards, holder, asked.held, now_s)
+    living = _join(transaction, call, asked, holder)
+    standings = _standings(transaction, living)
+    reason = _withheld(transaction, shards, held, standings[holder], list(standings.values()))
     for shard, claim in shards.claims.items():
-        if claim.holder == holder and shard not in held:
+        if claim.holder == holder and (reason is not None or shard not in held):
             shards.end(shard, EndReason.RELEASED, now_s)
-    free = [shard for shard, claim in shards.claims.items() if not is_unexpired(claim, now_s)]
-    sharers = max(workers, asked.companions + 1)
-    division = divide(held, free, sharers)
+    sharers = max(count_sharers(list(standings.values()), now_s), asked.companions + 1)
+    if reason is None:
+        free = [shard for shard, claim in shards.claims.items() if not is_unexpired(claim, now_s)]
+        division = divide(held, free, sharers)
+    else:
+        division = NOTHING
     for shard in division.given_up:
         shards.end(shard, EndReason.RELEASED, now_s)
     expires_at_s = now_s + asked.ttl_seconds
@@ -130,10 +166,17 @@ def claim_shards(transaction: Transaction, call: Call) -> Reply:
     drafts += lease_events.shards_granted(new, holder, holder)
     event_log.append(transaction, drafts)
     mine, expires_at = sorted((*division.kept, *division.granted)), moment(expires_at_s)
+    news = news_for_probers(registry_row.find(transaction))
+    offset_s = _offset_s(asked, now_s)
     answer = ShardGrant(
         shards=[GrantedShard(shard, shards.claims[shard].token, expires_at) for shard in mine],
-        workers=workers,
+        workers=len(living),
         share=fair_share(sharers),
+        witnesses=hand_out(transaction, asked, mine, news.silent_classes, call.policies),
+        silent_classes=news.silent_classes,
+        confirmed_classes=news.confirmed_classes,
+        clock_offset_s=offset_s,
+        reason=reason,
     )
     return Reply(content=answer)
 
@@ -142,7 +185,7 @@ def leave_shards(transaction: Transaction, call: Call) -> Reply:
     """Give back all that a worker holds, so that others get it at once; again, nothing happens."""
     holder = worker_holder(call.caller, call.query_as(LeavingWorker).worker)
     probers.lock_all(transaction)
-    probers.remove(transaction, holder)
+    probers.remove(transaction, [holder])
     ended_now = leases.end_all_of(transaction, {holder: EndReason.RELEASED}).get(holder, [])
     event_log.append(transaction, [*lease_events.all_over(ended_now, holder)])
     return Reply(status=204)
@@ -153,15 +196,13 @@ def show_shards(transaction: Transaction, call: Call) -> Reply:
     require(call.caller, Action.READ_TARGETS)
     asked = call.query_as(ShardChanges)
     after, since = asked.changed_after, asked.unprobed_since
-    living = probers.listing(transaction, MAX_SHOWN)
+    living = probers.living(transaction, MAX_SHOWN)
+    reports = {each.holder: each.reported_at_s for each in prober_reports.all_of(transaction)}
     changed = {} if after is None else targets.newest_versions(transaction, after)
     answer = ShardsShown(
         version=targets.last_version(transaction),
         changed={str(shard): version for shard, version in sorted(changed.items())},
-        probers=[
-            LivingProber(holder=holder, joined_at=moment(joined_s), expires_at=moment(until_s))
-            for holder, joined_s, until_s in living
-        ],
+        probers=[_shown(prober, reports.get(prober.holder), transaction.now_s) for prober in living],
         share=fair_share(max(1, len(living))),
         unprobed=None if since is None else probed.count_unprobed(transaction, since.timestamp()),
     )
@@ -176,15 +217,97 @@ def _locked(transaction: Transaction) -> _Shards:
     return _Shards(numbers, dict(sorted(claims.items())), {}, [])
 
 
-def _join(transaction: Transaction, holder: str, ttl_seconds: float) -> int:
-    """Note that a worker lives, and return how many do."""
-    others = probers.count_others(transaction, holder)
-    joined_at_s = probers.find(transaction, holder)
-    if joined_at_s is None and others >= MAX_PROBERS:
-        raise TooMany("living workers", MAX_PROBERS)
+def _join(transaction: Transaction, call: Call, asked: ShardClaimRequest, holder: str) -> list[StoredProber]:
+    """Note that a worker lives, and return all that do; TooMany."""
     now_s = transaction.now_s
-    probers.store(transaction, holder, now_s if joined_at_s is None else joined_at_s, now_s + ttl_seconds)
-    return others + 1
+    living = probers.living(transaction, MAX_PROBERS + 1)
+    known = next((prober for prober in living if prober.holder == holder), None)
+    others = [prober for prober in living if prober.holder != holder]
+    if known is None:
+        _check_room(transaction, call, others)
+    offset_s = _offset_s(asked, now_s)
+    _report_offset(holder, None if known is None else known.offset_s, offset_s, call.policies)
+    prober = StoredProber(
+        holder=holder,
+        joined_at_s=now_s if known is None else known.joined_at_s,
+        expires_at_s=now_s + asked.ttl_seconds,
+        interval_s=asked.interval_s,
+        reached=None if asked.reached_classes is None else tuple(asked.reached_classes),
+        offset_s=offset_s,
+        barred_until_s=None if known is None else known.barred_until_s,
+    )
+    probers.store(transaction, prober)
+    prober_reports.fold_left(transaction, {each.holder for each in others} | {holder})
+    return [*others, prober]
+
+
+def _check_room(transaction: Transaction, call: Call, others: Sequence[StoredProber]) -> None:
+    """Raise TooMany if one more worker is too much, of all keys or of the caller's."""
+    if len(others) >= MAX_PROBERS:
+        raise TooMany("living workers", MAX_PROBERS)
+    key = keys.find_by_id(transaction, call.caller.key_id)
+    if key is None:
+        # A crawl without a server has no key, and starts its workers itself.
+        return
+    most = call.policies.prober_workers if key.max_workers is None else key.max_workers
+    prefix = worker_holder(call.caller, "")
+    if sum(prober.holder.startswith(prefix) for prober in others) >= most:
+        raise TooMany("living workers of this key", most)
+
+
+def _offset_s(asked: ShardClaimRequest, now_s: float) -> float | None:
+    """Return by how much a worker's wall clock is ahead of the database's, as far as it tells."""
+    return None if asked.sent_at is None else round(asked.sent_at.timestamp() - now_s, 3)
+
+
+def _report_offset(holder: str, before_s: float | None, offset_s: float | None, policies: Policies) -> None:
+    """Log once that a worker's clock is wrong, and once that it is right again."""
+
+    def is_wrong(seconds: float | None) -> bool:
+        return seconds is not None and abs(seconds) > policies.clock_offset_seconds
+
+    if is_wrong(offset_s) and not is_wrong(before_s):
+        _log.warning("the clock of prober %s differs from the database's by %.0f s", holder, offset_s)
+    elif is_wrong(before_s) and not is_wrong(offset_s):
+        _log.info("the clock of prober %s is right again", holder)
+
+
+def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict[str, Worker]:
+    """Return how each living worker stands, by its holder."""
+    reports = {each.holder: each.reported_at_s for each in prober_reports.all_of(transaction)}
+    has_said = any(prober.reached is not None for prober in living)
+    known = liveness.classes(transaction) if has_said else ()
+    return {
+        prober.holder: Worker(
+            holder=prober.holder,
+            interval_s=prober.interval_s or DEFAULT_INTERVAL_S,
+            reached=within_known(prober.reached, known),
+            reported_at_s=reports.get(prober.holder, -inf),
+            barred_until_s=-inf if prober.barred_until_s is None else prober.barred_until_s,
+        )
+        for prober in living
+    }
+
+
+def _withheld(
+    transaction: Transaction,
+    shards: _Shards,
+    held: Collection[int],
+    me: Worker,
+    all_workers: Sequence[Worker],
+) -> WithheldReason | None:
+    """Return why the caller keeps no shard; None if it may. One without progress is barred for a while."""
+    now_s = transaction.now_s
+    others = [worker for worker in all_workers if worker.holder != me.holder]
+    reason = withheld(me, others, now_s)
+    if reason is not None or not held:
+        return reason
+    held_since_s = min(shards.claims[shard].acquired_at_s for shard in held)
+    is_stuck = makes_no_progress(me, held_since_s, others, now_s)
+    if not is_stuck or not liveness.holds_living_agents(transaction, held):
+        return None
+    probers.bar(transaction, me.holder, now_s + NO_PROGRESS_INTERVALS * me.interval_s)
+    return WithheldReason.NO_PROGRESS
 
 
 def _really_held(shards: _Shards, holder: str, named: Mapping[int, int], now_s: float) -> set[int]:
@@ -194,6 +317,20 @@ def _really_held(shards: _Shards, holder: str, named: Mapping[int, int], now_s: 
         for shard, token in named.items()
         if judge_write(shards.claims[shard], holder, token, now_s) is None
     }
+
+
+def _shown(prober: StoredProber, reported_at_s: float | None, now_s: float) -> LivingProber:
+    is_barred = prober.barred_until_s is not None and now_s < prober.barred_until_s
+    return LivingProber(
+        holder=prober.holder,
+        joined_at=moment(prober.joined_at_s),
+        expires_at=moment(prober.expires_at_s),
+        interval_s=prober.interval_s,
+        reached_classes=None if prober.reached is None else list(prober.reached),
+        clock_offset_s=prober.offset_s,
+        reported_at=None if reported_at_s is None else moment(reported_at_s),
+        makes_no_progress=is_barred,
+    )
 
 
 def writer_name(caller: Principal, holder: str | None) -> str:

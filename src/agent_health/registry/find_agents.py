@@ -29,7 +29,7 @@ from agent_health.registry.agent_records import etag, record, summary_members
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.judge_agents import judge_one
 from agent_health.registry.key_names import names_told
-from agent_health.registry.list_targets import why_of
+from agent_health.registry.list_targets import MaxEvidenceAge, why_of
 from agent_health.registry.monitor_row import circumstances
 from agent_health.registry.operations import SEPARATED_BY_COMMAS, Call, Operation, Reply
 from agent_health.storage import agent_search, agents, commands, probed
@@ -56,6 +56,8 @@ class Listing(Body):
     role_id: RoleId | None = None
     """Adds the pool's totals to the answer."""
     min_available_capacity: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    max_evidence_age: MaxEvidenceAge | None = None
+    """In seconds: agents whose last measured probe is no older. An agent without one never matches."""
     sort: Literal["registered", "least_loaded"] = "registered"
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
@@ -77,7 +79,7 @@ def list_agents(transaction: Transaction, call: Call) -> Reply:
     """Return one page of the agents that match, how many there are in all, and the pool's capacity."""
     page = page_of(transaction, call)
     members = {
-        "agents": [summary_members(agent) for agent in page.agents],
+        "agents": [summary_members(agent, transaction.now_s) for agent in page.agents],
         "total": page.total,
         "cursor": page.cursor,
         "pool": None if page.pool is None else page.pool.model_dump(mode="json"),
@@ -96,6 +98,7 @@ def page_of(transaction: Transaction, call: Call) -> Page:
         role_id=query.role_id,
         health=query.health,
         min_available_capacity=query.min_available_capacity,
+        max_evidence_age_s=query.max_evidence_age,
     )
     after = None if query.cursor is None else numbers_in(query.cursor, query.sort, 1 + by_load)
     found = agent_search.listing(transaction, wanted, after=after, limit=query.limit + 1, by_load=by_load)

@@ -58,6 +58,7 @@ class HeartbeatEndpoint:
         if isinstance(answer, AgentHealthError):
             await error_response(answer)(scope, receive, send)
             return
+        self._door.heard.note()
         headers = [*_HEADERS, (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

@@ -1,4 +1,4 @@
-"""What follows now from what is known of these agents?
+"""Judgement of agents: what follows now from what is known of them.
 
 Fetches what `verdict` needs, asks it, and returns what is to be changed; changes nothing itself.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Reason, Signal, Status
 from agent_health.light_value import light_value
-from agent_health.monitor_health import Excused
+from agent_health.monitor_health import Excused, Track
 from agent_health.observed import Observed
 from agent_health.silence import Span, Thresholds
 from agent_health.storage import leases
@@ -36,6 +36,11 @@ class Change:
     """The last sign of life, if it is silence that takes the agent down."""
     heard_for_s: float = 0.0
     """How long it had given signs of life then, since its status began."""
+
+    @property
+    def track(self) -> Track:
+        """With whom it is counted if it falls silent."""
+        return Track.PROBE if self.agent.monitoring == Monitoring.PROBE else Track.HEARTBEAT
 
     @property
     def is_visible(self) -> bool:

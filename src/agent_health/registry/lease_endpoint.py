@@ -69,6 +69,9 @@ class LeaseEndpoint:
             if isinstance(answer, AgentHealthError):
                 await error_response(answer)(scope, receive, send)
             else:
+                if answer.holder_incarnation:
+                    # It is an agent: any other holder has no incarnation.
+                    self._door.heard.note()
                 await _show(asked, answer, send)
 
     async def _asked(self, scope: Scope, receive: Receive) -> Asked:

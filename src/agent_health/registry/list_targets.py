@@ -13,6 +13,7 @@ from agent_health.agent_record import Body, moment
 from agent_health.directory_record import DIRECTORY_PATTERN
 from agent_health.document import HealthStatus
 from agent_health.errors import DirectoryNotFound, TargetNotFound
+from agent_health.evidence_age import Evidence, unknown_reason
 from agent_health.international_host import ascii_host
 from agent_health.lifecycle import Status
 from agent_health.observation import LayerResult, ResultClass
@@ -31,6 +32,8 @@ from agent_health.target_record import ShownChange, TargetList, TargetRecord, Ta
 
 PATH = "/api/v1/targets"
 MAX_PAGE = 1_000
+MAX_AGE_SECONDS = 31_622_400.0
+"""A year."""
 MAX_CHANGES = 50
 """Of one target that are shown."""
 
@@ -65,6 +68,9 @@ Host = Annotated[
 """The host of targets that are looked for; one in another alphabet as people write it, or in ASCII."""
 
 
+MaxEvidenceAge = Annotated[float, Field(gt=0, le=MAX_AGE_SECONDS, allow_inf_nan=False)]
+
+
 class TargetListing(Body):
     """The query of `GET /api/v1/targets`."""
 
@@ -78,6 +84,8 @@ class TargetListing(Body):
     """In any alphabet; its targets at all ports."""
     include_gone: bool = False
     """Also those that are not probed any more."""
+    max_evidence_age: MaxEvidenceAge | None = None
+    """In seconds: targets whose last measured probe is no older. A target without one never matches."""
     sort: TargetOrder = TargetOrder.ADDED
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
@@ -95,6 +103,7 @@ def list_targets(transaction: Transaction, call: Call) -> Reply:
         directory=None if query.directory is None else _number_of(transaction, query.directory),
         host=query.host,
         include_gone=query.include_gone,
+        max_evidence_age_s=query.max_evidence_age,
     )
     place, total = (None, None) if query.cursor is None else _place_in(query.cursor, query.sort)
     # Counted for the first page: counting a million for each of their pages would take longer than listing.
@@ -109,7 +118,7 @@ def list_targets(transaction: Transaction, call: Call) -> Reply:
         found = target_search.by_host(transaction, wanted, after=place, limit=limit, is_common=is_common)
     page = found[: query.limit]
     answer = TargetList(
-        targets=[TargetSummary(**_summary(row)) for row in page],
+        targets=[TargetSummary(**_summary(row, transaction.now_s)) for row in page],
         total=total,
         cursor=_cursor_behind(page[-1], total, query.sort) if len(found) > len(page) else None,
     )
@@ -140,7 +149,7 @@ def show_target(transaction: Transaction, call: Call) -> Reply:
         raise TargetNotFound(subject_id)
     changes = result_history.changes_of(transaction, row.id, MAX_CHANGES)
     answer = TargetRecord(
-        **_summary(row),
+        **_summary(row, transaction.now_s),
         host=row.host,
         shard=row.shard,
         directories=target_search.directories_of(transaction, row.id),
@@ -164,19 +173,27 @@ def _number_of(transaction: Transaction, name: str) -> int:
     return directory.id
 
 
-def _summary(row: Row[Any]) -> dict[str, Any]:
+def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
     seen = None if row.seen is None else from_json(row.seen)
     times_s = {
         "result_since": row.result_since_s,
         "observed_at": looked_at_s(seen),
         "gone_at": row.gone_at_s,
+        "evidence_at": row.evidence_at_s,
     }
+    evidence = Evidence(
+        at_s=row.evidence_at_s,
+        until_s=row.evidence_until_s,
+        results_until_s=row.results_until_s,
+        unmeasured=row.unmeasured,
+    )
     return {
         "target_id": row.subject_id,
         "url": row.url,
         "result": row.result,
         "why": None if seen is None else why_of(seen, row.layers),
         "gone_reason": row.gone_reason,
+        "unknown_reason": unknown_reason(evidence, now_s) if row.gone_at_s is None else None,
         **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},
     }
 

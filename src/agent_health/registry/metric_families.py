@@ -19,9 +19,10 @@ from prometheus_client.core import (
 
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Status
-from agent_health.monitor_health import HoldCause, MonitorState, exit_limit
+from agent_health.monitor_health import MonitorPolicy, MonitorState, Track, exit_limit
 from agent_health.registry.heartbeat_endpoint import HEARTBEAT_PATH
-from agent_health.registry.monitor_row import monitor_in
+from agent_health.registry.monitor_row import monitors_in
+from agent_health.registry.policies import Policies
 from agent_health.registry.work_counts import DURATION_BUCKETS_S, Sums, Work
 from agent_health.storage.totals import Totals
 from agent_health.task import TaskStatus
@@ -41,6 +42,7 @@ class Surroundings:
     database_bytes: int | None
     certificate_ends_s: float | None
     """None without TLS, or if it cannot be told."""
+    policies: Policies
 
 
 def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[Metric]:
@@ -62,7 +64,7 @@ def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[
         here.certificate_ends_s,
     )
     if totals is not None:
-        yield from _of_the_database(totals)
+        yield from _of_the_database(totals, here.policies)
     yield _number(
         "database_marker_timestamp_seconds",
         "When the marker outside the database was last up to date; absent if it never was.",
@@ -73,7 +75,7 @@ def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[
     yield from _http(sums)
 
 
-def _of_the_database(totals: Totals) -> Iterator[Metric]:
+def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
     yield _number("counted_timestamp_seconds", "When the database was counted.", totals.at_s)
     every = {
         (status.value, health.value): 0
@@ -98,7 +100,7 @@ def _of_the_database(totals: Totals) -> Iterator[Metric]:
         },
         ("agent_id", "status", "reason"),
     )
-    yield from _of_the_sweep(totals)
+    yield from _of_the_sweep(totals, policies.mass_exit)
     yield _number("leases", "Leases that run.", totals.leases)
     yield _gauge(
         "tasks",
@@ -142,34 +144,44 @@ def _of_the_database(totals: Totals) -> Iterator[Metric]:
     yield _number("keys", "Keys that are good now.", totals.keys)
 
 
-def _of_the_sweep(totals: Totals) -> Iterator[Metric]:
+def _of_the_sweep(totals: Totals, policy: MonitorPolicy) -> Iterator[Metric]:
     lag_s = 0.0 if totals.due_at_s is None else max(0.0, totals.at_s - totals.due_at_s)
     yield _number("sweep_lag_seconds", "How long the first agent waits that is to be judged.", lag_s)
     swept_at_s = None if totals.row is None else totals.row.swept_at_s
     yield _number("swept_timestamp_seconds", "When a sweep last ran; absent before the first.", swept_at_s)
     if totals.row is None:
         return
-    monitor = monitor_in(totals.row, totals.at_s)
-    yield _number(
-        "decisions_held", "Whether silence takes nobody down at present.", monitor.state is MonitorState.HELD
-    )
+    monitors = monitors_in(totals.row, totals.at_s)
+    tracks = {(("track", track.value),): monitors.of(track) for track in Track}
     yield _gauge(
-        "held_because",
-        "Why silence takes nobody down: 1 for the cause; all 0 while it does.",
-        {
-            (("cause", cause.value),): monitor.state is MonitorState.HELD and monitor.held_because is cause
-            for cause in HoldCause
-        },
+        "decisions_held",
+        "Whether silence takes no agent down at present, by how agents are monitored.",
+        {track: monitor.state is MonitorState.HELD for track, monitor in tracks.items()},
     )
     yield _gauge(
         "monitor_state",
-        "Whether the registry trusts its own eyes: 1 for the state that it is in.",
-        {(("state", state.value),): monitor.state is state for state in MonitorState},
+        "Whether silence is believed: 1 for the state of the track.",
+        {
+            (*track, ("state", state.value)): monitor.state is state
+            for track, monitor in tracks.items()
+            for state in MonitorState
+        },
     )
-    yield _number("monitor_exits", "Agents that fell silent within this cadence.", monitor.exits_this_cadence)
-    yield _number("monitor_exit_limit", "How many of them would be believed.", exit_limit(monitor))
-    ill = sum(illness.until_s > totals.at_s for illness in monitor.illnesses)
-    yield _number("probers_ill", "Probers that do not trust their own eyes.", ill)
+    yield _gauge(
+        "monitor_exits",
+        "Agents that fell silent within this cadence; while decisions are held, those that wait.",
+        {track: monitor.exits_this_cadence for track, monitor in tracks.items()},
+    )
+    yield _gauge(
+        "monitor_exit_limit",
+        "How many of them would be believed.",
+        {track: exit_limit(monitor, policy) for track, monitor in tracks.items()},
+    )
+    yield _gauge(
+        "monitor_unwitnessed",
+        "Agents that wait and that no request of any agent bears out.",
+        {track: monitor.unwitnessed for track, monitor in tracks.items()},
+    )
 
 
 def _of_the_log(sums: Sums) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
-"""What do all server processes know of the monitor, and which time counts for nobody?
+"""The registry's row: what all server processes know of suspensions, and of time that does not count.
 
-What `monitor_health` and `silence` say is kept in the registry's one row, as JSON.
+What `monitor_health` and `silence` say is kept there as JSON.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from agent_health import monitor_health
 from agent_health.agent_record import MAX_DURATION_SECONDS
 from agent_health.event import EventDraft, EventType, MonitorTurned
-from agent_health.monitor_health import Excused, Look, Monitor, MonitorState
+from agent_health.monitor_health import Excused, Look, Monitors, MonitorState, Track
 from agent_health.registry.judge_agents import Circumstances
 from agent_health.silence import Span, add_span
 from agent_health.storage import registry_row
@@ -39,19 +39,23 @@ _EXCUSED: TypeAdapter[ExcusedTime] = TypeAdapter(ExcusedTime)
 
 
 def circumstances(transaction: Transaction) -> Circumstances:
-    """Return what holds for all agents alike, for any deed but the sweep.
+    """Return what holds for all agents alike, for any deed but the sweep."""
+    return circumstances_in(registry_row.find(transaction))
 
-    Silence takes nobody down there: the sweep alone asks first whether it is us. Whoever is found
+
+def circumstances_in(row: RegistryRow | None) -> Circumstances:
+    """Return what holds for all agents alike by this row, for any deed but the sweep.
+
+    Silence takes no agent down there: the sweep alone asks first whether it is us. An agent that is found
     silent is due at the next sweep, since its `judge_at_s` has passed.
     """
-    row = registry_row.find(transaction)
     excused = ExcusedTime() if row is None else excused_in(row)
     return Circumstances(is_held=True, excused=excused.spans, holds=excused.holds)
 
 
-def monitor_in(row: RegistryRow, now_s: float) -> Monitor:
-    """Return the monitor that a row holds; a new one if nobody has looked yet."""
-    return monitor_health.from_json(row.monitor) if row.monitor else monitor_health.new_monitor(now_s)
+def monitors_in(row: RegistryRow, now_s: float) -> Monitors:
+    """Return the tracks that a row holds; new ones if no sweep has run yet."""
+    return monitor_health.from_json(row.monitor) if row.monitor else monitor_health.new_monitors(now_s)
 
 
 def excused_in(row: RegistryRow) -> ExcusedTime:
@@ -59,13 +63,18 @@ def excused_in(row: RegistryRow) -> ExcusedTime:
     return _EXCUSED.validate_json(row.excused) if row.excused else ExcusedTime()
 
 
-def monitor_turned(look: Look, actor: str) -> list[EventDraft]:
-    """Return the event of a look that changed the monitor's state; none otherwise."""
+def monitor_turned(look: Look, track: Track, actor: str) -> list[EventDraft]:
+    """Return the event of a look that changed the state of a track; none otherwise."""
     turned = look.event
     if turned is None:
         return []
     payload = MonitorTurned(
-        previous=turned.previous, turn=turned.turn, exits=turned.exits, limit=turned.limit
+        track=track,
+        previous=turned.previous,
+        turn=turned.turn,
+        exits=turned.exits,
+        limit=turned.limit,
+        unwitnessed=turned.unwitnessed,
     )
     return [EventDraft(type=_TURNS[turned.state], actor=actor, payload=payload)]
 
@@ -79,9 +88,18 @@ _TURNS = MappingProxyType(
 )
 
 
-def with_monitor(row: RegistryRow, monitor: Monitor) -> RegistryRow:
-    """Return the row with this monitor."""
-    return replace(row, monitor=monitor_health.to_json(monitor))
+def with_monitors(row: RegistryRow, monitors: Monitors) -> RegistryRow:
+    """Return the row with these tracks."""
+    return replace(row, monitor=monitor_health.to_json(monitors))
+
+
+def with_look(row: RegistryRow, track: Track, look: Look, now_s: float) -> RegistryRow:
+    """Return the row after a look at one track; the time of a hold that is over is excused for heartbeats.
+
+    Of probes nothing has to be excused: only measured failures count as silence.
+    """
+    row = with_monitors(row, monitors_in(row, now_s).with_track(track, look.monitor))
+    return with_hold(row, look.excused, now_s) if track is Track.HEARTBEAT else row
 
 
 def with_span(row: RegistryRow, span: Span, now_s: float) -> RegistryRow:

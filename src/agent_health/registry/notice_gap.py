@@ -66,6 +66,11 @@ def move_back_some(transaction: Transaction, by_s: float, *, after: int, limit: 
     return set_clock.move_agents_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
 
 
+def move_some_targets_back(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
+    """Bring back the times of some targets' results; see `set_clock.move_targets_back`."""
+    return set_clock.move_targets_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
+
+
 def note_set_back(transaction: Transaction, by_s: float) -> None:
     """Bring back all else and say so, once all agents are back; nothing if another process has done it."""
     row = registry_row.lock(transaction)

@@ -76,7 +76,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType({
     "KeyRotation": {"overlap_seconds": 3600},
     "Maintenance": {"seconds": 3600, "reason": "new disks"},
     "OverrideRequest": {"status": "active", "seconds": 900, "reason": "its probes are refused by a firewall"},
-    "IllnessReport": {"ill": True, "why": "most names cannot be resolved"},
+    "Confirmation": {"network_class": "10.1.0.0/16"},
     "ShardClaimRequest": {"worker": "prober-1", "ttl_seconds": 60, "held": {"17": 4294967297}},
     "ImportPage": {
         "urls": ["https://agent.example/.well-known/agent-card.json", "other.example"],
@@ -91,8 +91,14 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType({
                 "agent_id": "agent_billing_01",
                 "observed_at": "2026-02-08T10:30:00Z",
                 "transport": {"result": "ok", "status_code": 200, "latency_ms": 41.5},
+                "network_class": "public_ipv4",
+                "address": "192.0.2.7",
             }
-        ]
+        ],
+        "tokens": {"311": 4_294_967_297},
+        "ages_s": [1.5],
+        "numbers": [42],
+        "interval_s": 300.0,
     },
 })  # fmt: skip
 """A body of each model, by its name."""

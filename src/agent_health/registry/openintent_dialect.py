@@ -126,7 +126,9 @@ def _list(transaction: Transaction, call: Call) -> Reply:
     headers = {}
     if page.cursor is not None:
         headers["Link"] = f'<?cursor={page.cursor}>; rel="next"'
-    return Reply(content=[_agent_shown(summary(agent)) for agent in page.agents], headers=headers)
+    return Reply(
+        content=[_agent_shown(summary(agent, transaction.now_s)) for agent in page.agents], headers=headers
+    )
 
 
 def _beat(transaction: Transaction, call: Call) -> Reply | AgentHealthError:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator
 from agent_health.access import Action, Principal
 from agent_health.actor import KEY_ACTOR_PREFIX
 from agent_health.errors import AgentHealthError, StaleVersion, VersionRequired
+from agent_health.registry.policies import DEFAULT_POLICIES, Policies
 from agent_health.registry.recent_totals import RecentTotals
 from agent_health.storage.database import Transaction
 from agent_health.target_address import Network
@@ -48,6 +49,8 @@ class Call:
     """When it was sent at the earliest, by `time.monotonic`; see `pauses`."""
     totals: RecentTotals = field(default_factory=RecentTotals, repr=False)
     """What the server has counted a moment ago; where there is no server, nothing."""
+    policies: Policies = DEFAULT_POLICIES
+    """By which the server judges and suspends."""
 
     @property
     def agent_id(self) -> str:

@@ -1,4 +1,4 @@
-"""What happens when an agent registers? (RFC-0016 3)"""
+"""Registration of agents (RFC-0016 3)."""
 
 import secrets
 from collections.abc import Mapping
@@ -22,18 +22,20 @@ from agent_health.agent_record import AgentRecord, Declared, FoundAgent, Registr
 from agent_health.document import HealthStatus
 from agent_health.errors import AlreadyRegistered
 from agent_health.event import EventType
+from agent_health.evidence_age import EVIDENCE_INTERVALS
 from agent_health.lifecycle import ALIVE, Reason, Signal, Status
-from agent_health.observed import Observed
+from agent_health.observed import Observed, expected
 from agent_health.registry import manage_keys, probed_agents
 from agent_health.registry.agent_records import etag, record
 from agent_health.registry.change_status import MONITOR, change_status, lifecycle_event
 from agent_health.registry.judge_agents import Change, Circumstances, change_of, judge_one
 from agent_health.registry.keep_history import keep_half_hours
 from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.silence import PROBE_THRESHOLDS
 from agent_health.storage import agents, event_log, keys
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Transaction
-from agent_health.verdict import is_in_force
+from agent_health.verdict import Monitoring, is_in_force
 
 
 def register_agent(transaction: Transaction, call: Call) -> Reply:
@@ -104,6 +106,7 @@ def add_agents(
         verdict = judge_one(unnumbered, 0, now_s, Circumstances())
         columns.append({**given, "judge_at_s": verdict.judge_at_s})
     numbers = agents.add_many(transaction, columns, now_s)
+    _expect_results(transaction, dict(zip(numbers, bodies.values(), strict=True)))
     added = [agents.unheard(number, given, now_s) for number, given in zip(numbers, columns, strict=True)]
     drafts = [lifecycle_event(Status.REGISTERING, agent, Reason.REGISTERED, now_s, actor) for agent in added]
     event_log.append(transaction, drafts)
@@ -125,6 +128,7 @@ def begin_new_life(
     if existing.observed is not None and (slot := Observed.from_json(existing.observed).slot) is not None:
         keep_half_hours(transaction, {existing.id: [slot]})
     agents.start_anew(transaction, existing.id, {**_declared(body), **_in_force(existing, now_s)}, now_s)
+    _expect_results(transaction, {existing.id: body})
     agent = agents.find(transaction, existing.agent_id)
     assert agent is not None  # noqa: S101 - it is locked
     agent = _step(transaction, agent, Signal.RE_REGISTERED, "registered again", actor)
@@ -134,6 +138,18 @@ def begin_new_life(
         return change_status(transaction, [change], MONITOR)[0]
     agents.set_judge_at(transaction, {agent.id: change.judge_at_s})
     return replace(agent, judge_at_s=change.judge_at_s)
+
+
+def _expect_results(transaction: Transaction, bodies: Mapping[int, Declared]) -> None:
+    """Note until when a prober should have sent a first result of agents that registered to be probed."""
+    within_s = EVIDENCE_INTERVALS * PROBE_THRESHOLDS.interval_s
+    known = expected(transaction.now_s, within_s)
+    rows = [
+        agents.observed_row(number, known)
+        for number, body in bodies.items()
+        if body.monitoring is not Monitoring.HEARTBEAT and not isinstance(body, FoundAgent)
+    ]
+    agents.set_observed(transaction, rows)
 
 
 def _in_force(agent: StoredAgent, now_s: float) -> dict[str, Any]:

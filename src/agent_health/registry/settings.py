@@ -1,18 +1,24 @@
-"""Which settings does the server have?"""
+"""Settings of the server."""
 
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from agent_health.errors import InvalidSetting
 from agent_health.expectation import invalid_setting
+from agent_health.mass_silence import SilencePolicy
+from agent_health.monitor_health import MonitorPolicy
 from agent_health.public_address import PublicAddress
+from agent_health.registry.policies import DEFAULT_POLICIES, Policies
+from agent_health.target import SHARDS
 
 DEFAULT_DATABASE = "sqlite:///agent-health.db"
 DEFAULT_PORT = 8440
+_MASS_EXIT = DEFAULT_POLICIES.mass_exit
+_MASS_SILENCE = DEFAULT_POLICIES.mass_silence
 
 
 def _take_network(text: str) -> str:
@@ -78,6 +84,70 @@ class RegistrySettings(BaseModel):
     """Whether `/metrics` is shown to everybody; else it needs a key that may read."""
     webhook_networks: tuple[Network, ...] = ()
     """Private networks that webhooks, and proofs of opt-outs, may lead to, such as `10.1.0.0/16`."""
+    mass_exit_cadence_seconds: Annotated[float, Field(ge=1, le=3600)] = _MASS_EXIT.cadence_seconds
+    """Time in which agents that fall silent are counted together."""
+    mass_exit_min_exits: Annotated[int, Field(ge=1, le=1_000_000_000)] = _MASS_EXIT.min_exits
+    """Agents that may fall silent within a cadence before verdicts are suspended."""
+    mass_exit_factor: Annotated[float, Field(ge=1, le=1_000_000)] = _MASS_EXIT.factor
+    """Verdicts are suspended if more fall silent than this many times the usual number."""
+    mass_exit_end_factor: Annotated[float, Field(ge=1, le=1_000_000)] = _MASS_EXIT.end_factor
+    """A suspension ends once fewer wait than this many times the usual number; at most the factor above."""
+    mass_exit_quiet_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.quiet_cadences
+    """Cadences for which fewer must wait before a suspension ends."""
+    mass_exit_max_hold_seconds: Annotated[float, Field(ge=1, le=86_400)] = _MASS_EXIT.max_hold_seconds
+    """When silence is believed all the same; at least one cadence."""
+    mass_exit_baseline_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.baseline_cadences
+    """Cadences of which the usual number is the mean."""
+    mass_exit_proven_seconds: Annotated[float, Field(ge=0, le=86_400)] = _MASS_EXIT.proven_seconds
+    """Time for which an agent must have given liveness signals before its silence counts here."""
+    mass_silence_expected_seconds: Annotated[float, Field(ge=1, le=2_592_000)] = (
+        _MASS_SILENCE.expected_seconds
+    )
+    """An address that answered within this time is expected to answer."""
+    mass_silence_together_seconds: Annotated[float, Field(ge=1, le=86_400)] = _MASS_SILENCE.together_seconds
+    """Addresses fell silent together if their last answers lie within this time."""
+    witness_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.witness_seconds
+    """A target is handed out as a witness at most once in this time."""
+    clock_offset_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.clock_offset_seconds
+    """A prober's wall clock that differs from the database's by more is reported."""
+    prober_workers: Annotated[int, Field(ge=1, le=SHARDS)] = DEFAULT_POLICIES.prober_workers
+    """Workers that may probe with one key at a time, unless the key has a number of its own."""
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.mass_exit_end_factor > self.mass_exit_factor:
+            raise PydanticCustomError(
+                "mass_exit_end_factor", "expected mass_exit_end_factor to be at most mass_exit_factor"
+            )
+        if self.mass_exit_max_hold_seconds < self.mass_exit_cadence_seconds:
+            raise PydanticCustomError(
+                "mass_exit_max_hold_seconds",
+                "expected mass_exit_max_hold_seconds to be at least mass_exit_cadence_seconds",
+            )
+        return self
+
+    @property
+    def policies(self) -> Policies:
+        """The thresholds among the settings."""
+        return Policies(
+            mass_exit=MonitorPolicy(
+                cadence_seconds=self.mass_exit_cadence_seconds,
+                min_exits=self.mass_exit_min_exits,
+                factor=self.mass_exit_factor,
+                end_factor=self.mass_exit_end_factor,
+                quiet_cadences=self.mass_exit_quiet_cadences,
+                max_hold_seconds=self.mass_exit_max_hold_seconds,
+                baseline_cadences=self.mass_exit_baseline_cadences,
+                proven_seconds=self.mass_exit_proven_seconds,
+            ),
+            mass_silence=SilencePolicy(
+                expected_seconds=self.mass_silence_expected_seconds,
+                together_seconds=self.mass_silence_together_seconds,
+            ),
+            witness_seconds=self.witness_seconds,
+            clock_offset_seconds=self.clock_offset_seconds,
+            prober_workers=self.prober_workers,
+        )
 
     @property
     def trusts_everybody(self) -> bool:
@@ -95,6 +165,8 @@ class RegistrySettings(BaseModel):
 
 def _told(error: ValidationError) -> InvalidSetting:
     """Return what is wrong first, by the setting's own name, in our words."""
-    name = str(error.errors(include_url=False)[0]["loc"][0])
+    first = error.errors(include_url=False)[0]
+    # What concerns two settings is told of the one that its rule is named for.
+    name = str(first["loc"][0] if first["loc"] else first["type"])
     fault = invalid_setting(error, name)
     return InvalidSetting(name, fault.given, fault.expected)

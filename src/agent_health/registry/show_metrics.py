@@ -154,6 +154,7 @@ class MetricsEndpoint:
             disks=self._disks(),
             database_bytes=_size(self._file),
             certificate_ends_s=self._certificate_ends_s,
+            policies=self._settings.policies,
         )
         return families(self._totals, self._counts.sums(), here)
 

@@ -96,6 +96,8 @@ class EventStreams:
                 return caller, last if after is None else after
 
             caller, position = await self._door.database.read(begin)
+            if caller.agent_id is not None:
+                self._door.heard.note()
             wanted = EventFilter(
                 types=frozenset(query.type),
                 agent_id=agent_to_read(caller, query.agent_id),

@@ -1,8 +1,8 @@
-"""How is silence noticed, and what else is over by now?
+"""Sweep: how silence is noticed, and what else is over by now.
 
 Any number of server processes sweep; one at a time does, since it claims the registry's row. A sweep
-notes the time in which nobody looked, judges the agents whose deadline has passed, asks whether it is
-us before it lets silence take anyone down, and ends leases and commands whose time is over. All in
+notes the time in which no process swept, judges the agents whose deadline has passed, asks `monitor_health`
+before it lets silence take an agent down, and ends leases and commands whose time is over. All in
 transactions of bounded size: what one sweep leaves, the next one finds.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,16 +18,32 @@ from ulid import ULID
 
 from agent_health import monitor_health
 from agent_health.errors import StoreUnavailable
-from agent_health.monitor_health import DEFAULT_POLICY, Look, Monitor, MonitorPolicy, MonitorState
+from agent_health.monitor_health import (
+    DEFAULT_POLICY,
+    Look,
+    Monitor,
+    MonitorPolicy,
+    Monitors,
+    MonitorState,
+    Track,
+)
 from agent_health.registry.change_status import MONITOR, change_status, command_ended
+from agent_health.registry.heard_agents import HeardAgents, MissedHeartbeat, unwitnessed
 from agent_health.registry.judge_agents import Change, Circumstances, judge_agents
-from agent_health.registry.monitor_row import excused_in, monitor_in, monitor_turned, with_hold, with_monitor
-from agent_health.registry.notice_gap import Reference, gap_jump_s, move_back_some, note_gap, note_set_back
+from agent_health.registry.monitor_row import excused_in, monitor_turned, monitors_in, with_look
+from agent_health.registry.notice_gap import (
+    Reference,
+    gap_jump_s,
+    move_back_some,
+    move_some_targets_back,
+    note_gap,
+    note_set_back,
+)
 from agent_health.registry.reap_leases import reap
 from agent_health.registry.settings import RegistrySettings
 from agent_health.registry.work_counts import Work, WorkCounts
+from agent_health.silence import deadline_s
 from agent_health.storage import agents, commands, event_log, registry_row
-from agent_health.storage.agents import StoredAgent
 from agent_health.storage.database import Clock, Database, Transaction
 from agent_health.storage.registry_row import RegistryRow
 
@@ -52,10 +68,26 @@ class _Sweep:
     began_s: float
     """Whoever is due by now; those who are put off are not met again in the same sweep."""
     reference: Reference
-    is_looking: bool = False
-    """It is held, and this sweep meets all who wait."""
+    looking: frozenset[Track] = frozenset()
+    """Suspended tracks of which this sweep meets all agents that wait."""
     set_back_s: float = 0.0
     """How far the clock was set back, below 0: then it has to be mended first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Exits:
+    """Agents of one track that silence would take down, and that have lived long enough to tell of us.
+
+    Agents that never beat could have verdicts suspended otherwise, by anybody who may register them.
+    """
+
+    telling_s: tuple[float, ...] = ()
+    """Their last signs."""
+    missed: tuple[MissedHeartbeat, ...] = ()
+    """The same agents, if they are monitored by heartbeat."""
+
+    def __add__(self, other: "_Exits") -> "_Exits":
+        return _Exits(self.telling_s + other.telling_s, self.missed + other.missed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +95,8 @@ class _Judged:
     """What became of some agents that were due."""
 
     is_last: bool
-    waiting: tuple[float, ...] = ()
-    """The last signs of those whom a hold keeps back, and who tell of us."""
+    waiting: Mapping[Track, _Exits]
+    """Those that a suspension keeps back."""
 
 
 class Sweeper:
@@ -78,8 +110,10 @@ class Sweeper:
         *,
         policy: MonitorPolicy = DEFAULT_POLICY,
         counts: WorkCounts | None = None,
+        heard: HeardAgents | None = None,
     ) -> None:
         self._counts = counts or WorkCounts()
+        self._heard = heard or HeardAgents(monotonic_s)
         self._database = database
         self._period_s = settings.sweep_seconds
         self._monotonic_s = monotonic_s
@@ -111,14 +145,15 @@ class Sweeper:
             return
         self._reference = sweep.reference
         waiting = await self._judge_all(sweep)
-        if sweep.is_looking and waiting is not None:
-            await self._database.write(partial(self._count, waiting=waiting))
+        if sweep.looking and waiting is not None:
+            await self._database.write(partial(self._count, waiting=waiting, looking=sweep.looking))
         await self._end_all_expired()
         self._counts.note(Work.SWEEPS)
         self._counts.note(Work.SWEEP_NS, int((time.perf_counter() - began_s) * 1e9))
 
     def _begin(self, transaction: Transaction) -> _Sweep | None:
         """Claim the sweep and note the time in which nobody looked; None if somebody else has it."""
+        self._heard.store(transaction, self._name)
         row = registry_row.lock_if_free(transaction)
         if row is None:
             return None
@@ -131,27 +166,29 @@ class Sweeper:
         if jump_s < 0:
             return _Sweep(now_s, reference, set_back_s=jump_s)
         row, drafts = note_gap(transaction, row, last_s, jump_s, self._period_s)
-        monitor = monitor_in(row, now_s)
+        monitors = monitors_in(row, now_s)
         self._store(transaction, row)
         event_log.append(transaction, drafts)
-        is_looking = monitor.state is MonitorState.HELD and (
-            self._look_number(monitor, last_s) < self._look_number(monitor, now_s)
+        looking = frozenset(
+            track
+            for track in Track
+            if (monitor := monitors.of(track)).state is MonitorState.HELD
+            and self._look_number(monitor, last_s) < self._look_number(monitor, now_s)
         )
-        return _Sweep(now_s, reference, is_looking=is_looking)
+        return _Sweep(now_s, reference, looking=looking)
 
     async def _mend(self, set_back_s: float) -> None:
         """Bring back what lies ahead since the clock was set back; several processes may do so at once."""
-        after: int | None = 0
-        while after is not None:
-            after = await self._database.write(
-                partial(move_back_some, by_s=set_back_s, after=after, limit=CHUNK)
-            )
+        for move in (move_back_some, move_some_targets_back):
+            after: int | None = 0
+            while after is not None:
+                after = await self._database.write(partial(move, by_s=set_back_s, after=after, limit=CHUNK))
         await self._database.write(partial(note_set_back, by_s=set_back_s))
         self._reference = None
 
-    async def _judge_all(self, sweep: _Sweep) -> list[float] | None:
-        """Judge all who are due; return the last signs of those who are held, None if another took over."""
-        waiting: list[float] = []
+    async def _judge_all(self, sweep: _Sweep) -> dict[Track, _Exits] | None:
+        """Judge all who are due; return those that are kept back, None if another process took over."""
+        waiting = dict.fromkeys(Track, _Exits())
         limit = CHUNK
         for _ in range(MAX_CHUNKS):
             try:
@@ -166,7 +203,8 @@ class Sweeper:
                 continue
             if judged is None:
                 return None
-            waiting += judged.waiting
+            for track, exits in judged.waiting.items():
+                waiting[track] += exits
             if judged.is_last:
                 break
             limit = min(CHUNK, limit * 10)
@@ -189,58 +227,90 @@ class Sweeper:
             locked = agents.find_many(transaction, numbers, to_change=True, skip_locked=True)
             changes, unchanged = _parted(judge_agents(transaction, locked, alike))
             agents.set_judge_at(transaction, _deadlines(unchanged, now_s))
-        look = self._look(monitor_in(row, now_s), changes, now_s)
-        held = [change for change in changes if not _may_go(change, look)]
-        going = [change for change in changes if _may_go(change, look)]
-        going += self._held_back(transaction, [change.agent for change in held], alike, look.monitor)
+        monitors = monitors_in(row, now_s)
+        looks = {
+            track: self._look(transaction, monitors.of(track), self._exits(changes, track, monitors, alike))
+            for track in Track
+        }
+        held = [change for change in changes if not _may_go(change, looks)]
+        going = [change for change in changes if _may_go(change, looks)]
+        for track, look in looks.items():
+            row = with_look(row, track, look, now_s)
+        monitors = monitors_in(row, now_s)
+        going += self._held_back(transaction, held, alike, monitors)
         change_status(transaction, [_with_later_deadline(change, now_s) for change in going], MONITOR)
-        event_log.append(transaction, monitor_turned(look, MONITOR))
+        for track, look in looks.items():
+            event_log.append(transaction, monitor_turned(look, track, MONITOR))
         is_last = len(found) < limit
-        row = with_hold(with_monitor(row, look.monitor), look.excused, now_s)
-        self._store(transaction, row, is_over=is_last and not sweep.is_looking)
-        return _Judged(is_last, tuple(self._exits(look.monitor, held)))
+        self._store(transaction, row, is_over=is_last and not sweep.looking)
+        return _Judged(is_last, {track: self._exits(held, track, monitors, alike) for track in Track})
 
-    def _look(self, monitor: Monitor, changes: Sequence[Change], now_s: float) -> Look:
-        """Ask whether those whom silence would take down may go."""
+    def _look(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Look:
+        """Ask whether the agents of a track that silence would take down may go."""
         if monitor.state is MonitorState.HELD:
             # Who waits is counted at the end of a sweep that meets all of them.
             return Look(monitor=monitor, is_held=True, cohort_before_s=monitor.cohort_before_s)
-        return monitor_health.look(monitor, self._exits(monitor, changes), now_s, self._policy)
+        return self._look_at(transaction, monitor, exits)
 
-    def _exits(self, monitor: Monitor, changes: Sequence[Change]) -> list[float]:
-        """Return the last signs of those whose silence may be ours."""
-        silent = [(change.silent_since_s, change.heard_for_s) for change in changes]
-        return [
-            sign_s
-            for sign_s, heard_for_s in silent
-            if sign_s is not None and monitor_health.tells_of_us(monitor, sign_s, heard_for_s, self._policy)
-        ]
+    def _look_at(self, transaction: Transaction, monitor: Monitor, exits: _Exits) -> Look:
+        alone = unwitnessed(transaction, exits.missed, self._policy) if exits.missed else ()
+        return monitor_health.look(
+            monitor,
+            exits.telling_s,
+            transaction.now_s,
+            self._policy,
+            unwitnessed=[each.last_sign_s for each in alone],
+        )
+
+    def _exits(
+        self, changes: Sequence[Change], track: Track, monitors: Monitors, alike: Circumstances
+    ) -> _Exits:
+        """Return those of one track that silence would take down, and that tell of us."""
+        telling: list[float] = []
+        missed: list[MissedHeartbeat] = []
+        for change in changes:
+            sign_s = change.silent_since_s
+            if sign_s is None or change.track is not track:
+                continue
+            if not monitor_health.tells_of_us(monitors.of(track), sign_s, change.heard_for_s, self._policy):
+                continue
+            telling.append(sign_s)
+            if track is Track.HEARTBEAT:
+                agent, excused = change.agent, alike.excused_since(sign_s)
+                missed.append(
+                    MissedHeartbeat(agent.id, sign_s, deadline_s(sign_s, agent.interval_s, excused))
+                )
+        return _Exits(tuple(telling), tuple(missed))
 
     def _held_back(
-        self, transaction: Transaction, held: Sequence[StoredAgent], alike: Circumstances, monitor: Monitor
+        self, transaction: Transaction, held: Sequence[Change], alike: Circumstances, monitors: Monitors
     ) -> list[Change]:
-        """Return what follows all the same for those whom silence may not take down; all are due together."""
-        look_at_s = monitor.since_s + self._look_period_s * (
-            self._look_number(monitor, transaction.now_s) + 1
-        )
+        """Return what follows all the same for those whom silence may not take down.
+
+        All agents of a track are due together, at its next look.
+        """
+        kept = judge_agents(transaction, [change.agent for change in held], replace(alike, is_held=True))
         changes = [
-            replace(change, judge_at_s=look_at_s)
-            for change in judge_agents(transaction, held, replace(alike, is_held=True))
+            replace(change, judge_at_s=self._next_look_s(monitors.of(change.track), transaction.now_s))
+            for change in kept
         ]
-        agents.set_judge_at(transaction, {change.agent.id: look_at_s for change in changes})
+        agents.set_judge_at(transaction, {change.agent.id: change.judge_at_s for change in changes})
         return [change for change in changes if change.is_visible]
 
-    def _count(self, transaction: Transaction, waiting: Sequence[float]) -> None:
-        """Look at all who wait, now that the sweep has met them; the hold may be over."""
+    def _count(
+        self, transaction: Transaction, waiting: Mapping[Track, _Exits], looking: Iterable[Track]
+    ) -> None:
+        """Look at all who wait, now that the sweep has met them; suspensions may be over."""
         row = self._locked(transaction)
         if row is None:
             return
         now_s = transaction.now_s
-        monitor = monitor_in(row, now_s)
-        if monitor.state is MonitorState.HELD:
-            look = monitor_health.look(monitor, waiting, now_s, self._policy)
-            row = with_hold(with_monitor(row, look.monitor), look.excused, now_s)
-            event_log.append(transaction, monitor_turned(look, MONITOR))
+        for track in sorted(looking):
+            monitor = monitors_in(row, now_s).of(track)
+            if monitor.state is MonitorState.HELD:
+                look = self._look_at(transaction, monitor, waiting[track])
+                row = with_look(row, track, look, now_s)
+                event_log.append(transaction, monitor_turned(look, track, MONITOR))
         self._store(transaction, row, is_over=True)
 
     async def _end_all_expired(self) -> None:
@@ -271,6 +341,9 @@ class Sweeper:
     def _look_period_s(self) -> float:
         return self._policy.cadence_seconds / LOOKS_PER_CADENCE
 
+    def _next_look_s(self, monitor: Monitor, now_s: float) -> float:
+        return monitor.since_s + self._look_period_s * (self._look_number(monitor, now_s) + 1)
+
     def _look_number(self, monitor: Monitor, at_s: float) -> int:
         """Return how many moments have passed since the hold began at which all who wait are counted."""
         return max(0, math.floor((at_s - monitor.since_s) / self._look_period_s))
@@ -290,8 +363,8 @@ def _parted(judged: Iterable[Change]) -> tuple[list[Change], list[Change]]:
     return changes, unchanged
 
 
-def _may_go(change: Change, look: Look) -> bool:
-    return change.silent_since_s is None or look.lets_go(change.silent_since_s)
+def _may_go(change: Change, looks: Mapping[Track, Look]) -> bool:
+    return change.silent_since_s is None or looks[change.track].lets_go(change.silent_since_s)
 
 
 def _later_s(judge_at_s: float | None, now_s: float) -> float | None:

@@ -1,28 +1,31 @@
-"""What does one probe change of what is known of its target?
+"""Results of targets: what one probe changes of what is known of its target.
 
-The last result and since when it holds, what the next probe has to remember, the changes, and the sums.
-An observation counts once, and in the order of time: one that is not later than the last changes
-nothing, so that a batch may be sent twice.
+The last result and since when it holds, what the next probe has to remember, the changes, and the sums. An
+observation counts once, in the order of its shard's tokens and of its number under the token: one that is not
+later than the last changes nothing, so that a batch may be sent twice. No clock takes part in that.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent_health.clock_ahead import lies_ahead
+from agent_health.clock_ahead import not_before
+from agent_health.evidence_age import Receipt, why_unmeasured
 from agent_health.harmless_text import harmless
-from agent_health.observation import LayerResult, Observation, ResultClass
-from agent_health.observed import is_late
+from agent_health.observation import (
+    LayerResult,
+    Observation,
+    ResultClass,
+    UnmeasuredReason,
+)
 from agent_health.probe_memory import ProbeMemory
 from agent_health.result_sums import NO_LATENCY, Layer, bucket_of, layers_of, supersedes, tells_anything
 from agent_health.sight import has_lost_interface
-from agent_health.storage import probed, result_history
+from agent_health.storage import liveness, probed, result_history
 from agent_health.storage.database import Transaction
+from agent_health.storage.liveness import Answered, Silent
 from agent_health.storage.probed import Left, Subject
 from agent_health.storage.result_history import ALL_TARGETS, ResultChange, SumKey, hour_of
-
-SAME_MOMENT_S = 2e-6
-"""Two times that differ by less are one: a database may turn the last digit of a float."""
 
 _NOT_STORED = {"agent_id", "target_url", "observed_at"}
 # Of each layer one part, in this order; empty where nothing is known of it.
@@ -37,29 +40,42 @@ Layers = Sequence[tuple[Layer, LayerResult]]
 class Results:
     """What a batch of observations changes, before it is stored."""
 
-    now_s: float
     left: dict[int, Left] = field(default_factory=dict)
     """By the target's number."""
     changes: list[ResultChange] = field(default_factory=list)
     sums: Counter[SumKey] = field(default_factory=Counter)
+    answered: dict[int, Answered] = field(default_factory=dict)
+    """By the target's number, of its last result that answered or failed."""
+    silent: dict[int, Silent] = field(default_factory=dict)
 
-    def take(self, subject: Subject, observation: Observation, memory: ProbeMemory | None) -> bool:
-        """Take one probe of a target in; whether it counts."""
+    def take(
+        self,
+        subject: Subject,
+        observation: Observation,
+        memory: ProbeMemory | None,
+        receipt: Receipt,
+        order: tuple[int, int],
+    ) -> bool:
+        """Take one probe of a target in; whether it counts. `order` is its token and its number."""
         assert subject.target is not None  # noqa: S101 - who is no target has no results
-        claimed_s = observation.observed_at.timestamp()
-        if is_late(claimed_s - SAME_MOMENT_S, subject.observed_at_s, self.now_s) or lies_ahead(
-            claimed_s, self.now_s
-        ):
+        if subject.token is not None and order <= (subject.token, subject.number or 0):
             return False
-        at_s = min(claimed_s, self.now_s)
+        # A batch that took longer on its way makes nothing look as if it had come before the last result.
+        at_s = not_before(receipt.at_s, subject.observed_at_s)
         left = self.left.get(subject.target)
         if left is None:
-            left = self.left[subject.target] = Left(subject.target, claimed_s)
-        left.observed_at_s = subject.observed_at_s = claimed_s
+            left = self.left[subject.target] = Left(subject.target, at_s, *order, receipt.results_until_s)
+        left.observed_at_s = subject.observed_at_s = at_s
+        left.token, left.number = subject.token, subject.number = order
+        left.results_until_s = receipt.results_until_s
         known = (subject.layers or _NOTHING_KNOWN).split(_SEPARATOR)
         card = known[ASKED.index(Layer.DISCOVERY)]
         result = observation.result_beside(ResultClass(card) if card else None)
         layers = list(layers_of(observation))
+        left.unmeasured = unmeasured = why_unmeasured(observation, result)
+        if unmeasured is None:
+            left.evidence_at_s, left.evidence_until_s = at_s, receipt.evidence_until_s
+        self._note_liveness(subject, observation, unmeasured, at_s)
         self._count(subject, result, layers, at_s)
         # Without a layer it tells nothing, not even why.
         is_left_alone = memory is not None and memory.is_left_alone
@@ -76,11 +92,27 @@ class Results:
     def store(self, transaction: Transaction) -> None:
         """Write all but the sums."""
         probed.store(transaction, [*self.left.values()])
+        liveness.note(transaction, [*self.answered.values()], [*self.silent.values()])
         result_history.add_changes(transaction, self.changes)
 
     def store_sums(self, transaction: Transaction) -> None:
         """Write the sums; last of all."""
         result_history.add_sums(transaction, self.sums)
+
+    def _note_liveness(
+        self, subject: Subject, observation: Observation, unmeasured: UnmeasuredReason | None, at_s: float
+    ) -> None:
+        """Note whether the target answered or fell silent; anything else says nothing about that."""
+        assert subject.target is not None  # noqa: S101 - see `take`
+        target, where = subject.target, (observation.network_class, observation.address)
+        if observation.is_sign_of_life:
+            self.silent.pop(target, None)
+            self.answered[target] = Answered(target, *where, at_s)
+        elif subject.agent is None:
+            # It never answered, so that it cannot fall silent.
+            return
+        elif observation.is_measured_failure or unmeasured is UnmeasuredReason.NO_WITNESS:
+            self.silent.setdefault(target, Silent(target, *where, at_s))
 
     def _count(self, subject: Subject, result: ResultClass, layers: Layers, at_s: float) -> None:
         hour, sums = hour_of(at_s), self.sums

@@ -1,18 +1,23 @@
-"""Does the registry trust its own eyes, and who may tell it otherwise?"""
+"""The monitor's API: whether silence is believed, and how an operator ends a suspension."""
 
 from agent_health import monitor_health
 from agent_health.access import Action
 from agent_health.agent_record import moment
-from agent_health.monitor_health import Monitor, baseline_exits, exit_limit
-from agent_health.monitor_record import IllnessReport, MonitorRecord, ShownIllness, ShownSpan
-from agent_health.registry.claim_shards import worker_holder
+from agent_health.monitor_health import (
+    Monitor,
+    MonitorPolicy,
+    Monitors,
+    MonitorState,
+    baseline_exits,
+    exit_limit,
+)
+from agent_health.monitor_record import MonitorRecord, Release, ShownSpan, TrackRecord
 from agent_health.registry.monitor_row import (
     ExcusedTime,
     excused_in,
-    monitor_in,
     monitor_turned,
-    with_hold,
-    with_monitor,
+    monitors_in,
+    with_look,
 )
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.silence import Span
@@ -21,60 +26,53 @@ from agent_health.storage.database import Transaction
 from agent_health.storage.registry_row import RegistryRow
 
 PATH = "/api/v1/monitor"
+_WORST_FIRST = (MonitorState.HELD, MonitorState.RECOVERING, MonitorState.NORMAL)
 
 
-def show_monitor(transaction: Transaction, _call: Call) -> Reply:
+def show_monitor(transaction: Transaction, call: Call) -> Reply:
     """Return whether silence is believed, and what speaks against it."""
     row = registry_row.find(transaction)
-    if row is None:
-        return Reply(content=_shown(monitor_health.new_monitor(transaction.now_s), None))
-    return Reply(content=_shown(monitor_in(row, transaction.now_s), row))
+    now_s = transaction.now_s
+    monitors = monitor_health.new_monitors(now_s) if row is None else monitors_in(row, now_s)
+    return Reply(content=_shown(monitors, row, call.policies.mass_exit))
 
 
 def release_hold(transaction: Transaction, call: Call) -> Reply:
-    """Believe silence again; nothing happens if the monitor is not held."""
+    """Believe silence again, on one track or on both; nothing happens where it is not suspended."""
+    asked = call.query_as(Release)
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
-    look = monitor_health.release(monitor_in(row, now_s), now_s)
-    row = with_hold(with_monitor(row, look.monitor), look.excused, now_s)
+    for track in monitor_health.Track:
+        if asked.track in {None, track}:
+            look = monitor_health.release(monitors_in(row, now_s).of(track), now_s, call.policies.mass_exit)
+            row = with_look(row, track, look, now_s)
+            event_log.append(transaction, monitor_turned(look, track, call.actor))
     registry_row.store(transaction, row)
-    event_log.append(transaction, monitor_turned(look, call.actor))
-    return Reply(content=_shown(look.monitor, row))
+    return Reply(content=_shown(monitors_in(row, now_s), row, call.policies.mass_exit))
 
 
-def report_illness(transaction: Transaction, call: Call) -> Reply:
-    """Note that a prober calls itself ill, or well again; the next sweep holds while one is."""
-    said = call.body_as(IllnessReport)
-    prober = call.actor if said.worker is None else worker_holder(call.caller, said.worker)
-    row = registry_row.lock(transaction)
-    now_s = transaction.after_waiting().now_s
-    monitor = monitor_in(row, now_s)
-    if said.ill:
-        until_s = now_s + said.seconds
-        monitor = monitor_health.report_illness(monitor, prober, until_s, said.why, now_s)
-    else:
-        monitor = monitor_health.report_wellness(monitor, prober)
-    row = with_monitor(row, monitor)
-    registry_row.store(transaction, row)
-    return Reply(content=_shown(monitor, row))
-
-
-def _shown(monitor: Monitor, row: RegistryRow | None) -> MonitorRecord:
+def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -> MonitorRecord:
     excused = ExcusedTime() if row is None else excused_in(row)
     spans = [*excused.spans, *(Span(hold.begin_s, hold.end_s) for hold in excused.holds)]
+    tracks = {track: monitors.of(track) for track in monitor_health.Track}
+    worst = min(tracks.values(), key=lambda monitor: (_WORST_FIRST.index(monitor.state), monitor.since_s))
     return MonitorRecord(
-        state=monitor.state,
-        since=moment(monitor.since_s),
-        held_because=monitor.held_because,
-        exits=monitor.exits_this_cadence,
-        limit=exit_limit(monitor),
-        baseline=baseline_exits(monitor),
-        illnesses=[
-            ShownIllness(prober=illness.prober, until=moment(illness.until_s), why=illness.why)
-            for illness in monitor.illnesses
-        ],
+        state=worst.state,
+        since=moment(worst.since_s),
+        tracks={track: _track(monitor, policy) for track, monitor in tracks.items()},
         excused=[ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)],
         swept_at=None if row is None or row.swept_at_s is None else moment(row.swept_at_s),
+    )
+
+
+def _track(monitor: Monitor, policy: MonitorPolicy) -> TrackRecord:
+    return TrackRecord(
+        state=monitor.state,
+        since=moment(monitor.since_s),
+        exits=monitor.exits_this_cadence,
+        limit=exit_limit(monitor, policy),
+        baseline=baseline_exits(monitor),
+        unwitnessed=monitor.unwitnessed,
     )
 
 
@@ -82,7 +80,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path=PATH,
-        summary="Show whether the registry trusts its own eyes",
+        summary="Show whether silence is believed, and of which agents nothing is known",
         action=Action.READ_MONITOR,
         deed=show_monitor,
         is_write=False,
@@ -91,18 +89,10 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/release",
-        summary="End a hold: silence is believed again",
+        summary="End the suspension of verdicts by silence",
         action=Action.RELEASE_HOLD,
         deed=release_hold,
-        answer=MonitorRecord,
-    ),
-    Operation(
-        method="POST",
-        path=f"{PATH}/illness",
-        summary="Say that the calling prober is ill, or well again",
-        action=Action.REPORT_OBSERVATIONS,
-        deed=report_illness,
-        body=IllnessReport,
+        query=Release,
         answer=MonitorRecord,
     ),
 )

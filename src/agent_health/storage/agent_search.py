@@ -4,24 +4,28 @@ Found by the narrow tables first; the records of one page are fetched only then.
 with a status, so that it costs nothing how many are dead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
+    BindParameter,
     ColumnElement,
     FromClause,
     Select,
     any_,
     bindparam,
+    false,
     func,
     literal,
     select,
 )
 
+from agent_health.document import HealthStatus
+from agent_health.evidence_age import Evidence
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import agents, beats, capabilities
+from agent_health.storage.tables import agents, beats, capabilities, observed
 
 MAX_STATEMENTS = 256
 """That are kept: one for each set of things that were asked about together, whatever their values."""
@@ -37,12 +41,15 @@ class AgentFilter:
     """Any of them."""
     role_id: str | None = None
     health: tuple[str, ...] = ()
+    """As it is shown now: what is stored is `unknown` once its evidence does not count any more."""
     min_available_capacity: int | None = None
     """Who does not say how much it can do never matches."""
+    max_evidence_age_s: float | None = None
+    """Agents whose last measured result is no older; one without any never matches."""
 
 
 class ListedAgent(NamedTuple):
-    """What a listing shows of an agent; the members are columns of `agents` and `beats`."""
+    """What a listing shows of an agent; the members are columns of `agents`, `beats` and `observed`."""
 
     id: int
     agent_id: str
@@ -58,6 +65,23 @@ class ListedAgent(NamedTuple):
     last_heartbeat_at_s: float
     current_load: int
     max_concurrent_tasks: int | None
+    evidence_at_s: float | None = None
+    """This one and the following: as in `StoredAgent`."""
+    evidence_until_s: float | None = None
+    results_until_s: float | None = None
+    health_until_s: float | None = None
+    unmeasured: str | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        """How old what was seen of it is."""
+        return Evidence(
+            at_s=self.evidence_at_s,
+            until_s=self.evidence_until_s,
+            results_until_s=self.results_until_s,
+            unmeasured=self.unmeasured,
+            health_until_s=self.health_until_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +105,9 @@ class _Outline:
     has_agent: bool
     has_role: bool
     has_capacity: bool
+    has_age: bool
+    wants_unknown: bool
+    """Whether `unknown` is among the healths."""
     is_postgresql: bool
 
 
@@ -93,7 +120,10 @@ class _Source:
     conditions: tuple[ColumnElement[bool], ...]
 
 
-_LISTED = tuple((agents if name in agents.c else beats).c[name] for name in ListedAgent._fields)
+_LISTED = tuple(
+    next(table for table in (agents, beats, observed) if name in table.c).c[name]
+    for name in ListedAgent._fields
+)
 
 
 def listing(
@@ -109,7 +139,7 @@ def listing(
     `after` is what `place_of` gave for the last one of the page before.
     """
     statement = _listing_of(_outline(transaction, wanted), is_continued=after is not None, by_load=by_load)
-    values = {**_values(wanted), "limit": limit}
+    values = {**_values(wanted, transaction.now_s), "limit": limit}
     if after is not None:
         values |= {"after": after[-1], "load": after[0]} if by_load else {"after": after[0]}
     return [ListedAgent._make(row) for row in transaction.connection.execute(statement, values)]
@@ -123,7 +153,7 @@ def place_of(agent: ListedAgent, *, by_load: bool) -> list[int]:
 def count(transaction: Transaction, wanted: AgentFilter) -> int:
     """Return how many agents match."""
     statement = _count_of(_outline(transaction, wanted))
-    return transaction.connection.scalar(statement, _values(wanted)) or 0
+    return transaction.connection.scalar(statement, _values(wanted, transaction.now_s)) or 0
 
 
 class MaintainedTogether(NamedTuple):
@@ -205,13 +235,18 @@ def _outline(transaction: Transaction, wanted: AgentFilter) -> _Outline:
         has_agent=wanted.agent_id is not None,
         has_role=wanted.role_id is not None,
         has_capacity=wanted.min_available_capacity is not None,
+        has_age=wanted.max_evidence_age_s is not None,
+        wants_unknown=HealthStatus.UNKNOWN in wanted.health,
         is_postgresql=transaction.is_postgresql,
     )
 
 
-def _values(wanted: AgentFilter) -> dict[str, Any]:
+def _values(wanted: AgentFilter, now_s: float) -> dict[str, Any]:
     """Return what the statement of a filter's outline is executed with."""
+    age_s = wanted.max_evidence_age_s
     values: dict[str, Any] = {
+        "now_s": now_s if wanted.health else None,
+        "seen_from_s": None if age_s is None else now_s - age_s,
         "agent_id": wanted.agent_id,
         "role_id": wanted.role_id,
         "free": wanted.min_available_capacity,
@@ -233,7 +268,11 @@ def _listing_of(outline: _Outline, *, is_continued: bool, by_load: bool) -> Sele
         numbers = numbers.where(_is_behind(place))
     found = numbers.order_by(*place).limit(bindparam("limit", type_=agents.c.id.type)).subquery("found")
     order = (beats.c.current_load, agents.c.id) if by_load else (agents.c.id,)
-    records = found.join(agents, agents.c.id == found.c.number).join(beats, beats.c.agent == agents.c.id)
+    records = (
+        found.join(agents, agents.c.id == found.c.number)
+        .join(beats, beats.c.agent == agents.c.id)
+        .outerjoin(observed, observed.c.agent == agents.c.id)
+    )
     return select(*_LISTED).select_from(records).order_by(*order)
 
 
@@ -273,16 +312,34 @@ def _source(outline: _Outline, *, with_load: bool, is_by_set: bool) -> _Source:
         tables = tables.join(agents, agents.c.id == number)
     if needs_load and number is not beats.c.agent:
         tables = tables.join(beats, beats.c.agent == number)
+    if outline.health or outline.has_age:
+        tables = tables.outerjoin(observed, observed.c.agent == number)
+    return _Source(tables, number, (*conditions, *_conditions(outline)))
+
+
+def _conditions(outline: _Outline) -> Iterator[ColumnElement[bool]]:
+    """Yield what is asked of each agent's own columns."""
+    if outline.has_age:
+        yield observed.c.evidence_at_s >= bindparam("seen_from_s")
     if outline.has_agent:
-        conditions.append(agents.c.agent_id == bindparam("agent_id"))
+        yield agents.c.agent_id == bindparam("agent_id")
     if outline.has_role:
-        conditions.append(agents.c.role_id == bindparam("role_id"))
+        yield agents.c.role_id == bindparam("role_id")
     if outline.health:
-        conditions.append(_among(agents.c.health, "health", outline.health))
+        yield _has_health(outline)
     if outline.has_capacity:
         free = beats.c.max_concurrent_tasks - beats.c.current_load
-        conditions.append(free >= bindparam("free"))
-    return _Source(tables, number, tuple(conditions))
+        yield free >= bindparam("free")
+
+
+def _has_health(outline: _Outline) -> ColumnElement[bool]:
+    """Whether the health that is shown now is one of those wanted (`evidence_age.shown_health`)."""
+    is_stored = _among(agents.c.health, "health", outline.health)
+    now_s: BindParameter[float] = bindparam("now_s")
+    is_old = func.coalesce(observed.c.evidence_until_s < now_s, false()) | func.coalesce(
+        observed.c.health_until_s < now_s, false()
+    )
+    return is_stored | is_old if outline.wants_unknown else is_stored & ~is_old
 
 
 def _able(outline: _Outline) -> Select[tuple[int]]:

@@ -1,4 +1,4 @@
-"""What is stored of agents, and how are they found?"""
+"""Agents: what is stored of each, and how it is found by its id or number."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,9 @@ from typing import Any
 from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Row, bindparam, delete, insert, select, text, update
 
+from agent_health.evidence_age import Evidence
 from agent_health.light_value import light_value
+from agent_health.observed import Observed, evidence_of
 from agent_health.storage.database import Transaction
 from agent_health.storage.given_values import given, is_given
 from agent_health.storage.tables import agents, beats, capabilities, observed
@@ -51,9 +53,27 @@ class StoredAgent:
     max_concurrent_tasks: int | None
     tasks: str | None
     observed: str | None
+    evidence_at_s: float | None = None
+    """This one and the following: as `evidence_age.Evidence`; all None if it is not probed."""
+    evidence_until_s: float | None = None
+    results_until_s: float | None = None
+    health_until_s: float | None = None
+    unmeasured: str | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        """How old what was seen of it is."""
+        return Evidence(
+            at_s=self.evidence_at_s,
+            until_s=self.evidence_until_s,
+            results_until_s=self.results_until_s,
+            unmeasured=self.unmeasured,
+            health_until_s=self.health_until_s,
+        )
 
 
 _OWN_COLUMNS = tuple(column.name for column in agents.columns)
+EVIDENCE_COLUMNS = ("evidence_at_s", "evidence_until_s", "results_until_s", "health_until_s", "unmeasured")
 _COLUMNS = (
     *agents.columns,
     beats.c.last_heartbeat_at_s,
@@ -61,6 +81,7 @@ _COLUMNS = (
     beats.c.max_concurrent_tasks,
     beats.c.tasks,
     observed.c.facts.label("observed"),
+    *(observed.c[name] for name in EVIDENCE_COLUMNS),
 )
 _CAPACITY = "max_concurrent_tasks"
 """Stands in `beats`, beside the load: a search for free capacity reads narrow rows only."""
@@ -262,15 +283,22 @@ _SET_INDEXED_STATUS_POSTGRESQL = text("""
     FROM unnest(CAST(:id AS bigint[]), CAST(:status AS text[])) AS said (id, status)
     WHERE capabilities.agent = said.id
 """)
-_SET_OBSERVED_SQLITE = text("""
-    INSERT INTO observed (agent, facts) SELECT value ->> 0, value ->> 1 FROM json_each(:rows) WHERE true
-    ON CONFLICT (agent) DO UPDATE SET facts = excluded.facts
-""")
-_SET_OBSERVED_POSTGRESQL = text("""
-    INSERT INTO observed (agent, facts)
-    SELECT CAST(said ->> 0 AS bigint), said ->> 1 FROM json_array_elements(CAST(:rows AS json)) AS said
-    ON CONFLICT (agent) DO UPDATE SET facts = excluded.facts
-""")
+_OBSERVED_COLUMNS = ("agent", "facts", *EVIDENCE_COLUMNS)
+_SET_OBSERVED_TAIL = f"""
+    ON CONFLICT (agent) DO UPDATE
+    SET {", ".join(f"{name} = excluded.{name}" for name in _OBSERVED_COLUMNS[1:])}
+"""  # noqa: S608 - constants only
+_SET_OBSERVED_SQLITE = text(f"""
+    INSERT INTO observed ({", ".join(_OBSERVED_COLUMNS)})
+    SELECT {", ".join(f"value ->> {place}" for place in range(len(_OBSERVED_COLUMNS)))}
+    FROM json_each(:rows) WHERE true {_SET_OBSERVED_TAIL}
+""")  # noqa: S608 - constants only
+_SET_OBSERVED_POSTGRESQL = text(f"""
+    INSERT INTO observed ({", ".join(_OBSERVED_COLUMNS)})
+    SELECT CAST(said ->> 0 AS bigint), said ->> 1,
+        {", ".join(f"CAST(said ->> {place} AS double precision)" for place in range(2, 6))}, said ->> 6
+    FROM json_array_elements(CAST(:rows AS json)) AS said {_SET_OBSERVED_TAIL}
+""")  # noqa: S608 - constants only
 _SET_JUDGE_AT_SQLITE = text("""
     UPDATE agents SET judge_at_s = said.value ->> 1
     FROM json_each(:said) said WHERE agents.id = said.value ->> 0
@@ -355,12 +383,25 @@ def _as_columns(deadlines: Mapping[int, float | None]) -> dict[str, Any]:
     return {"id": list(deadlines.keys()), "judge_at_s": list(deadlines.values())}
 
 
-def set_observed(transaction: Transaction, facts: Mapping[int, str]) -> None:
-    """Store what probes add up to for these agents."""
-    if not facts:
+ObservedRow = tuple[int, str, float | None, float | None, float | None, float | None, str | None]
+"""What probes of one agent add up to, as it is stored; `observed_row` makes it."""
+
+
+def observed_row(number: int, seen: Observed) -> ObservedRow:
+    """Return what is to be stored of an agent, which is known by our number."""
+    evidence = evidence_of(seen)
+    return (
+        number, seen.to_json(), evidence.at_s, evidence.until_s, evidence.results_until_s,
+        evidence.health_until_s, evidence.unmeasured,
+    )  # fmt: skip
+
+
+def set_observed(transaction: Transaction, rows: Sequence[ObservedRow]) -> None:
+    """Store what probes add up to for these agents, each of them once."""
+    if not rows:
         return
     statement = _SET_OBSERVED_POSTGRESQL if transaction.is_postgresql else _SET_OBSERVED_SQLITE
-    transaction.connection.execute(statement, {"rows": to_json(sorted(facts.items())).decode()})
+    transaction.connection.execute(statement, {"rows": to_json(sorted(rows)).decode()})
 
 
 def set_card_urls(transaction: Transaction, places: Mapping[int, str | None]) -> None:

@@ -1,4 +1,4 @@
-"""How are many heartbeats stored at once?
+"""Heartbeats, as they are stored, many at once.
 
 One statement fetches what must be known of all of them, one writes them all. On SQLite both exchange
 JSON: a statement of many rows would take and give back the interpreter's lock for each row, and wait
@@ -97,6 +97,32 @@ _STORE_POSTGRESQL = text("""
     ) AS said (number, at_s, current_load, tasks, is_drifting)
     WHERE beats.agent = said.number
 """)
+
+
+# Agents that an operator took out of judgement may be silent on purpose. Integer division is `floor` on
+# SQLite, which need not have that function.
+_LATEST_DUE = """
+    SELECT a.id, b.last_heartbeat_at_s + a.interval_s * {whole_intervals} AS due_s
+    FROM beats b JOIN agents a ON a.id = b.agent
+    WHERE a.status = 'active' AND a.monitoring <> 'probe'
+        AND :now_s - b.last_heartbeat_at_s >= a.interval_s
+        AND b.last_heartbeat_at_s - a.status_since_s >= :proven_s
+        AND coalesce(a.maintenance_until_s, 0) <= :now_s AND coalesce(a.override_until_s, 0) <= :now_s
+    ORDER BY due_s DESC LIMIT :limit
+"""
+_INTERVALS = "(:now_s - b.last_heartbeat_at_s) / a.interval_s"
+_LATEST_DUE_SQLITE = text(_LATEST_DUE.format(whole_intervals=f"CAST({_INTERVALS} AS INTEGER)"))
+_LATEST_DUE_POSTGRESQL = text(_LATEST_DUE.format(whole_intervals=f"floor({_INTERVALS})"))
+
+
+def latest_due(transaction: Transaction, proven_s: float, limit: int) -> list[tuple[int, float]]:
+    """Return active agents by our numbers, with when a heartbeat of each last fell due, the latest first.
+
+    Only those that gave signs of life for `proven_s` in their present status.
+    """
+    statement = _LATEST_DUE_POSTGRESQL if transaction.is_postgresql else _LATEST_DUE_SQLITE
+    asked = {"now_s": transaction.now_s, "proven_s": proven_s, "limit": limit}
+    return [(int(agent), float(due_s)) for agent, due_s in transaction.connection.execute(statement, asked)]
 
 
 def facts_of(transaction: Transaction, asked: Sequence[AskedBeat]) -> dict[int, BeatFacts]:

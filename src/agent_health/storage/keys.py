@@ -96,6 +96,7 @@ def add(transaction: Transaction, key: StoredKey) -> None:
             created_at_s=key.created_at_s,
             expires_at_s=key.expires_at_s,
             revoked_at_s=key.revoked_at_s,
+            max_workers=key.max_workers,
         )
     )
 

@@ -1,14 +1,15 @@
-"""What did the last probe of each target leave? Narrow rows, written with every probe.
+"""Results of probes: what the last probe of each target left, in rows that are written with every probe.
 
-What is not said anew stays as it was: nothing is read merely to be written again.
+What is not reported anew stays as it was: nothing is read merely to be written again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Row, func, select, text
+from sqlalchemy import Row, TextClause, func, select, text
 
 from agent_health.clock_ahead import MAX_AHEAD_SECONDS
 from agent_health.storage.database import Transaction
@@ -29,7 +30,11 @@ class Subject:
     agent: int | None
     """Our number of its record; None if it has none."""
     observed_at_s: float | None
-    """The time of the last observation that counted; None before the first one."""
+    """When the last result was observed; None before the first one."""
+    token: int | None
+    """The shard's token under which it was measured."""
+    number: int | None
+    """Its number under that token."""
     result: str | None
     """Of the last that told anything."""
     layers: str | None
@@ -42,6 +47,14 @@ class Left:
 
     target: int
     observed_at_s: float
+    token: int
+    number: int
+    results_until_s: float
+    evidence_at_s: float | None = None
+    """Goes with `evidence_until_s`: None for a result that measured nothing."""
+    evidence_until_s: float | None = None
+    unmeasured: str | None = None
+    """Of the last result; None: it measured."""
     result: str | None = None
     result_since_s: float | None = None
     layers: str | None = None
@@ -62,7 +75,7 @@ _OF_SQLITE = text(f"""
         (SELECT json_group_array(directory) FROM listings WHERE listings.target = targets.id),
         agents.id,
         iif(probed.observed_at_s IS NULL, NULL, json(printf('%!.17g', probed.observed_at_s))),
-        probed.result, probed.layers
+        probed.token, probed.number, probed.result, probed.layers
     ))
     FROM json_each(:subjects) AS asked {_JOINS}
 """)  # noqa: S608 - constants only
@@ -70,7 +83,7 @@ _OF_POSTGRESQL = text(f"""
     SELECT CAST(json_agg(json_build_array(
         asked.value, targets.id, targets.shard, targets.gone_at_s IS NOT NULL,
         (SELECT json_agg(directory) FROM listings WHERE listings.target = targets.id),
-        agents.id, probed.observed_at_s, probed.result, probed.layers
+        agents.id, probed.observed_at_s, probed.token, probed.number, probed.result, probed.layers
     )) AS text)
     FROM unnest(CAST(:subjects AS text[])) AS asked (value) {_JOINS}
 """)  # noqa: S608 - constants only
@@ -79,6 +92,14 @@ _STORED = tuple(Left.__dataclass_fields__)
 _STORE_TAIL = """
     ON CONFLICT (target) DO UPDATE SET
         observed_at_s = excluded.observed_at_s,
+        token = excluded.token,
+        number = excluded.number,
+        results_until_s = excluded.results_until_s,
+        evidence_until_s = CASE
+            WHEN excluded.evidence_at_s IS NULL THEN probed.evidence_until_s ELSE excluded.evidence_until_s
+        END,
+        evidence_at_s = coalesce(excluded.evidence_at_s, probed.evidence_at_s),
+        unmeasured = excluded.unmeasured,
         result = coalesce(excluded.result, probed.result),
         result_since_s = coalesce(excluded.result_since_s, probed.result_since_s),
         layers = coalesce(excluded.layers, probed.layers),
@@ -88,18 +109,31 @@ _STORE_TAIL = """
             WHEN excluded.memory IS NULL THEN probed.protocol_version ELSE excluded.protocol_version
         END
 """
-_STORE_SQLITE = text(f"""
-    INSERT INTO probed ({", ".join(_STORED)})
-    SELECT {", ".join(f"value ->> {place}" for place in range(len(_STORED)))} FROM json_each(:rows) WHERE true
-    {_STORE_TAIL}
-""")  # noqa: S608 - constants only
-_STORE_POSTGRESQL = text(f"""
-    INSERT INTO probed ({", ".join(_STORED)})
-    SELECT CAST(said ->> 0 AS bigint), CAST(said ->> 1 AS double precision), said ->> 2,
-        CAST(said ->> 3 AS double precision), said ->> 4, said ->> 5, said ->> 6, said ->> 7
-    FROM json_array_elements(CAST(:rows AS json)) AS said
-    {_STORE_TAIL}
-""")  # noqa: S608 - constants only
+# A target of which nothing was ever measured has evidence that counts no more.
+_PLACES = {name: f"said ->> {place}" for place, name in enumerate(_STORED)}
+_CASTS = {
+    "target": "bigint", "token": "bigint", "number": "bigint", "observed_at_s": "double precision",
+    "results_until_s": "double precision", "evidence_at_s": "double precision",
+    "evidence_until_s": "double precision", "result_since_s": "double precision",
+}  # fmt: skip
+
+
+def _store_from(source: str, read: Callable[[str], str]) -> TextClause:
+    values = {name: read(name) for name in _STORED}
+    values["evidence_until_s"] = f"coalesce({values['evidence_until_s']}, {values['observed_at_s']})"
+    return text(f"""
+        INSERT INTO probed ({", ".join(_STORED)}) SELECT {", ".join(values.values())} FROM {source}
+        {_STORE_TAIL}
+    """)  # noqa: S608 - constants only
+
+
+_STORE_SQLITE = _store_from(
+    "(SELECT value AS said FROM json_each(:rows)) WHERE true", lambda name: _PLACES[name]
+)
+_STORE_POSTGRESQL = _store_from(
+    "json_array_elements(CAST(:rows AS json)) AS said",
+    lambda name: f"CAST({_PLACES[name]} AS {_CASTS[name]})" if name in _CASTS else _PLACES[name],
+)
 
 
 _LAST: tuple[Any, ...] = (probed.c.result, probed.c.result_since_s, probed.c.seen)
@@ -125,13 +159,7 @@ def store(transaction: Transaction, changed: Sequence[Left]) -> None:
     """Store what probes left of these targets, at most once of each."""
     if not changed:
         return
-    rows = [
-        (
-            left.target, left.observed_at_s, left.result, left.result_since_s, left.layers, left.seen,
-            left.memory, left.protocol_version,
-        )
-        for left in sorted(changed, key=lambda left: left.target)
-    ]  # fmt: skip
+    rows = [_as_row(left) for left in sorted(changed, key=lambda left: left.target)]
     statement = _STORE_POSTGRESQL if transaction.is_postgresql else _STORE_SQLITE
     transaction.connection.execute(statement, {"rows": to_json(rows).decode()})
 
@@ -141,6 +169,9 @@ def last_of(transaction: Transaction, subject_id: str) -> Row[Any] | None:
     wanted = select(*_LAST).join(targets, targets.c.id == probed.c.target)
     is_it = targets.c.subject_id == subject_id, targets.c.gone_at_s.is_(None), probed.c.result.is_not(None)
     return transaction.connection.execute(wanted.where(*is_it)).one_or_none()
+
+
+_as_row = attrgetter(*_STORED)
 
 
 def count_unprobed(transaction: Transaction, since_s: float) -> int:
@@ -155,14 +186,14 @@ def count_unprobed(transaction: Transaction, since_s: float) -> int:
 
 
 def last_observed_at_s(transaction: Transaction) -> float | None:
-    """Return the time of the latest observation of all, by its prober's clock; None: there was none."""
+    """Return when the latest result of all was observed; None: there was none."""
     at_s: float | None = transaction.connection.scalar(select(func.max(probed.c.observed_at_s)))
     return at_s
 
 
 def _subject(row: Sequence[Any]) -> Subject:
-    subject_id, target, shard, is_gone, directories, agent, observed_at_s, result, layers = row
+    subject_id, target, shard, is_gone, directories, agent, observed_at_s, token, number, *known = row
     return Subject(
         subject_id, target, shard, bool(is_gone), tuple(directories or ()),
-        agent, observed_at_s, result, layers,
+        agent, observed_at_s, token, number, *known,
     )  # fmt: skip

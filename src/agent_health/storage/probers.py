@@ -1,10 +1,34 @@
-"""Which probers live? One row each, as long as it goes on to claim shards."""
+"""Living probers: one row for each worker, as long as it goes on to claim shards."""
 
-from sqlalchemy import delete, func, select
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, delete, select, update
 
 from agent_health.storage.agents import insert_or_replace
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import probers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredProber:
+    """A worker that lives, as it said with its last claim."""
+
+    holder: str
+    """Of its leases: its key, a slash, and its own name."""
+    joined_at_s: float
+    expires_at_s: float
+    interval_s: float | None = None
+    reached: tuple[str, ...] | None = None
+    """Network classes in which a witness answered it; None before it knows."""
+    offset_s: float | None = None
+    """Its wall clock minus the database's; None if it does not tell its time."""
+    barred_until_s: float | None = None
+
+
+_COLUMNS = tuple(probers.c[name] for name in StoredProber.__dataclass_fields__)
 
 
 def lock_all(transaction: Transaction) -> None:
@@ -13,41 +37,38 @@ def lock_all(transaction: Transaction) -> None:
         transaction.connection.exec_driver_sql("LOCK TABLE probers IN SHARE ROW EXCLUSIVE MODE")
 
 
-def find(transaction: Transaction, holder: str) -> float | None:
-    """Return when a prober joined that lives; None if it does not."""
-    wanted = select(probers.c.joined_at_s).where(
-        probers.c.holder == holder, probers.c.expires_at_s > transaction.now_s
-    )
-    return transaction.connection.scalar(wanted)
-
-
-def count_others(transaction: Transaction, holder: str) -> int:
-    """Return how many other probers live."""
-    wanted = select(func.count()).where(
-        probers.c.holder != holder, probers.c.expires_at_s > transaction.now_s
-    )
-    return transaction.connection.scalar(wanted) or 0
-
-
-def store(transaction: Transaction, holder: str, joined_at_s: float, expires_at_s: float) -> None:
-    """Note that a prober lives; the dead are forgotten."""
-    transaction.connection.execute(delete(probers).where(probers.c.expires_at_s <= transaction.now_s))
-    row = {"holder": holder, "joined_at_s": joined_at_s, "expires_at_s": expires_at_s}
-    transaction.connection.execute(insert_or_replace(transaction, probers, "holder"), row)
-
-
-def remove(transaction: Transaction, holder: str) -> None:
-    """Forget a prober that leaves."""
-    transaction.connection.execute(delete(probers).where(probers.c.holder == holder))
+def living(transaction: Transaction, limit: int) -> list[StoredProber]:
+    """Return the workers that live, in the order of their names."""
+    wanted = select(*_COLUMNS).where(probers.c.expires_at_s > transaction.now_s).order_by(probers.c.holder)
+    return [_stored(row) for row in transaction.connection.execute(wanted.limit(limit))]
 
 
 def listing(transaction: Transaction, limit: int) -> list[tuple[str, float, float]]:
     """Return the living by their names: holder, when it joined, and until when it lives."""
-    wanted = (
-        select(probers.c.holder, probers.c.joined_at_s, probers.c.expires_at_s)
-        .where(probers.c.expires_at_s > transaction.now_s)
-        .order_by(probers.c.holder)
-        .limit(limit)
-    )
-    rows = transaction.connection.execute(wanted)
-    return [(str(holder), float(joined_s), float(until_s)) for holder, joined_s, until_s in rows]
+    return [(each.holder, each.joined_at_s, each.expires_at_s) for each in living(transaction, limit)]
+
+
+def store(transaction: Transaction, prober: StoredProber) -> None:
+    """Note that a worker lives; the dead are forgotten."""
+    transaction.connection.execute(delete(probers).where(probers.c.expires_at_s <= transaction.now_s))
+    row: dict[str, Any] = {column.name: getattr(prober, column.name) for column in _COLUMNS}
+    row["reached"] = None if prober.reached is None else json.dumps(prober.reached)
+    transaction.connection.execute(insert_or_replace(transaction, probers, "holder"), row)
+
+
+def bar(transaction: Transaction, holder: str, until_s: float) -> None:
+    """Note until when a worker gets no shard, since it made no progress."""
+    changed = update(probers).where(probers.c.holder == holder)
+    transaction.connection.execute(changed.values(barred_until_s=until_s))
+
+
+def remove(transaction: Transaction, holders: Iterable[str]) -> None:
+    """Forget workers that leave."""
+    transaction.connection.execute(delete(probers).where(probers.c.holder.in_(sorted(holders))))
+
+
+def _stored(row: Row[Any]) -> StoredProber:
+    members: dict[str, Any] = row._asdict()
+    if row.reached is not None:
+        members["reached"] = tuple(json.loads(row.reached))
+    return StoredProber(**members)

@@ -29,6 +29,12 @@ class RegistryRow:
     sweeper_until_s: float | None
     installation_id: str | None = None
     """By which a server recognises its database; None until one has started on it."""
+    mass_silence: str | None = None
+    """JSON; None, like the next two, as long as nothing was written."""
+    confirmed: str | None = None
+    """JSON."""
+    watched: str | None = None
+    """JSON."""
 
 
 _COLUMNS = tuple(registry.c[name] for name in RegistryRow.__dataclass_fields__)

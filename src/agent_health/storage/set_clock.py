@@ -1,4 +1,4 @@
-"""Which stored times move when the clock was set?
+"""Stored times after the clock was set: which of them move.
 
 What is still to come keeps its remaining time, and no past lies ahead of now. Each statement may be
 repeated where it says so, since a repair of many agents takes several transactions.
@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, select, text
 from agent_health.observed import Observed, moved_back
 from agent_health.storage import agents as stored_agents
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import agents, observed
+from agent_health.storage.tables import agents, observed, targets
 
 _DRAINING = (
     select(agents.c.id)
@@ -47,6 +47,23 @@ _DEADLINES_BACK = text("""
     UPDATE agents SET judge_at_s = judge_at_s + :by_s
     WHERE id > :after AND id <= :last AND judge_at_s > :now_s
 """)
+
+
+_SOME_TARGETS = select(targets.c.id).where(targets.c.id > bindparam("after")).order_by(targets.c.id)
+_BACK = "{0} = CASE WHEN {0} > :now_s THEN {0} + :by_s ELSE {0} END".format
+_RESULTS_BACK = text(f"""
+    UPDATE probed SET observed_at_s = observed_at_s + :by_s,
+        {_BACK("evidence_at_s")}, {_BACK("result_since_s")},
+        evidence_until_s = evidence_until_s + :by_s, results_until_s = results_until_s + :by_s
+    WHERE target > :after AND target <= :last AND observed_at_s > :now_s
+""")  # noqa: S608 - constants only
+_ANSWERS_BACK = text(f"""
+    UPDATE liveness SET
+        {_BACK("answered_at_s")}, {_BACK("silent_since_s")},
+        handed_out_at_s = CASE WHEN handed_out_at_s > :now_s THEN NULL ELSE handed_out_at_s END
+    WHERE target > :after AND target <= :last
+        AND (answered_at_s > :now_s OR silent_since_s > :now_s OR handed_out_at_s > :now_s)
+""")  # noqa: S608 - constants only
 
 
 def move_drains(transaction: Transaction, by_s: float, running_at_s: float) -> None:
@@ -89,6 +106,22 @@ def move_agents_back(
     )
     stored_agents.set_observed(
         transaction,
-        {number: moved_back(Observed.from_json(facts), by_s, now_s).to_json() for number, facts in seen},
+        [
+            stored_agents.observed_row(number, moved_back(Observed.from_json(facts), by_s, now_s))
+            for number, facts in seen
+        ],
     )
+    return int(numbers[-1])
+
+
+def move_targets_back(
+    transaction: Transaction, by_s: float, now_s: float, *, after: int, limit: int
+) -> int | None:
+    """Move the times of some targets' results that lie ahead of now; as `move_agents_back`."""
+    numbers = transaction.connection.scalars(_SOME_TARGETS.limit(limit), {"after": after}).all()
+    if not numbers:
+        return None
+    moved = {"by_s": by_s, "now_s": now_s, "after": after, "last": numbers[-1]}
+    for statement in (_RESULTS_BACK, _ANSWERS_BACK):
+        transaction.connection.execute(statement, moved)
     return int(numbers[-1])

@@ -102,6 +102,13 @@ observed = Table(
     metadata,
     Column("agent", RowNumber, ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
     Column("facts", Text, nullable=False, comment="observed.Observed as JSON"),
+    # As evidence_age.Evidence; of it, so that searches can compare the moments.
+    Column("evidence_at_s", Double, comment="the last measured result"),
+    Column("evidence_until_s", Double, comment="until when it counts"),
+    Column("results_until_s", Double, comment="then a prober would have sent another result"),
+    Column("health_until_s", Double, comment="until when the last health document counts"),
+    Column("unmeasured", String(16), comment="why the last result measured nothing"),
+    Index(None, "evidence_until_s"),
 )
 
 # Written once in half an hour: the running one stands in `observed`.
@@ -209,6 +216,7 @@ keys = Table(
     Column("created_at_s", Double, nullable=False),
     Column("expires_at_s", Double),
     Column("revoked_at_s", Double),
+    Column("max_workers", Integer, comment="that may probe with it at a time; null: the default"),
 )
 
 sessions = Table(
@@ -231,7 +239,17 @@ registry = Table(
     Column("excused", Text, nullable=False, comment="time that is nobody's silence, as JSON"),
     Column("sweeper", String(64), comment="which server process sweeps"),
     Column("sweeper_until_s", Double, comment="then another one may"),
+    Column("mass_silence", Text, comment="mass_silence.Silence as JSON"),
+    Column("confirmed", Text, comment="network classes, each with when, as JSON"),
     Column("installation_id", String(64), comment="ins_...; null: no server yet"),
+    Column("watched", Text, comment="monitor_watch.Watched as JSON"),
+)
+
+agent_requests = Table(
+    "agent_requests",
+    metadata,
+    Column("process", String(64), primary_key=True, comment="of a server; each notes its own"),
+    Column("at_s", Double, nullable=False, comment="the last authenticated request of any agent"),
 )
 
 webhooks = Table(
@@ -274,6 +292,7 @@ targets = Table(
     Column("recheck_at_s", Double, comment="when somebody last asked for a look"),
     Column("gone_at_s", Double, comment="since when it is no target any more"),
     Column("gone_reason", String(16)),
+    Column("confirmed_at_s", Double, comment="when an operator last said that it may be down"),
     Index(None, "shard", "version"),
     Index(None, "host", "url", "id"),
     Index("ix_targets_left_shard_version", "left_shard", "version",
@@ -300,7 +319,28 @@ probed = Table(
     Column("memory", Text, comment="probe_memory.ProbeMemory as JSON"),
     Column("seen", Text, comment="the last observation that told anything, as JSON"),
     Column("protocol_version", String(64), comment="as its card says it, for counting"),
+    # As in `observed`.
+    Column("evidence_at_s", Double),
+    Column("evidence_until_s", Double),
+    Column("results_until_s", Double),
+    Column("unmeasured", String(16)),
+    Column("token", BigInteger, comment="of its shard, under which the last result was measured"),
+    Column("number", BigInteger, comment="of that result, counted per token"),
     Index(None, "result", "target"),
+    # Room for the next version of each row in its own page (heap-only tuples).
+    postgresql_with={"fillfactor": 70},
+)
+
+# Narrow rows, for those alone that answered: they are counted, and handed out as witnesses.
+liveness = Table(
+    "liveness",
+    metadata,
+    Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
+    Column("network_class", String(64), nullable=False),
+    Column("address", String(64), nullable=False, comment="IPv6: its /64 network"),
+    Column("answered_at_s", Double, nullable=False, comment="the last liveness signal"),
+    Column("silent_since_s", Double, comment="its first failure since, witnessed or not"),
+    Column("handed_out_at_s", Double, comment="when a prober of another shard last got it as a witness"),
     # Room for the next version of each row in its own page (heap-only tuples).
     postgresql_with={"fillfactor": 70},
 )
@@ -401,6 +441,24 @@ probers = Table(
     Column("holder", String(128), primary_key=True, comment="as its leases name it: key, slash, worker"),
     Column("joined_at_s", Double, nullable=False),
     Column("expires_at_s", Double, nullable=False),
+    Column("interval_s", Double, comment="of its crawl"),
+    Column("reached", Text, comment="network classes in which a witness answered it, as JSON"),
+    Column("offset_s", Double, comment="its wall clock minus ours"),
+    Column("barred_until_s", Double, comment="it made no progress, and gets no shard before"),
+)
+
+# Apart from `probers`, which a claim locks as a whole: who reports does not wait for claims. Of workers that
+# left, the row of their key holds the sums.
+prober_reports = Table(
+    "prober_reports",
+    metadata,
+    Column(
+        "holder", String(128), primary_key=True, comment="as in probers; the key alone: workers that left"
+    ),
+    Column("reported_at_s", Double, nullable=False, comment="its last result of any kind"),
+    Column("answered", BigInteger, nullable=False, comment="results of living agents, like the next two"),
+    Column("failed", BigInteger, nullable=False),
+    Column("unmeasured", BigInteger, nullable=False),
 )
 
 opt_outs = Table(

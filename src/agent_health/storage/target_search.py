@@ -21,6 +21,8 @@ class TargetFilter:
     directory: int | None = None
     host: str | None = None
     include_gone: bool = False
+    max_evidence_age_s: float | None = None
+    """Targets whose last measured result is no older; one without any never matches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ _SUMMARY: tuple[Any, ...] = (
     targets.c.id, targets.c.subject_id, targets.c.url, targets.c.host, targets.c.gone_at_s,
     targets.c.gone_reason,
     probed.c.result, probed.c.result_since_s, probed.c.observed_at_s, probed.c.seen,
-    probed.c.layers,
+    probed.c.layers, probed.c.evidence_at_s, probed.c.evidence_until_s, probed.c.results_until_s,
+    probed.c.unmeasured,
 )  # fmt: skip
 _WHOLE: tuple[Any, ...] = (
     *_SUMMARY, targets.c.shard, targets.c.is_registered, targets.c.added_at_s,
@@ -45,7 +48,7 @@ _WHOLE: tuple[Any, ...] = (
 
 def listing(transaction: Transaction, wanted: TargetFilter, *, after: int, limit: int) -> list[Row[Any]]:
     """Return targets behind our number `after`, with their last results; the rows have `_SUMMARY`'s names."""
-    statement = _filtered(select(*_SUMMARY), wanted).where(targets.c.id > after)
+    statement = _filtered(transaction, select(*_SUMMARY), wanted).where(targets.c.id > after)
     return list(transaction.connection.execute(statement.order_by(targets.c.id).limit(limit)))
 
 
@@ -58,7 +61,9 @@ def by_host(
     """
     host, url = targets.c.host, targets.c.url
     is_walk = is_common or wanted.host is not None
-    statement = _filtered(select(*_SUMMARY), wanted, is_walk=is_walk and not transaction.is_postgresql)
+    statement = _filtered(
+        transaction, select(*_SUMMARY), wanted, is_walk=is_walk and not transaction.is_postgresql
+    )
     # No index is taken of what is an expression: those who match are found first, and sorted then.
     order = (host, url) if is_walk else (host.concat(""), url.concat(""))
     if after is not None:
@@ -72,7 +77,8 @@ def by_host(
 
 def count(transaction: Transaction, wanted: TargetFilter) -> int:
     """Return how many there are."""
-    return transaction.connection.scalar(_filtered(select(func.count(targets.c.id)), wanted)) or 0
+    counted = _filtered(transaction, select(func.count(targets.c.id)), wanted)
+    return transaction.connection.scalar(counted) or 0
 
 
 def whole(transaction: Transaction, subject_id: str) -> Row[Any] | None:
@@ -95,7 +101,9 @@ def directories_of(transaction: Transaction, number: int) -> list[str]:
     return list(transaction.connection.scalars(statement))
 
 
-def _filtered(statement: Select[Any], wanted: TargetFilter, *, is_walk: bool = False) -> Select[Any]:
+def _filtered(
+    transaction: Transaction, statement: Select[Any], wanted: TargetFilter, *, is_walk: bool = False
+) -> Select[Any]:
     """Return what finds them; `is_walk`: by looking at one target after the other."""
     tables = targets.outerjoin(probed, probed.c.target == targets.c.id)
     if wanted.directory is not None and is_walk:
@@ -110,6 +118,9 @@ def _filtered(statement: Select[Any], wanted: TargetFilter, *, is_walk: bool = F
         statement = statement.where(targets.c.subject_id == wanted.subject_id)
     if wanted.host is not None:
         statement = statement.where(targets.c.host == wanted.host)
+    if wanted.max_evidence_age_s is not None:
+        seen_from_s = transaction.now_s - wanted.max_evidence_age_s
+        statement = statement.where(probed.c.evidence_at_s >= seen_from_s)
     result = probed.c.result.concat("") if is_walk else probed.c.result
     has_result = result.in_(wanted.results)
     if wanted.results and wanted.never_measured:

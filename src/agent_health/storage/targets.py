@@ -17,7 +17,7 @@ from sqlalchemy import Row, delete, insert, select, text, update
 from agent_health.light_value import light_value
 from agent_health.storage.database import Transaction
 from agent_health.storage.given_values import given, is_given
-from agent_health.storage.tables import agents, listings, probed, target_log, targets
+from agent_health.storage.tables import agents, listings, liveness, probed, target_log, targets
 from agent_health.target import SHARDS, host_of, shard_of
 
 
@@ -197,7 +197,8 @@ def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> No
         transaction.connection.execute(insert(targets).values(added))
         return
     if known.url != url:
-        transaction.connection.execute(delete(probed).where(probed.c.target == known.id))
+        for table in (probed, liveness):
+            transaction.connection.execute(delete(table).where(table.c.target == known.id))
     if known.shard != shard:
         columns["left_shard"] = known.shard
     transaction.connection.execute(update(targets).where(targets.c.id == known.id).values(columns))
@@ -255,6 +256,8 @@ def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, 
     transaction.connection.execute(
         update(targets).where(targets.c.id.in_(numbers), targets.c.gone_at_s.is_(None)).values(gone)
     )
+    # Nobody probes them any more, so that no answer is expected.
+    transaction.connection.execute(delete(liveness).where(liveness.c.target.in_(numbers)))
 
 
 def leave_named(transaction: Transaction, subject_ids: Sequence[str], reason: GoneReason) -> None:

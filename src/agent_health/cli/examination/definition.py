@@ -1,13 +1,16 @@
-"""Can a probe definition be read, with its lists, and are its canaries known?"""
+"""The examination of a probe definition: whether it can be read, with its lists, and its canaries answer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agent_health.cli.examination.asking import ASK_SECONDS
 from agent_health.cli.examination.finding import Finding
 from agent_health.counted import plural
 from agent_health.errors import AgentHealthError, InvalidFile
-from agent_health.target import host_of
+
+if TYPE_CHECKING:
+    from agent_health.prober.definition import ProbeDefinition
+    from agent_health.prober.witness_requests import WitnessReply
 
 
 def of_a_definition(file: Path) -> Iterator[Finding]:
@@ -34,38 +37,54 @@ def of_a_definition(file: Path) -> Iterator[Finding]:
         )
     if not unread:
         yield Finding("definition", "ok", f"{file}: {definition.name}")
-    if not definition.canaries:
-        advice = "name five hosts of others under canaries: they tell a dead line from dead agents"
-        yield Finding("definition", "warning", f"{file} has no canaries", advice)
-        return
-    hosts = sorted({host_of(url) for url in definition.canaries})
-    servers = definition.resolver.servers
-    whom = f", by {', '.join(servers)}" if servers else ""
-    unknown = sorted(set(hosts) - _looked_up(hosts, servers))
-    if 2 * len(unknown) > len(hosts):
-        told = f"no address was found for {', '.join(unknown)}{whom}"
-        advice = "look at /etc/resolv.conf, or name servers under resolver.servers"
-        if servers:
-            advice = "look whether those of resolver.servers answer from here, or leave them out"
-        yield Finding("names", "fault", told, advice)
-    else:
-        canaries = f"{len(hosts)} {plural(len(hosts), 'canary has', 'canaries have')}"
-        yield Finding("names", "ok", f"{len(hosts) - len(unknown)} of {canaries} an address{whom}")
+    yield from _of_the_canaries(file, definition)
 
 
-def _looked_up(hosts: Sequence[str], servers: Sequence[str]) -> set[str]:
-    """Return those names that have an address for a prober, which asks these name servers, else the system's.
-
-    Whatever takes longer than ASK_SECONDS has none.
-    """
+def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[Finding]:
+    """Ask each canary once, as a crawl does."""
     import asyncio  # noqa: PLC0415 - takes 20 ms
 
-    from agent_health.prober.resolve import NoAddress, Resolver  # noqa: PLC0415 - another extra
+    canaries = definition.canaries_by_class
+    if not canaries:
+        advice = "name hosts that are always there under canaries: else a dead line may look like dead agents"
+        yield Finding("canaries", "warning", f"{file} has no canaries", advice)
+        return
+    if definition.placeholders:
+        told = f"{file}: placeholders are left: {', '.join(definition.placeholders)}"
+        yield Finding("canaries", "warning", told, "replace them by hosts of your own or of your provider")
+    try:
+        replies = asyncio.run(_asked(definition))
+    except AgentHealthError as error:
+        yield Finding("canaries", "fault", f"{file}: {error}", "probes/reference.yml has every setting")
+        return
+    for network_class, named in canaries.items():
+        silent = [
+            f"{canary.url} ({reply.reason or f'HTTP {reply.status}'})"
+            for canary, reply in zip(named, replies[network_class], strict=True)
+            if not canary.is_answer(reply.status)
+        ]
+        answering = len(named) - len(silent)
+        count = f"{answering} of {len(named)} {plural(len(named), 'canary', 'canaries')}"
+        told = f"{file}: {count} of {network_class} {plural(answering, 'answers', 'answer')}"
+        if silent:
+            advice = "name others, or look at resolver.servers, firewalls and certificates"
+            yield Finding("canaries", "fault", f"{told}; not {', '.join(silent)}", advice)
+        else:
+            yield Finding("canaries", "ok", told)
 
-    async def look_up() -> set[str]:
-        async with Resolver(servers, timeout_s=ASK_SECONDS) as resolver:
-            until_s = asyncio.get_running_loop().time() + ASK_SECONDS
-            found = await asyncio.gather(*(resolver.resolve(host, until_s) for host in hosts))
-        return {host for host, answer in zip(hosts, found, strict=True) if not isinstance(answer, NoAddress)}
 
-    return asyncio.run(look_up())
+async def _asked(definition: "ProbeDefinition") -> "Mapping[str, Sequence[WitnessReply]]":
+    """Return what each canary answers, by network class."""
+    import asyncio  # noqa: PLC0415 - loaded by now
+
+    from agent_health.cli.prober_assembly import open_prober  # noqa: PLC0415 - another extra
+
+    policy, canaries = definition.witnesses.policy(), definition.canaries_by_class
+    # Nothing is written: no evidence is kept of a question.
+    unkept = definition.model_copy(update={"evidence": type(definition.evidence)()})
+    async with open_prober(unkept) as opened:
+        asked = (
+            opened.witnesses.ask([canary.url for canary in named], network_class, policy.answer_s)
+            for network_class, named in canaries.items()
+        )
+        return dict(zip(canaries, await asyncio.gather(*asked), strict=True))

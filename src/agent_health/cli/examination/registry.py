@@ -12,8 +12,8 @@ from agent_health.cli.examination.asking import MAX_ANSWER_BYTES, answer_of
 from agent_health.cli.examination.finding import Finding, of_the_clock, of_the_mode
 from agent_health.client.variables import KEY_VARIABLE
 from agent_health.counted import plural
-from agent_health.monitor_health import HoldCause, MonitorState
-from agent_health.monitor_record import MonitorRecord
+from agent_health.monitor_health import MonitorState
+from agent_health.monitor_record import MonitorRecord, TrackRecord
 from agent_health.utc_time import utc_text
 
 
@@ -106,18 +106,20 @@ def _of_its_decisions(answer: bytes) -> Iterator[Finding]:
         monitor = MonitorRecord.model_validate_json(answer)
     except ValidationError:
         return
-    if monitor.state is not MonitorState.HELD:
+    held = {name: track for name, track in monitor.tracks.items() if track.state is MonitorState.HELD}
+    if not held:
         yield Finding("decisions", "ok", "silence is believed")
-        return
-    silent = plural(monitor.exits, "agent is", "agents are")
-    why = (
-        "a prober says that it is ill"
-        if monitor.held_because is HoldCause.PROBER_ILL
-        else f"{monitor.exits} {silent} silent, more than {monitor.limit} at once are not believed"
-    )
-    yield Finding(
-        "decisions",
-        "warning",
-        f"held since {utc_text(monitor.since, 'seconds')}: {why}, and nobody is taken down for silence",
-        "it ends by itself; if the silence is real: POST /api/v1/monitor/release, or the dashboard's button",
-    )
+    for name, track in held.items():
+        yield Finding(
+            "decisions",
+            "warning",
+            f"held since {utc_text(track.since, 'seconds')} for agents monitored by {name}: {_why(track)}",
+            "it ends by itself; if the silence is real: POST /api/v1/monitor/release, or use the dashboard",
+        )
+
+
+def _why(track: TrackRecord) -> str:
+    silent = f"{track.exits} {plural(track.exits, 'agent is', 'agents are')} silent"
+    if track.unwitnessed:
+        return f"{silent}, and no request of any agent has arrived since"
+    return f"{silent}, and more than {track.limit} at once are not believed"

@@ -1,0 +1,26 @@
+"""Policies of the registry: thresholds that operators may set, and that no single operation owns."""
+
+from dataclasses import dataclass
+
+from agent_health import mass_silence, monitor_health
+from agent_health.mass_silence import SilencePolicy
+from agent_health.monitor_health import MonitorPolicy
+
+DEFAULT_MAX_WORKERS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """What a server was started with; `DEFAULT_POLICIES` where there is no server."""
+
+    mass_exit: MonitorPolicy = monitor_health.DEFAULT_POLICY
+    mass_silence: SilencePolicy = mass_silence.DEFAULT_POLICY
+    witness_seconds: float = 60.0
+    """A target is handed out as a witness at most once in this time."""
+    clock_offset_seconds: float = 30.0
+    """A prober's wall clock that differs from the database's by more is reported."""
+    prober_workers: int = DEFAULT_MAX_WORKERS
+    """Workers that may probe with one key at a time, unless the key has a number of its own."""
+
+
+DEFAULT_POLICIES = Policies()

@@ -1,0 +1,218 @@
+"""Kinds of agents: how each answers while it works and once it has died."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from agent_health import AgentHealth
+
+CARD_PATH: Final = "/.well-known/agent-card.json"
+OLD_CARD_PATH: Final = "/.well-known/agent.json"
+HEALTH_PATH: Final = "/.well-known/agent-health"
+INTERFACE_PATH: Final = "/a2a"
+SAMPLES: Final = 40
+_SLOW_RATIO: Final = 0.1
+"""Of an interval: how late a slow agent answers."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One HTTP answer."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class AgentState:
+    """What an agent's answers depend on."""
+
+    url: str
+    kind: "Kind"
+    interval_s: float
+    """Real seconds from one probe to the next."""
+    is_dead: bool = False
+    health: AgentHealth = field(init=False)
+    requests: int = 0
+
+    def __post_init__(self) -> None:
+        self.health = AgentHealth(agent_id=f"{self.url}{CARD_PATH}", refresh_seconds=1)
+        failed = round(self.kind.error_ratio * SAMPLES)
+        for number in range(SAMPLES):
+            self.health.record("server_fault" if number < failed else "answered", latency_ms=5)
+
+
+Reply = Callable[[AgentState, str], Awaitable[Answer | bytes | None]]
+"""Returns the answer to a GET of a path; bytes are sent as they are, None closes without an answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of agent, and what the registry must say of it in the end."""
+
+    alive: Reply
+    dead: Reply | None = None
+    """None: its port is closed."""
+    error_ratio: float = 0.0
+    dies: bool = False
+    is_dead_at_start: bool = False
+    revives: bool = False
+    is_heartbeat: bool = False
+    is_undecided: bool = False
+    """Whether its status has no label, since it fails by its own design now and then."""
+    statuses: frozenset[str] = frozenset({"active"})
+    """What its status may be in the end."""
+    healths: frozenset[str] = frozenset({"unknown"})
+    """What its health may be in the end; of agents that are dead nothing is asked."""
+
+
+def as_json(value: Any, status: int = 200, **headers: str) -> Answer:
+    """Return a JSON answer."""
+    return Answer(status, json.dumps(value).encode(), {"content-type": "application/json", **headers})
+
+
+NOT_FOUND: Final = Answer(404, b"not found", {"content-type": "text/plain"})
+
+
+def card(state: AgentState, version: str = "1.0") -> Answer:
+    """Return the agent's card, of the generation asked for."""
+    about: dict[str, Any] = {
+        "name": state.url,
+        "description": "An agent of the fleet",
+        "version": "1.0.0",
+        "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [],
+        "capabilities": {},
+    }
+    url = f"{state.url}{INTERFACE_PATH}"
+    if version == "1.0":
+        about["supportedInterfaces"] = [{"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]
+    else:
+        about |= {"url": url, "protocolVersion": "0.3.0", "preferredTransport": "JSONRPC"}
+    return as_json(about, etag='W/"1"')
+
+
+def document(state: AgentState) -> Answer:
+    """Return the health document that the real middleware makes."""
+    body = state.health.document().to_json()
+    return Answer(200, body, {"content-type": "application/json", "cache-control": "max-age=60"})
+
+
+def serving(
+    *,
+    card_path: str = CARD_PATH,
+    version: str = "1.0",
+    interface: Answer | None = None,
+    health: Callable[[AgentState], Answer] | None = document,
+    delay_ratio: float = 0.0,
+) -> Reply:
+    """Return the replies of an agent that serves a card, an interface and perhaps a health document."""
+
+    async def reply(state: AgentState, path: str) -> Answer | bytes | None:
+        if delay_ratio:
+            await asyncio.sleep(delay_ratio * state.interval_s * _SLOW_RATIO)
+        if path == card_path:
+            return card(state, version)
+        if path == INTERFACE_PATH:
+            return interface or Answer(405, b"", {"allow": "POST"})
+        if path == HEALTH_PATH and health is not None:
+            return health(state)
+        return NOT_FOUND
+
+    return reply
+
+
+def everywhere(answer: Answer | bytes | None) -> Reply:
+    """Return the same answer to every request."""
+
+    async def reply(_state: AgentState, _path: str) -> Answer | bytes | None:
+        return answer
+
+    return reply
+
+
+async def hang(_state: AgentState, _path: str) -> Answer | bytes | None:
+    """Accept the request and never answer."""
+    await asyncio.Event().wait()
+    return None
+
+
+async def flap(state: AgentState, path: str) -> Answer | bytes | None:
+    """Fail for one interval of every three."""
+    is_down = int(asyncio.get_running_loop().time() / state.interval_s) % 3 == 2
+    return Answer(503, b"") if is_down else await PLAIN(state, path)
+
+
+def _stale(state: AgentState) -> Answer:
+    then = (datetime.now(UTC) - timedelta(days=2)).isoformat(timespec="milliseconds")
+    return as_json({
+        "schema_version": "0.1.0", "agent_id": state.url, "timestamp": then, "health": {"status": "healthy"},
+    })  # fmt: skip
+
+
+def _invalid(_state: AgentState) -> Answer:
+    return as_json({"schema_version": "0.1.0", "health": {"status": "splendid"}})
+
+
+def _limited(state: AgentState) -> Answer:
+    state.requests += 1
+    return as_json({}, 429, **{"retry-after": "1"}) if state.requests % 4 == 0 else document(state)
+
+
+PLAIN: Final = serving()
+_DEAD: Final = frozenset({"dead"})
+_PAGE: Final = Answer(200, b"<html>This domain is for sale</html>", {"content-type": "text/html"})
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "plain": Kind(alive=PLAIN, healths=frozenset({"healthy"})),
+    "a2a03": Kind(alive=serving(version="0.3"), healths=frozenset({"healthy"})),
+    "oldpath": Kind(alive=serving(card_path=OLD_CARD_PATH, version="0.3"), healths=frozenset({"healthy"})),
+    "degraded": Kind(alive=PLAIN, error_ratio=0.2, healths=frozenset({"degraded"})),
+    "failing": Kind(
+        alive=PLAIN, error_ratio=0.7, statuses=frozenset({"unhealthy"}), healths=frozenset({"unhealthy"})
+    ),
+    "nodocument": Kind(alive=serving(health=None)),
+    "invalid": Kind(alive=serving(health=_invalid)),
+    "stale": Kind(alive=serving(health=_stale)),
+    "gated401": Kind(
+        alive=serving(interface=Answer(401, b"", {"www-authenticate": "Bearer"})),
+        healths=frozenset({"healthy"}),
+    ),
+    "gated402": Kind(alive=serving(interface=Answer(402, b"")), healths=frozenset({"healthy", "unknown"})),
+    "gated403": Kind(alive=serving(interface=Answer(403, b"")), healths=frozenset({"healthy"})),
+    "limited": Kind(alive=serving(health=_limited), healths=frozenset({"healthy", "unknown"})),
+    "slow": Kind(alive=serving(delay_ratio=0.1), healths=frozenset({"healthy"})),
+    "contradicting": Kind(
+        alive=serving(interface=Answer(500, b"broken")),
+        statuses=frozenset({"unhealthy"}),
+        healths=frozenset({"healthy"}),
+    ),
+    "flapping": Kind(
+        alive=flap,
+        is_undecided=True,
+        statuses=frozenset({"active", "unhealthy"}),
+        healths=frozenset({"healthy", "unknown"}),
+    ),
+    "heartbeat": Kind(alive=PLAIN, is_heartbeat=True),
+    "neveralive": Kind(alive=PLAIN, dies=True, is_dead_at_start=True, statuses=_DEAD),
+    "closed": Kind(alive=PLAIN, dies=True, statuses=_DEAD),
+    "hanging": Kind(alive=PLAIN, dead=hang, dies=True, statuses=_DEAD),
+    "erring": Kind(alive=PLAIN, dead=everywhere(Answer(500, b"oops")), dies=True, statuses=_DEAD),
+    "parked": Kind(alive=PLAIN, dead=everywhere(_PAGE), dies=True, statuses=_DEAD),
+    "gone": Kind(alive=PLAIN, dead=everywhere(NOT_FOUND), dies=True, statuses=_DEAD),
+    "resetting": Kind(alive=PLAIN, dead=everywhere(None), dies=True, statuses=_DEAD),
+    "garbage": Kind(alive=PLAIN, dead=everywhere(b"SSH-2.0-OpenSSH_9.2\r\n"), dies=True, statuses=_DEAD),
+    "oversized": Kind(
+        alive=PLAIN,
+        dead=everywhere(Answer(200, b"[" + b"0," * 2_000_000 + b"0]", {"content-type": "application/json"})),
+        dies=True,
+        statuses=_DEAD,
+    ),
+    "revived": Kind(alive=PLAIN, dies=True, revives=True, healths=frozenset({"healthy"})),
+    "silentbeat": Kind(alive=PLAIN, dies=True, is_heartbeat=True, statuses=_DEAD),
+}

@@ -1,0 +1,127 @@
+"""Report of the labelled fleet: confusion matrix, detection times, and what was wrong."""
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tests.fleet.kinds import KINDS
+from tests.fleet.script import Change, Outcome, Script, outcome_of
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One scenario that was run."""
+
+    script: Script
+    result: dict[str, Any] | None
+    """What the registry decided; None if the scenario itself came to nothing."""
+    why: str
+
+    @cached_property
+    def outcome(self) -> Outcome | None:
+        """How it compares with the labels."""
+        if self.result is None:
+            return None
+        agents = self.script.agents
+        return outcome_of(
+            self.script,
+            [Change(**change) for change in self.result["changes"]],
+            undecided=[agent.agent_id for agent in agents if KINDS[agent.kind].is_undecided],
+            tolerated=frozenset(
+                agent.agent_id for agent in agents if "unhealthy" in KINDS[agent.kind].statuses
+            ),
+            event_types=self.result["event_types"],
+            shown=[
+                (at_s, {agent_id: (status, health) for agent_id, (status, health) in sample.items()})
+                for at_s, sample in self.result["samples"]
+            ],
+        )
+
+    @cached_property
+    def problems(self) -> list[str]:
+        """What is wrong, in words."""
+        if self.result is None or self.outcome is None:
+            return [f"it came to nothing: {self.why}"]
+        problems = [*self.outcome.problems, *self.result["problems"]]
+        for what, agents in (
+            ("false unhealthy", self.outcome.false_unhealthy),
+            ("false dead", self.outcome.false_dead),
+        ):
+            if agents:
+                problems.append(f"{len(agents)} {what}: {', '.join(agents[:5])}")
+        if self.script.group == "kinds":
+            problems += _wrong_kinds(self.script, self.result["final"])
+        return problems
+
+    @property
+    def is_right(self) -> bool:
+        return not self.problems
+
+
+def _wrong_kinds(script: Script, final: dict[str, list[str]]) -> list[str]:
+    problems = []
+    for agent in script.agents:
+        kind = KINDS[agent.kind]
+        status, health = final.get(agent.agent_id, ("absent", "absent"))
+        if status not in kind.statuses or (status != "dead" and health not in kind.healths):
+            problems.append(f"{agent.agent_id} is shown as {status} and {health}")
+    return problems
+
+
+def report(finished: Sequence[Finished], *, seed: int, factor: float) -> str:
+    """Return the report as Markdown."""
+    lines = [
+        "# Labelled fleet",
+        "",
+        f"Seed {seed}; all durations divided by {factor:g}; {len(finished)} scenarios. Times are unscaled.",
+        "",
+        "| scenarios | number | right | false unhealthy | false dead | found | missed | found after, s |",
+        "|---|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    groups: dict[str, list[Finished]] = defaultdict(list)
+    for each in finished:
+        groups[each.script.group].append(each)
+    for group, members in groups.items():
+        outcomes = [each.outcome for each in members if each.outcome is not None]
+        times = sorted(seconds for outcome in outcomes for seconds in outcome.detections_s)
+        lines.append(
+            f"| {group} | {len(members)} | {sum(each.is_right for each in members)} "
+            f"| {sum(len(outcome.false_unhealthy) for outcome in outcomes)} "
+            f"| {sum(len(outcome.false_dead) for outcome in outcomes)} "
+            f"| {len(times)} | {sum(len(outcome.missed) for outcome in outcomes)} | {_spread(times)} |"
+        )
+    lines += ["", *_matrix(finished), ""]
+    for each in finished:
+        lines += [f"* {each.script.name}: {problem}" for problem in each.problems]
+    return "\n".join(lines) + "\n"
+
+
+def _spread(times: Sequence[float]) -> str:
+    if not times:
+        return "-"
+    return f"{times[0]:.0f} to {times[-1]:.0f}, median {statistics.median(times):.0f}"
+
+
+def _matrix(finished: Sequence[Finished]) -> list[str]:
+    """Return label against final status, over all scenarios."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in finished:
+        if each.result is None:
+            continue
+        for agent in each.script.agents:
+            status, health = each.result["final"].get(agent.agent_id, ("absent", "absent"))
+            label = "works" if each.script.is_alive(agent, each.script.ends_at_s) else "dead"
+            if "unhealthy" in KINDS[agent.kind].statuses and label == "works":
+                label = "fails or flaps"
+            shown = status if status in {"dead", "unhealthy"} or health != "unknown" else "active, unknown"
+            counts[label, shown] += 1
+    shown = sorted({column for _, column in counts})
+    rows = ["works", "fails or flaps", "dead"]
+    return [
+        f"| label at the end | {' | '.join(shown)} |",
+        f"|---|{'--:|' * len(shown)}",
+        *(f"| {row} | {' | '.join(str(counts[row, column]) for column in shown)} |" for row in rows),
+    ]

@@ -1,0 +1,78 @@
+"""Settings of the programs under test, with every duration divided by one factor."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from tests.fleet.hosts import CANARIES, CLASS, DOMAIN, NAME_SERVER, PORT
+from tests.fleet.script import DEAD_AFTER_S, INTERVAL_S, UNHEALTHY_AFTER_S, Script
+
+from agent_health.agent_record import HeartbeatConfig
+
+HEARTBEAT_INTERVAL_S, HEARTBEAT_UNHEALTHY_S, HEARTBEAT_DEAD_S = 30.0, 90.0, 300.0
+
+
+def definition(script: Script, factor: float) -> str:
+    """Return the probe definition of a script's probers, as YAML."""
+    settings: dict[str, Any] = {
+        "name": "fleet",
+        "contact": "mailto:fleet@agent.example",
+        # The agents register themselves; a definition needs a target of its own.
+        "targets": [f"http://nobody.{DOMAIN}:{PORT}"],
+        "networks": {"allow": [CLASS]},
+        "resolver": {"servers": [f"{NAME_SERVER}:53"]},
+        "cadence": {
+            "allow_fast_cadence": True,
+            "interval_seconds": INTERVAL_S / factor,
+            "confirm_after_seconds": 30 / factor,
+            "card_every_seconds": 86_400 / factor,
+            "max_backoff_seconds": 86_400 / factor,
+        },
+        "timeouts": {
+            "dns_seconds": 5 / factor,
+            "connect_seconds": 5 / factor,
+            "tls_seconds": 5 / factor,
+            "first_byte_seconds": 10 / factor,
+            "total_seconds": 20 / factor,
+        },
+        "witnesses": {
+            "round_seconds": 30 / factor,
+            "answer_seconds": 3 / factor,
+            "next_answer_seconds": 5 / factor,
+            "second_request_seconds": 60 / factor,
+            "max_clock_offset_seconds": 30 / factor,
+        },
+        "results": {"flush_seconds": 5 / factor, "lease_seconds": max(5.0, 300 / factor)},
+    }
+    if script.has_canaries:
+        settings["canaries"] = [f"http://canary-{number}.{DOMAIN}:{PORT}/" for number in range(len(CANARIES))]
+    return yaml.safe_dump(settings)
+
+
+def server_options(factor: float) -> list[str]:
+    """Return the options of `serve`."""
+    return ["--sweep-seconds", f"{max(0.1, 0.5 * 30 / factor):g}"]
+
+
+def server_environment(factor: float) -> Mapping[str, str]:
+    """Return the settings of `serve` that have no option."""
+    return {}
+
+
+def probe_thresholds(factor: float) -> HeartbeatConfig:
+    """Return the thresholds of an agent that is monitored by probes."""
+    return HeartbeatConfig(
+        interval_seconds=round(INTERVAL_S / factor),
+        unhealthy_after_seconds=round(UNHEALTHY_AFTER_S / factor),
+        dead_after_seconds=round(DEAD_AFTER_S / factor),
+    )
+
+
+def heartbeat_thresholds(factor: float) -> HeartbeatConfig:
+    """Return the thresholds of an agent that sends heartbeats: at least 1 s, the least that is taken."""
+    scale = min(factor, HEARTBEAT_INTERVAL_S)
+    return HeartbeatConfig(
+        interval_seconds=round(HEARTBEAT_INTERVAL_S / scale),
+        unhealthy_after_seconds=round(HEARTBEAT_UNHEALTHY_S / scale),
+        dead_after_seconds=round(HEARTBEAT_DEAD_S / scale),
+    )

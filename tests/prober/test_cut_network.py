@@ -1,0 +1,43 @@
+"""A prober of which one address family is cut below HTTP."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from tests.support.cut_network import CUTS, HOSTS
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
+
+
+def _in_namespace(cut: str) -> dict[str, list[list[str | None]]]:
+    """Run the prober in a network namespace; skip where none can be made."""
+    missing = [program for program in ("unshare", "nft", "ip") if shutil.which(program) is None]
+    if os.geteuid() != 0 or missing:
+        pytest.skip(f"SKIPPED: needs root, unshare, nft and ip (absent: {', '.join(missing) or 'root'})")
+    if subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("SKIPPED: this machine makes no network namespaces")
+    command = ["unshare", "--net", sys.executable, "-m", "tests.support.cut_network", cut]
+    done = subprocess.run(
+        command, cwd=REPOSITORY, check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[list[str | None]]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("cut", sorted(CUTS))
+def test_ipv6_alone_that_is_cut_is_the_fault_of_no_host_behind_it(cut: str) -> None:
+    told = _in_namespace(cut)
+    for number in range(1, HOSTS + 1):
+        six = told[f"fd00:9::{number}"]
+        assert {result for result, *_ in six} == {"not_measured"}
+        assert "no_witness" in {reason for _, reason, _ in six}
+    # Of those that are reached, the one that died is found, and the others answer.
+    died = {(result, reason) for result, reason, _ in told["10.9.0.1"]}
+    assert ("refused", None) in died
+    assert died <= {("refused", None), ("not_measured", "not_probed")}
+    for number in range(2, HOSTS + 1):
+        assert "ok" in {result for result, *_ in told[f"10.9.0.{number}"]}
+        assert {result for result, *_ in told[f"10.9.0.{number}"]} <= {"ok", "not_measured"}

@@ -1,0 +1,219 @@
+"""Shards that move away from a worker that reaches less than another one, or makes no progress."""
+
+import logging
+from typing import Any
+
+import pytest
+from tests.support.databases import ON_ONE_DATABASE, WoundClock
+from tests.support.directory_api import SHARDS as PATH
+from tests.support.directory_api import put
+from tests.support.registry_api import RegistryApi
+
+from agent_health.access import Role
+from agent_health.agent_record import moment
+from agent_health.registry.policies import Policies
+from agent_health.registry.verify_events import verify_log
+from agent_health.target import SHARDS, host_of, shard_of
+
+V4, V6 = "public_ipv4", "public_ipv6"
+URLS = {V4: "https://four.example/", V6: "https://six.example/"}
+
+
+class Workers:
+    """Workers of one key that claim shards, each with what it holds."""
+
+    def __init__(self, api: RegistryApi) -> None:
+        self._api = api
+        self.held: dict[str, dict[int, int]] = {}
+
+    async def ask(self, worker: str, **members: object) -> Any:
+        held = {str(shard): token for shard, token in self.held.get(worker, {}).items()}
+        body = {"worker": worker, "held": held, "interval_s": 300, "ttl_seconds": 3_600, **members}
+        return await self._api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)
+
+    async def claim(self, worker: str, **members: object) -> dict[str, Any]:
+        answer = await self.ask(worker, **members)
+        assert answer.status == 200, answer.body
+        grant: dict[str, Any] = answer.json()
+        self.held[worker] = {each["shard"]: each["fencing_token"] for each in grant["shards"]}
+        return grant
+
+    async def report(self, worker: str, network_class: str, unmeasured: str | None = None) -> str:
+        """Let a worker report a result of the target that is in this class; return what became of it."""
+        url = URLS[network_class]
+        seen = {
+            "target_url": url,
+            "observed_at": self._api.time_text(),
+            "network_class": network_class,
+            "address": "192.0.2.1" if network_class == V4 else "2001:db8::/64",
+            "discovery": {"result": "ok" if unmeasured is None else "not_measured"},
+            "unmeasured": unmeasured,
+        }
+        shard = shard_of(host_of(url))
+        answer = await self._api.report(seen, tokens={str(shard): self.held[worker][shard]})
+        assert answer.status == 200, answer.body
+        return str(answer.json()["results"][0]["outcome"])
+
+
+@pytest.fixture
+async def workers(api: RegistryApi) -> Workers:
+    """Workers, and a target that answers in each of two classes."""
+    await put(api, "dir", "one", list(URLS.values()))
+    workers = Workers(api)
+    await workers.claim("first")
+    for network_class in URLS:
+        assert await workers.report("first", network_class) == "accepted"
+    await api.ask("DELETE", f"{PATH}?worker=first", key=Role.PROBER)
+    return workers
+
+
+async def assert_log_is_good(api: RegistryApi) -> None:
+    report = await api.database.read(verify_log)
+    assert report.is_good, (report.fault, report.differences[:3])
+
+
+async def test_a_worker_whose_network_lost_a_class_gives_all_shards_to_another_one(
+    api: RegistryApi, workers: Workers
+) -> None:
+    both = [V4, V6]
+    await workers.claim("a", reached_classes=both)
+    await workers.claim("b", reached_classes=both)
+    await workers.claim("a", reached_classes=both)
+    grant = await workers.claim("b", reached_classes=both)
+    assert (len(grant["shards"]), grant["share"]) == (SHARDS // 2, SHARDS // 2)
+
+    cut_off = await workers.claim("a", reached_classes=[V4])
+    assert (cut_off["shards"], cut_off["reason"]) == ([], "reaches_less")
+    assert (cut_off["workers"], cut_off["share"]) == (2, SHARDS)
+    rest = await workers.claim("b", reached_classes=both)
+    assert len(rest["shards"]) == SHARDS
+    assert (await workers.claim("a", reached_classes=[V4]))["shards"] == []
+
+    # Its share is its own again as soon as it reaches what the other one does.
+    await workers.claim("a", reached_classes=both)
+    await workers.claim("b", reached_classes=both)
+    again = await workers.claim("a", reached_classes=both)
+    assert len(again["shards"]) == SHARDS // 2
+    assert "reason" not in again
+    await assert_log_is_good(api)
+
+
+async def test_workers_of_which_neither_reaches_all_keep_their_shards(workers: Workers) -> None:
+    await workers.claim("a", reached_classes=[V4])
+    await workers.claim("b", reached_classes=[V6])
+    grant = await workers.claim("a", reached_classes=[V4])
+    assert len(grant["shards"]) == SHARDS // 2
+    assert "reason" not in grant
+
+
+@ON_ONE_DATABASE
+async def test_a_worker_that_lists_classes_of_no_target_takes_no_shard_away(workers: Workers) -> None:
+    await workers.claim("a", reached_classes=[V4, V6])
+    await workers.claim("b", reached_classes=[V4, V6, "office", "made up"])
+    assert len((await workers.claim("a", reached_classes=[V4, V6]))["shards"]) == SHARDS // 2
+
+
+@ON_ONE_DATABASE
+async def test_a_new_worker_that_knows_nothing_yet_loses_and_takes_no_more_than_its_share(
+    workers: Workers,
+) -> None:
+    await workers.claim("a", reached_classes=[V4])
+    await workers.claim("b")
+    await workers.claim("a", reached_classes=[V4])
+    assert len((await workers.claim("b"))["shards"]) == SHARDS // 2
+
+
+async def share(workers: Workers) -> tuple[str, str]:
+    """Let two workers hold half of the shards each; return the one with the first target, and the other."""
+    await workers.claim("a")
+    await workers.claim("b")
+    await workers.claim("a")
+    await workers.claim("b")
+    has = "a" if shard_of(host_of(URLS[V4])) in workers.held["a"] else "b"
+    return has, "b" if has == "a" else "a"
+
+
+async def test_a_worker_that_reports_nothing_for_two_intervals_loses_its_shards(
+    api: RegistryApi, clock: WoundClock, workers: Workers
+) -> None:
+    await workers.claim("alone")
+    clock.advance(601)
+    # No other worker does better.
+    assert len((await workers.claim("alone"))["shards"]) == SHARDS
+    await api.ask("DELETE", f"{PATH}?worker=alone", key=Role.PROBER)
+    active, other = await share(workers)
+    clock.advance(301)
+    # A result that measured nothing is progress too.
+    await workers.report(active, V4, unmeasured="prober_slow")
+    assert len((await workers.claim(other))["shards"]) == SHARDS // 2
+    clock.advance(300)
+    await workers.report(active, V4, unmeasured="prober_slow")
+    lost = await workers.claim(other)
+    assert (lost["shards"], lost["reason"]) == ([], "no_progress")
+    assert len((await workers.claim(active))["shards"]) == SHARDS
+    shown = {
+        each["holder"].partition("/")[2]: each["makes_no_progress"]
+        for each in (await api.ask("GET", PATH)).json()["probers"]
+    }
+    assert shown == {active: False, other: True}
+
+    clock.advance(599)
+    await workers.report(active, V4)
+    assert (await workers.claim(other))["reason"] == "no_progress"
+    clock.advance(2)
+    assert "reason" not in await workers.claim(other)
+    await workers.claim(active)
+    assert len((await workers.claim(other))["shards"]) == SHARDS // 2
+    await assert_log_is_good(api)
+
+
+async def test_a_worker_whose_shards_hold_no_living_agent_keeps_them(
+    api: RegistryApi, clock: WoundClock, workers: Workers
+) -> None:
+    await put(api, "dir", "two", [URLS[V4]])
+    active, idle = await share(workers)
+    clock.advance(900)
+    await workers.report(active, V4)
+    assert len((await workers.claim(idle))["shards"]) == SHARDS // 2
+
+
+async def test_a_worker_whose_only_agent_asked_it_to_wait_keeps_its_shards(
+    api: RegistryApi, clock: WoundClock, workers: Workers
+) -> None:
+    active, waiting = await share(workers)
+    await workers.report(waiting, V6, unmeasured="asked_to_wait")
+    clock.advance(900)
+    await workers.report(active, V4)
+    assert len((await workers.claim(waiting))["shards"]) == SHARDS // 2
+
+
+async def test_workers_of_one_key_are_bounded(api: RegistryApi, workers: Workers) -> None:
+    most = Policies().prober_workers
+    assert most == 16
+    for number in range(most):
+        await workers.claim(f"w{number}")
+    refused = await workers.ask("one-more")
+    assert (refused.status, refused.json()["error"]["code"]) == (409, "too_many")
+    assert (await workers.ask("w3")).status == 200
+    other_key = await api.ask("POST", f"{PATH}/claim", {"worker": "one-more"}, key=Role.ADMIN)
+    assert other_key.status == 200
+
+
+async def test_a_wrong_wall_clock_is_told_and_logged_once_and_decides_nothing(
+    api: RegistryApi, clock: WoundClock, workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    def at(offset_s: float) -> str:
+        return moment(clock.at_s + offset_s).isoformat()
+
+    with caplog.at_level(logging.INFO, "agent_health.registry"):
+        assert (await workers.claim("a", sent_at=at(30)))["clock_offset_s"] == 30
+        assert not caplog.records
+        grant = await workers.claim("a", sent_at=at(-3_600))
+        await workers.claim("a", sent_at=at(-3_600))
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        (shown,) = (await api.ask("GET", PATH)).json()["probers"]
+        await workers.claim("a", sent_at=at(0))
+        assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert (grant["clock_offset_s"], shown["clock_offset_s"]) == (-3_600, -3_600)
+    assert len(grant["shards"]) == SHARDS
+    assert "clock_offset_s" not in await workers.claim("a")

@@ -1,0 +1,54 @@
+"""Reports of results to a registry that really listens, with the tokens of the targets' shards."""
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+
+from tests.support.registry_server import KEYS
+
+from agent_health.access import Role
+from agent_health.client import RegistryClient
+from agent_health.observation import Observation
+from agent_health.observation_batch import ObservationAnswer
+from agent_health.probe_memory import ProbeMemory
+
+_numbers = itertools.count(1)
+
+
+async def report(
+    client: RegistryClient,
+    *observations: Observation,
+    memories: Sequence[ProbeMemory | None] | None = None,
+    tokens: Mapping[int, int] | None = None,
+    ages_s: Sequence[float] | None = None,
+) -> ObservationAnswer:
+    """Report what was seen just now; without `tokens` a worker claims all shards for it, and leaves."""
+    claimed = None if tokens is not None else await client.shards.claim("reporter", held={})
+    if claimed is not None:
+        tokens = {shard.shard: shard.fencing_token for shard in claimed.grant.shards}
+    answer = await client.shards.report(
+        observations,
+        memories=memories,
+        tokens=tokens or {},
+        ages_s=ages_s or [0.0] * len(observations),
+        numbers=[next(_numbers) for _ in observations],
+        interval_s=300,
+    )
+    if claimed is not None:
+        await client.shards.leave("reporter")
+    return answer
+
+
+def reported(
+    url: str,
+    *observations: Observation,
+    memories: Sequence[ProbeMemory | None] | None = None,
+    key: str = KEYS[Role.PROBER],
+) -> ObservationAnswer:
+    """Do the same, with a prober's key, where nothing runs in an event loop."""
+
+    async def ask() -> ObservationAnswer:
+        async with RegistryClient(url, key=key) as client:
+            return await report(client, *observations, memories=memories)
+
+    return asyncio.run(ask())

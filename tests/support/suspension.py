@@ -1,0 +1,18 @@
+"""A suspension of verdicts, for tests of what shows it."""
+
+from dataclasses import replace
+
+from agent_health.monitor_health import MonitorState, Track, new_monitors
+from agent_health.registry.monitor_row import with_monitors
+from agent_health.storage import registry_row
+from agent_health.storage.database import Transaction
+
+EXITS = 30
+
+
+def suspend(transaction: Transaction, track: Track = Track.HEARTBEAT) -> None:
+    """Suspend verdicts on one track, as if so many agents had fallen silent just now."""
+    row = registry_row.lock(transaction)
+    monitors = new_monitors(transaction.now_s)
+    held = replace(monitors.of(track), state=MonitorState.HELD, exits_this_cadence=EXITS)
+    registry_row.store(transaction, with_monitors(row, monitors.with_track(track, held)))

@@ -1,0 +1,94 @@
+"""Standing of probers: which workers keep shards, and which count for a fair share."""
+
+from math import inf
+
+import pytest
+
+from agent_health.prober_standing import (
+    WithheldReason,
+    Worker,
+    count_sharers,
+    makes_no_progress,
+    withheld,
+    within_known,
+)
+
+NOW_S = 10_000.0
+INTERVAL_S = 300.0
+
+
+def worker(
+    name: str, *reached: str, reported_s: float = 0, barred_s: float = -inf, knows: bool = True
+) -> Worker:
+    return Worker(
+        holder=name,
+        interval_s=INTERVAL_S,
+        reached=frozenset(reached) if knows else None,
+        reported_at_s=NOW_S - reported_s,
+        barred_until_s=NOW_S + barred_s,
+    )
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "is_withheld"),
+    [
+        (["v4"], ["v4", "v6"], True),
+        ([], ["v4"], True),
+        (["v4", "v6"], ["v4"], False),
+        (["v4"], ["v6"], False),
+        (["v4"], ["v4"], False),
+        ([], [], False),
+    ],
+)
+def test_shards_move_from_a_worker_to_one_that_reaches_all_its_classes_and_more(
+    mine: list[str], theirs: list[str], *, is_withheld: bool
+) -> None:
+    reason = withheld(worker("a", *mine), [worker("b", *theirs)], NOW_S)
+    assert reason == (WithheldReason.REACHES_LESS if is_withheld else None)
+
+
+def test_a_worker_that_knows_nothing_yet_is_compared_with_none() -> None:
+    new = worker("a", knows=False)
+    assert withheld(new, [worker("b", "v4")], NOW_S) is None
+    assert withheld(worker("b"), [new], NOW_S) is None
+
+
+def test_a_worker_that_reaches_less_counts_for_no_fair_share() -> None:
+    cut_off = worker("a", "v4")
+    whole = [worker("b", "v4", "v6"), worker("c", "v4", "v6")]
+    assert count_sharers([cut_off, *whole], NOW_S) == 2
+    assert count_sharers([cut_off], NOW_S) == 1
+    assert count_sharers([], NOW_S) == 1
+
+
+def test_classes_in_which_no_target_is_expected_to_answer_are_not_compared() -> None:
+    assert within_known(["v4", "made up"], {"v4", "v6"}) == frozenset({"v4"})
+    assert within_known(None, {"v4"}) is None
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "held_s", "other_quiet_s", "is_stuck"),
+    [
+        (601, 5_000, 10, True),
+        (600, 5_000, 10, False),
+        (5_000, 600, 10, False),  # it got them just now
+        (5_000, 601, 10, True),
+        (601, 5_000, 301, False),  # the other one makes no progress either
+        (inf, 5_000, 300, True),
+    ],
+)
+def test_a_worker_without_a_result_for_two_intervals_makes_no_progress_while_another_does(
+    quiet_s: float, held_s: float, other_quiet_s: float, *, is_stuck: bool
+) -> None:
+    me, other = worker("a", reported_s=quiet_s), worker("b", reported_s=other_quiet_s)
+    assert makes_no_progress(me, NOW_S - held_s, [other], NOW_S) is is_stuck
+    assert not makes_no_progress(me, NOW_S - held_s, [], NOW_S)
+
+
+def test_a_barred_worker_gets_no_shard_until_its_time_is_over_or_no_other_reports() -> None:
+    barred, other = worker("a", barred_s=1), worker("b")
+    assert withheld(barred, [other], NOW_S) is WithheldReason.NO_PROGRESS
+    assert count_sharers([barred, other], NOW_S) == 1
+    assert withheld(worker("a", barred_s=0), [other], NOW_S) is None
+    assert withheld(barred, [worker("b", reported_s=301)], NOW_S) is None
+    assert withheld(barred, [worker("b", barred_s=1)], NOW_S) is None
