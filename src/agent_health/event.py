@@ -81,6 +81,8 @@ class EventType(StrEnum):
     KEY_CREATED = "key.created"
     KEY_ROTATED = "key.rotated"
     KEY_REVOKED = "key.revoked"
+    KEY_LIMITED = "key.limited"
+    """The number of workers that may probe with it has changed."""
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105 - the name of a type
     WEBHOOK_DELETED = "webhook.deleted"
@@ -442,7 +444,7 @@ class MonitorClockJump(Payload):
 
 
 class KeyChanged(Payload):
-    """A key was created, rotated or revoked. The key itself is nowhere."""
+    """A key was created, rotated, revoked or limited. The key itself is nowhere."""
 
     key_id: OwnId
     name: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=_PRINTABLE)]
@@ -453,6 +455,8 @@ class KeyChanged(Payload):
     """SHA-256 of what is stored of the key; absent from what older versions have written."""
     expires_at: Moment | None = None
     """When it ends, after the change; absent: it stays, or there is no fingerprint either."""
+    max_workers: Positive | None = None
+    """How many workers may probe with it at a time, after the change; absent: the server's setting."""
 
 
 class WebhookChanged(Payload):
@@ -555,6 +559,7 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.KEY_CREATED:               KeyChanged,
     EventType.KEY_ROTATED:               KeyChanged,
     EventType.KEY_REVOKED:               KeyChanged,
+    EventType.KEY_LIMITED:               KeyChanged,
     EventType.WEBHOOK_CREATED:           WebhookChanged,
     EventType.WEBHOOK_SECRET_ROTATED:    WebhookChanged,
     EventType.WEBHOOK_DELETED:           WebhookChanged,

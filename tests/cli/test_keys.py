@@ -105,8 +105,21 @@ def test_on_the_command_line_the_last_admin_key_can_be_revoked(shell: Shell) -> 
     assert "not valid any more" in shell.run("rotate", admin["key_id"], code=1)
 
 
+def test_the_workers_of_a_probers_key_are_limited(shell: Shell) -> None:
+    created = shell.create("--role", "prober", "--name", "p", "--max-workers", "2")
+    assert created["max_workers"] == 2
+    assert (
+        json.loads(shell.run("limit", created["key_id"], "--max-workers", "32", "--json"))["max_workers"]
+        == 32
+    )
+    assert shell.listed()[0]["max_workers"] == 32
+    assert "--max-workers" in shell.run("limit", created["key_id"], "--max-workers", "0", code=3)
+    shell.run("create", "--role", "reader", "--name", "r", "--max-workers", "2", code=3)
+
+
 def test_an_unknown_key_is_told(shell: Shell) -> None:
     shell.create("--role", "admin", "--name", "alice")
+    assert "no key has the id" in shell.run("limit", "key_nobody", "--max-workers", "2", code=1)
     for command in ("rotate", "revoke"):
         assert "no key has the id 'key_nobody'" in shell.run(command, "key_nobody", code=1)
 

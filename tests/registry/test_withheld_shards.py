@@ -199,6 +199,84 @@ async def test_workers_of_one_key_are_bounded(api: RegistryApi, workers: Workers
     assert other_key.status == 200
 
 
+async def test_a_key_has_a_number_of_workers_of_its_own(api: RegistryApi, workers: Workers) -> None:
+    path = "/api/v1/keys/key_prober_"
+    limited = await api.ask("PATCH", path, {"max_workers": 2})
+    assert (limited.status, limited.json()["max_workers"]) == (200, 2)
+    await workers.claim("a")
+    await workers.claim("b")
+    refused = await workers.ask("c")
+    assert (refused.status, refused.json()["error"]["code"]) == (409, "too_many")
+    assert (await api.ask("PATCH", path, {"max_workers": 3})).status == 200
+    await workers.claim("c")
+    # Those that live go on.
+    assert (await api.ask("PATCH", path, {"max_workers": 1})).status == 200
+    assert (await workers.ask("c")).status == 200
+    assert (await workers.ask("d")).status == 409
+    back = await api.ask("PATCH", path, {"max_workers": None})
+    assert "max_workers" not in back.json() or back.json()["max_workers"] is None
+    await workers.claim("d")
+    events = await api.events(type="key.limited")
+    assert [event["payload"].get("max_workers") for event in events] == [2, 3, 1, None]
+    assert [event["actor"] for event in events] == ["key:key_admin_"] * 4
+
+
+@pytest.mark.parametrize(
+    ("key_id", "body", "status"),
+    [
+        ("key_prober_", {}, 422),
+        ("key_prober_", {"max_workers": 0}, 422),
+        ("key_prober_", {"max_workers": SHARDS + 1}, 422),
+        ("key_reader_", {"max_workers": 2}, 422),
+        ("key_nobody", {"max_workers": 2}, 404),
+    ],
+)
+async def test_a_limit_that_makes_no_sense_is_refused(
+    api: RegistryApi, key_id: str, body: dict[str, int], status: int
+) -> None:
+    assert (await api.ask("PATCH", f"/api/v1/keys/{key_id}", body)).status == status
+    assert await api.events(type="key.limited") == []
+
+
+async def _revoked(api: RegistryApi) -> dict[str, int]:
+    """How many shards ended as their key did, by who ended them."""
+    found: dict[str, int] = {}
+    for event in await api.events(type="shards.ended"):
+        if event["payload"]["reason"] == "revoked":
+            found[event["actor"]] = found.get(event["actor"], 0) + len(event["payload"]["shards"])
+    return found
+
+
+async def test_revoking_a_key_ends_the_leases_of_its_workers_at_once(
+    api: RegistryApi, workers: Workers
+) -> None:
+    await workers.claim("a", companions=1)
+    await workers.claim("b")
+    own = await api.ask("POST", "/api/v1/leases", {"resource": "shard:0"}, key=Role.PROBER)
+    assert own.status == 409
+    assert (await api.ask("DELETE", "/api/v1/keys/key_prober_")).status == 204
+    assert await _revoked(api) == {"key:key_admin_": SHARDS}
+    shown = (await api.ask("GET", PATH)).json()
+    assert shown["probers"] == []
+    claimed = await api.ask("POST", f"{PATH}/claim", {"worker": "other"}, key=Role.ADMIN)
+    assert len(claimed.json()["shards"]) == SHARDS
+    await assert_log_is_good(api)
+
+
+async def test_leases_of_a_key_whose_time_is_over_end_with_the_next_watch(
+    api: RegistryApi, clock: WoundClock, workers: Workers
+) -> None:
+    await workers.claim("a")
+    rotated = await api.ask("POST", "/api/v1/keys/key_prober_/rotate", {"overlap_seconds": 60})
+    assert rotated.status == 201
+    clock.advance(59)
+    await api.sweep()
+    assert await _revoked(api) == {}
+    clock.advance(15)
+    await api.sweep()
+    assert await _revoked(api) == {"monitor": SHARDS}
+
+
 async def test_a_wrong_wall_clock_is_told_and_logged_once_and_decides_nothing(
     api: RegistryApi, clock: WoundClock, workers: Workers, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,7 +19,7 @@ from agent_health.time_span import duration_text
 
 if TYPE_CHECKING:
     from agent_health.access import Role, StoredKey
-    from agent_health.registry.manage_keys import KeyRotation, NewKey
+    from agent_health.registry.manage_keys import KeyLimits, KeyRotation, NewKey
     from agent_health.storage.database import Transaction
 
 PAGE = 1_000
@@ -63,6 +63,12 @@ def create(
         float | None,
         typer.Option(parser=read_duration, metavar="DURATION", help="Such as 12h or 30d; else it stays."),
     ] = None,
+    max_workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Workers that may probe with a prober's key at a time; 16 if not said."
+        ),
+    ] = None,
     write_key: WriteKey = None,
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
@@ -83,7 +89,14 @@ def create(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from agent_health.registry.manage_keys import NewKey  # noqa: PLC0415 - pydantic takes 60 ms
 
-    new = _checked(NewKey, role=role, name=name, agent_id=agent_id, expires_in_seconds=expires_in)
+    new = _checked(
+        NewKey,
+        role=role,
+        name=name,
+        agent_id=agent_id,
+        expires_in_seconds=expires_in,
+        max_workers=max_workers,
+    )
     with new_key_file(write_key) as keep:
         stored, key = run_deed(database, partial(_create, new=new), must_exist=False)
         _show_new(stored, key, write_key, keep, as_json=as_json)
@@ -176,6 +189,38 @@ def rotate(
 
 
 @keys.command(context_settings=_CONTEXT)
+def limit(
+    key_id: KeyId,
+    *,
+    max_workers: Annotated[
+        int, typer.Option(metavar="N", help="Workers that may probe with a prober's key at a time.")
+    ],
+    _config: ServerConfig = None,
+    database: DatabaseUrl = DEFAULT_DATABASE,
+    as_json: AsJson = False,
+) -> int:
+    """Change how many workers may probe with a prober's key at a time. Workers that probe already go on.
+
+    \b
+    Examples:
+      agent-health keys limit key_01hv... --max-workers 32
+
+    \b
+    Exit codes:
+      0 changed   1 there is no such key, or it has ended   3 wrong usage
+    """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    from agent_health.registry.manage_keys import KeyLimits  # noqa: PLC0415 - pydantic takes 60 ms
+
+    limits = _checked(KeyLimits, max_workers=max_workers)
+    record = run_deed(database, partial(_limit, key_id=key_id, limits=limits))
+    if as_json:
+        write_json(sys.stdout, record)
+    else:
+        sys.stdout.write(printable(f"{key_id} may have {max_workers} workers") + "\n")
+    return 0
+
+
+@keys.command(context_settings=_CONTEXT)
 def revoke(
     key_id: KeyId,
     *,
@@ -184,6 +229,8 @@ def revoke(
     as_json: AsJson = False,
 ) -> int:
     """Refuse a key from now on, the last admin key too: here is the way to a new one.
+
+    All leases that the key and its workers hold end at once, those of shards too.
 
     \b
     Examples:
@@ -215,6 +262,15 @@ def _rotate(transaction: "Transaction", key_id: str, rotation: "KeyRotation") ->
 
     schema.check(transaction)
     return rotate_key(transaction, key_id, rotation, ACTOR)
+
+
+def _limit(transaction: "Transaction", key_id: str, limits: "KeyLimits") -> dict[str, Any]:
+    from agent_health.registry.manage_keys import key_record, limit_key  # noqa: PLC0415 - see create
+    from agent_health.storage import schema  # noqa: PLC0415
+
+    schema.check(transaction)
+    key = limit_key(transaction, key_id, limits, ACTOR)
+    return key_record(key, transaction.now_s).model_dump(mode="json")
 
 
 def _revoke(transaction: "Transaction", key_id: str) -> None:

@@ -25,13 +25,16 @@ from agent_health.access import (
     rotated_lifetime_s,
 )
 from agent_health.agent_record import Body, Name, OwnAgentId, moment
-from agent_health.document import Time
-from agent_health.errors import KeyEnded, KeyNotFound, LastAdminKey
+from agent_health.document import WHOLE, Time
+from agent_health.errors import InvalidRequest, KeyEnded, KeyNotFound, LastAdminKey
 from agent_health.event import EventDraft, EventType, KeyChanged
+from agent_health.finding import Finding
 from agent_health.registry.cursors import Cursor, cursor_at, text_in
+from agent_health.registry.key_leases import end_leases_of
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.storage import event_log, keys
 from agent_health.storage.database import Transaction
+from agent_health.target import SHARDS
 
 MAX_LIFETIME_SECONDS = 3_660 * 86_400
 """Ten years: whoever means longer means for ever."""
@@ -45,6 +48,7 @@ _LISTED = "keys"
 # Whose keys may, or must, belong to an agent.
 _OF_AN_AGENT = frozenset({Role.AGENT, Role.COORDINATOR})
 
+MaxWorkers = Annotated[int, Field(ge=1, le=SHARDS, strict=True), WHOLE]
 Lifetime = Annotated[float, Field(ge=1, le=MAX_LIFETIME_SECONDS, strict=True)]
 
 
@@ -58,9 +62,15 @@ class NewKey(Body):
     """Whose own it is; required for `agent`, possible for `coordinator`."""
     expires_in_seconds: Lifetime | None = None
     """None: it is good until it is revoked."""
+    max_workers: MaxWorkers | None = None
+    """How many workers may probe with a prober's key at a time; None: as `prober_workers` of the server."""
 
     @model_validator(mode="after")
     def _belongs_to_whom_it_may(self) -> Self:
+        if self.max_workers is not None and self.role is not Role.PROBER:
+            raise PydanticCustomError(
+                "max_workers_unexpected", "expected no max_workers but for keys of probers"
+            )
         if self.role is Role.AGENT and self.agent_id is None:
             raise PydanticCustomError("agent_id_missing", "expected the agent_id whose own an agent key is")
         if self.agent_id is not None and self.role not in _OF_AN_AGENT:
@@ -68,6 +78,13 @@ class NewKey(Body):
                 "agent_id_unexpected", "expected no agent_id but for keys of agents and coordinators"
             )
         return self
+
+
+class KeyLimits(Body):
+    """What a key may do from now on."""
+
+    max_workers: MaxWorkers | None
+    """As of a new key. Workers that probe with it already go on."""
 
 
 class KeyRotation(Body):
@@ -98,6 +115,8 @@ class KeyRecord(BaseModel):
     created_at: Time
     expires_at: Time | None
     revoked_at: Time | None
+    max_workers: int | None = None
+    """How many workers may probe with it at a time; absent: as `prober_workers` of the server."""
     is_valid: bool
     """At the time of the answer."""
 
@@ -119,7 +138,15 @@ class KeyList(BaseModel):
 
 def create_key(transaction: Transaction, new: NewKey, actor: str) -> tuple[StoredKey, str]:
     """Store a new key; return what is stored of it, and the key."""
-    return _add(transaction, new.role, new.name, new.agent_id, new.expires_in_seconds, actor)
+    return _add(
+        transaction,
+        new.role,
+        new.name,
+        new.agent_id,
+        new.expires_in_seconds,
+        actor,
+        max_workers=new.max_workers,
+    )
 
 
 def create_first_admin_key(transaction: Transaction, actor: str) -> str | None:
@@ -148,13 +175,15 @@ def rotate_key(
     ends_s = overlap_ends_s if old.expires_at_s is None else min(old.expires_at_s, overlap_ends_s)
     keys.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=None)
     event_log.append(transaction, [changed(EventType.KEY_ROTATED, replace(old, expires_at_s=ends_s), actor)])
-    return _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor)
+    return _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor, max_workers=old.max_workers)
 
 
 def revoke_key(
     transaction: Transaction, key_id: str, actor: str, *, may_leave_no_admin: bool = False
 ) -> None:
-    """Refuse a key from now on; asked again, nothing happens. KeyNotFound.
+    """Refuse a key from now on, and end the leases of the key and its workers. KeyNotFound.
+
+    Asked again, nothing happens.
 
     LastAdminKey if nobody could manage keys then, unless that may be.
     """
@@ -167,6 +196,25 @@ def revoke_key(
         raise LastAdminKey(key_id)
     keys.end(transaction, key_id, expires_at_s=key.expires_at_s, revoked_at_s=now_s)
     event_log.append(transaction, [changed(EventType.KEY_REVOKED, key, actor)])
+    end_leases_of(transaction, [key_id], actor)
+
+
+def limit_key(transaction: Transaction, key_id: str, limits: KeyLimits, actor: str) -> StoredKey:
+    """Change what a prober's key may do; the same again changes nothing.
+
+    KeyNotFound; KeyEnded if it is not valid any more; InvalidRequest for a key of another role.
+    """
+    key = _existing(transaction, key_id)
+    if not is_current(key, transaction.now_s):
+        raise KeyEnded(key_id)
+    if key.role is not Role.PROBER:
+        expected = f"expected a key of a prober, not of role {key.role}"
+        raise InvalidRequest([Finding("max_workers_unexpected", "/max_workers", expected)])
+    if key.max_workers != limits.max_workers:
+        key = replace(key, max_workers=limits.max_workers)
+        keys.limit_workers(transaction, key_id, limits.max_workers)
+        event_log.append(transaction, [changed(EventType.KEY_LIMITED, key, actor)])
+    return key
 
 
 def key_record(key: StoredKey, now_s: float) -> KeyRecord:
@@ -179,6 +227,7 @@ def key_record(key: StoredKey, now_s: float) -> KeyRecord:
         created_at=moment(key.created_at_s),
         expires_at=None if key.expires_at_s is None else moment(key.expires_at_s),
         revoked_at=None if key.revoked_at_s is None else moment(key.revoked_at_s),
+        max_workers=key.max_workers,
         is_valid=is_current(key, now_s),
     )
 
@@ -202,6 +251,8 @@ def _add(  # noqa: PLR0917 - the members of a key
     agent_id: str | None,
     lifetime_s: float | None,
     actor: str,
+    *,
+    max_workers: int | None = None,
 ) -> tuple[StoredKey, str]:
     key = key_of(secrets.token_bytes(KEY_BYTES))
     now_s = transaction.now_s
@@ -213,6 +264,7 @@ def _add(  # noqa: PLR0917 - the members of a key
         digest=digest_of(key),
         created_at_s=now_s,
         expires_at_s=None if lifetime_s is None else now_s + lifetime_s,
+        max_workers=max_workers,
     )
     keys.add(transaction, stored)
     event_log.append(transaction, [changed(EventType.KEY_CREATED, stored, actor)])
@@ -220,7 +272,7 @@ def _add(  # noqa: PLR0917 - the members of a key
 
 
 def changed(event_type: EventType, key: StoredKey, actor: str) -> EventDraft:
-    """Return the event of a key that was created, rotated or revoked, as it is now."""
+    """Return the event of a key that was created, rotated, revoked or limited, as it is now."""
     payload = KeyChanged(
         key_id=key.key_id,
         name=key.name,
@@ -228,6 +280,7 @@ def changed(event_type: EventType, key: StoredKey, actor: str) -> EventDraft:
         agent_id=key.agent_id,
         fingerprint=fingerprint_of(key.digest),
         expires_at=None if key.expires_at_s is None else moment(key.expires_at_s),
+        max_workers=key.max_workers,
     )
     return EventDraft(type=event_type, actor=actor, payload=payload, agent_id=key.agent_id)
 
@@ -245,6 +298,11 @@ def _rotate(transaction: Transaction, call: Call) -> Reply:
 def _revoke(transaction: Transaction, call: Call) -> Reply:
     revoke_key(transaction, call.path["key_id"], call.actor)
     return Reply(status=204)
+
+
+def _limit(transaction: Transaction, call: Call) -> Reply:
+    key = limit_key(transaction, call.path["key_id"], call.body_as(KeyLimits), call.actor)
+    return Reply(content=key_record(key, transaction.now_s))
 
 
 def _list(transaction: Transaction, call: Call) -> Reply:
@@ -295,6 +353,16 @@ OPERATIONS = (
         body=KeyRotation,
         answer=CreatedKey,
         status=201,
+        errors=(404, 409),
+    ),
+    Operation(
+        method="PATCH",
+        path="/api/v1/keys/{key_id}",
+        summary="Change how many workers may probe with a key at a time",
+        action=Action.MANAGE_KEYS,
+        deed=_limit,
+        body=KeyLimits,
+        answer=KeyRecord,
         errors=(404, 409),
     ),
     Operation(

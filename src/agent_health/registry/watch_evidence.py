@@ -1,10 +1,11 @@
 """Evidence watch: counts network classes that fell silent together, and living agents with old evidence.
 
 A count reads all targets that are expected to answer, so that a sweep makes it only now and then, outside of
-its transactions. Probers learn of silent classes with the next answer that they get.
+its transactions. Probers learn of silent classes with the next answer that they get. Leases of
+keys whose time is over end with the same look.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
@@ -17,6 +18,7 @@ from agent_health.mass_silence import ClassCounts, silence_after
 from agent_health.monitor_watch import EvidenceTurn, Watched, is_due, watched_after
 from agent_health.registry.change_status import MONITOR
 from agent_health.registry.hand_out_witnesses import silence_in, silence_json
+from agent_health.registry.key_leases import end_leases_of, keys_that_still_hold
 from agent_health.registry.policies import Policies
 from agent_health.storage import event_log, liveness, old_evidence, registry_row
 from agent_health.storage.database import Transaction
@@ -31,6 +33,8 @@ class Counted:
 
     classes: Mapping[str, ClassCounts]
     old_evidence: Mapping[UnknownReason, int]
+    ended_keys: Sequence[str] = ()
+    """Keys that ended, and that still hold leases."""
 
 
 def watched_in(row: RegistryRow) -> Watched:
@@ -48,7 +52,11 @@ def count_evidence(transaction: Transaction, policies: Policies) -> Counted:
     classes: Mapping[str, ClassCounts] = {}
     if liveness.is_any_silent(transaction, mass_silence.MIN_ADDRESSES):
         classes = liveness.counts(transaction, transaction.now_s - policies.mass_silence.expected_seconds)
-    return Counted(classes=classes, old_evidence=old_evidence.count(transaction))
+    return Counted(
+        classes=classes,
+        old_evidence=old_evidence.count(transaction),
+        ended_keys=keys_that_still_hold(transaction),
+    )
 
 
 def note_evidence(transaction: Transaction, counted: Counted, policies: Policies) -> None:
@@ -63,6 +71,8 @@ def note_evidence(transaction: Transaction, counted: Counted, policies: Policies
     if turn is not None:
         event_log.append(transaction, [_turned(turn, before, watched)])
     watched_json = _WATCHED.dump_json(watched).decode()
+    if counted.ended_keys:
+        end_leases_of(transaction, counted.ended_keys, MONITOR)
     registry_row.store(transaction, replace(row, mass_silence=silence_json(silence), watched=watched_json))
 
 

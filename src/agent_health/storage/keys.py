@@ -76,6 +76,20 @@ def lock_unrevoked(transaction: Transaction, role: Role) -> list[StoredKey]:
     return [_stored(row) for row in rows]
 
 
+def ended_since(transaction: Transaction, since_s: float, limit: int) -> list[str]:
+    """Return the ids of keys that were revoked, or whose time ended, since then; those created last first."""
+    now_s = transaction.now_s
+    has_ended = keys.c.revoked_at_s.between(since_s, now_s) | keys.c.expires_at_s.between(since_s, now_s)
+    wanted = select(keys.c.key_id).where(has_ended).order_by(keys.c.key_id.desc()).limit(limit)
+    return list(transaction.connection.scalars(wanted))
+
+
+def limit_workers(transaction: Transaction, key_id: str, max_workers: int | None) -> None:
+    """Store how many workers may probe with a key at a time; None: as many as the server's setting says."""
+    changed = update(keys).where(keys.c.key_id == key_id)
+    transaction.connection.execute(changed.values(max_workers=max_workers))
+
+
 def of_agent(transaction: Transaction, agent_id: str) -> list[StoredKey]:
     """Return the keys that belong to an agent."""
     return [

@@ -6,7 +6,7 @@ many rows travel as one JSON text, as in `beats`.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -267,6 +267,14 @@ def end_all_of(transaction: Transaction, holders: Mapping[str, EndReason]) -> di
         ended_now.setdefault(holder, []).append(ended(claim, holders[holder], transaction.now_s))
     store(transaction, [claim for claims in ended_now.values() for claim in claims])
     return ended_now
+
+
+def holding(transaction: Transaction, holders: Collection[str]) -> set[str]:
+    """Return which of these hold a lease that nobody has ended."""
+    wanted = select(leases.c.holder).where(
+        leases.c.holder.in_(sorted(holders)), leases.c.ended_at_s.is_(None)
+    )
+    return set(transaction.connection.scalars(wanted.distinct()))
 
 
 def expired(transaction: Transaction, at_s: float, limit: int) -> list[Claim]:
