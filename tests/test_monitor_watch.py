@@ -1,9 +1,17 @@
-"""When living agents with old evidence are reported."""
+"""When lost evidence is reported, and a key whose results are mostly failures."""
 
 import pytest
 
 from agent_health.evidence_age import UnknownReason
-from agent_health.monitor_watch import EvidenceTurn, Watched, is_due, watched_after
+from agent_health.monitor_watch import (
+    MAX_KEYS,
+    EvidenceTurn,
+    KeysWatched,
+    Watched,
+    is_due,
+    keys_after,
+    watched_after,
+)
 
 NOW_S = 1_782_900_000.0
 LOST_S = 300.0
@@ -46,3 +54,38 @@ def test_a_clock_that_was_set_back_delays_no_report_for_ever() -> None:
 
 def test_a_count_is_due_after_its_period() -> None:
     assert [is_due(NOW_S, NOW_S + passed_s, 15) for passed_s in (0, 14.9, 15)] == [False, False, True]
+
+
+def test_a_key_whose_results_are_mostly_failures_is_reported_once_and_its_end_once() -> None:
+    watched, turns = keys_after(KeysWatched(), {"a": (500, 500), "b": (9, 0)}, NOW_S, 300)
+    assert turns == []
+    # Too early to compare.
+    assert keys_after(watched, {"a": (500, 900)}, NOW_S + 299, 300) == (watched, [])
+    watched, turns = keys_after(watched, {"a": (509, 511), "b": (9, 19)}, NOW_S + 300, 300)
+    assert [(turn.key, turn.is_high, turn.results, turn.failed) for turn in turns] == [("a", True, 20, 11)]
+    watched, turns = keys_after(watched, {"a": (509, 600), "b": (9, 19)}, NOW_S + 600, 300)
+    assert turns == []
+    # Few results end nothing.
+    watched, turns = keys_after(watched, {"a": (519, 600), "b": (9, 19)}, NOW_S + 900, 300)
+    assert turns == []
+    watched, turns = keys_after(watched, {"a": (530, 609), "b": (9, 19)}, NOW_S + 1200, 300)
+    assert [(turn.key, turn.is_high, turn.results, turn.failed) for turn in turns] == [("a", False, 20, 9)]
+
+
+def test_half_of_the_results_are_not_too_many() -> None:
+    watched, _ = keys_after(KeysWatched(), {"a": (0, 0)}, NOW_S, 300)
+    assert keys_after(watched, {"a": (10, 10)}, NOW_S + 300, 300)[1] == []
+
+
+def test_a_key_that_is_counted_anew_is_compared_anew() -> None:
+    watched, _ = keys_after(KeysWatched(), {"a": (100, 100)}, NOW_S, 300)
+    watched, turns = keys_after(watched, {"a": (0, 150)}, NOW_S + 300, 300)
+    assert turns == []
+    assert [turn.is_high for turn in keys_after(watched, {"a": (0, 200)}, NOW_S + 600, 300)[1]] == [True]
+
+
+def test_only_so_many_keys_are_watched() -> None:
+    sums = {f"key_{number}": (number, 0) for number in range(MAX_KEYS + 1)}
+    watched, _ = keys_after(KeysWatched(), sums, NOW_S, 300)
+    assert len(watched.keys) == MAX_KEYS
+    assert "key_0" not in watched.keys

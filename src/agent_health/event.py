@@ -78,6 +78,9 @@ class EventType(StrEnum):
     MONITOR_EVIDENCE_RESTORED = "monitor.evidence_restored"
     MONITOR_CONFIRMED = "monitor.confirmed"
     """An operator confirmed that a network class, or one agent, may be down."""
+    PROBER_FAILURES_HIGH = "prober.failures_high"
+    """Most results of one prober's key about living agents are failures."""
+    PROBER_FAILURES_NORMAL = "prober.failures_normal"
     KEY_CREATED = "key.created"
     KEY_ROTATED = "key.rotated"
     KEY_REVOKED = "key.revoked"
@@ -427,6 +430,15 @@ class EvidenceTurned(Payload):
     """Since when there was any such agent."""
 
 
+class ProberFailures(Payload):
+    """How many results of a prober's key about living agents were failures, in one period."""
+
+    key_id: OwnId
+    results: Number
+    """Measured ones."""
+    failed: Number
+
+
 class OutageConfirmed(Payload):
     """What an operator confirmed: exactly one of both. The event's actor is who did."""
 
@@ -556,6 +568,8 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.MONITOR_EVIDENCE_LOST:     EvidenceTurned,
     EventType.MONITOR_EVIDENCE_RESTORED: EvidenceTurned,
     EventType.MONITOR_CONFIRMED:         OutageConfirmed,
+    EventType.PROBER_FAILURES_HIGH:      ProberFailures,
+    EventType.PROBER_FAILURES_NORMAL:    ProberFailures,
     EventType.KEY_CREATED:               KeyChanged,
     EventType.KEY_ROTATED:               KeyChanged,
     EventType.KEY_REVOKED:               KeyChanged,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
+from tests.support.metrics import Scraped
 from tests.support.registry_api import RegistryApi
 
 from agent_health.access import Role
@@ -133,6 +134,44 @@ async def test_agents_that_are_not_probed_any_more_have_no_evidence_to_lose(
     clock.advance(901)
     await api.sweep()
     assert "lost_evidence" not in await shown(api)
+
+
+async def test_a_key_that_reports_mostly_failures_of_living_agents_is_reported(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await fleet(api, 24)
+    await api.sweep()
+    clock.advance(300)
+    failed = [result(clock, number, "timeout") for number in range(16)]
+    await report(api, *failed, *(result(clock, number) for number in range(16, 24)))
+    await api.sweep()
+    [event] = await api.events(type="prober.failures_high")
+    assert event["payload"] == {"key_id": "key_prober_", "results": 24, "failed": 16}
+    clock.advance(300)
+    await report(api, *(result(clock, number) for number in range(24)))
+    await api.sweep()
+    [event] = await api.events(type="prober.failures_normal")
+    assert event["payload"] == {"key_id": "key_prober_", "results": 24, "failed": 0}
+
+
+async def test_metrics_have_old_evidence_silent_classes_and_the_share_of_each_key(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await fleet(api, 3)
+    clock.advance(901)
+    await report(api, *(unwitnessed(clock, number) for number in range(3)))
+    await api.sweep()
+    scraped = Scraped((await api.ask("GET", "/metrics", key=Role.READER)).body.decode())
+    prefix = "agent_health_registry_"
+    assert scraped.value(f"{prefix}old_evidence_agents", reason="no_witness") == 3
+    assert scraped.value(f"{prefix}old_evidence_agents", reason="no_prober") == 0
+    assert scraped.value(f"{prefix}evidence_lost") == 0
+    assert scraped.value(f"{prefix}silent_network_classes") == 1
+    shards = {
+        (await api.ask("GET", f"/api/v1/targets/agent-{number}")).json()["shard"] for number in range(3)
+    }
+    assert scraped.value(f"{prefix}prober_shards", key="key_prober_") == len(shards)
+    assert scraped.value(f"{prefix}prober_results_total", key="key_prober_", result="unmeasured") == 3
 
 
 async def test_an_operator_confirms_a_class(api: RegistryApi, clock: WoundClock) -> None:

@@ -62,6 +62,8 @@ _MARKS: Final[Mapping[EventType, str]] = MappingProxyType({
     EventType.MONITOR_EVIDENCE_LOST: "bad",
     EventType.MONITOR_EVIDENCE_RESTORED: "good",
     EventType.MONITOR_CONFIRMED: "warn",
+    EventType.PROBER_FAILURES_HIGH: "warn",
+    EventType.PROBER_FAILURES_NORMAL: "good",
     EventType.DIRECTORY_HELD: "warn",
     EventType.WEBHOOK_DISABLED: "bad",
     EventType.EPOCH_RAISED: "warn",

@@ -17,6 +17,7 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 
+from agent_health.actor import KEY_ACTOR_PREFIX
 from agent_health.document import HealthStatus
 from agent_health.evidence_age import FAULTS_OF_OURS
 from agent_health.lifecycle import Status
@@ -145,7 +146,27 @@ def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
         totals.newest_observation_s,
     )
     yield _number("probers", "Probers that hold a share of the targets.", totals.probers)
+    yield _gauge(
+        "prober_shards",
+        "Shards that the workers of a key hold.",
+        {(("key", _key_id(holder)),): number for holder, number in totals.prober_shards.items()},
+        ("key",),
+    )
+    yield _counter(
+        "prober_results",
+        "Results about living agents that the workers of a key reported.",
+        {
+            (("key", _key_id(holder)), ("result", result)): number
+            for holder, sums in totals.prober_results.items()
+            for result, number in sums._asdict().items()
+        },
+        ("key", "result"),
+    )
     yield _number("keys", "Keys that are good now.", totals.keys)
+
+
+def _key_id(holder: str) -> str:
+    return holder.removeprefix(KEY_ACTOR_PREFIX)
 
 
 def _of_the_sweep(totals: Totals, policy: MonitorPolicy) -> Iterator[Metric]:

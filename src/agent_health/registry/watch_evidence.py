@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from pydantic import TypeAdapter
 
 from agent_health import mass_silence
+from agent_health.actor import KEY_ACTOR_PREFIX
 from agent_health.agent_record import moment
-from agent_health.event import EventDraft, EventType, EvidenceTurned
+from agent_health.event import EventDraft, EventType, EvidenceTurned, ProberFailures
 from agent_health.evidence_age import UnknownReason
 from agent_health.mass_silence import ClassCounts, silence_after
-from agent_health.monitor_watch import EvidenceTurn, Watched, is_due, watched_after
+from agent_health.monitor_watch import EvidenceTurn, KeyTurn, Watched, is_due, keys_after, watched_after
 from agent_health.registry.change_status import MONITOR
 from agent_health.registry.hand_out_witnesses import silence_in, silence_json
 from agent_health.registry.key_leases import end_leases_of, keys_that_still_hold
 from agent_health.registry.policies import Policies
-from agent_health.storage import event_log, liveness, old_evidence, registry_row
+from agent_health.storage import event_log, liveness, old_evidence, prober_reports, registry_row
 from agent_health.storage.database import Transaction
 from agent_health.storage.registry_row import RegistryRow
 
@@ -33,7 +34,9 @@ class Counted:
 
     classes: Mapping[str, ClassCounts]
     old_evidence: Mapping[UnknownReason, int]
-    ended_keys: Sequence[str] = ()
+    key_sums: Mapping[str, tuple[int, int]]
+    """What the workers of each prober's key reported of living agents since ever: answered, failed."""
+    ended_keys: Sequence[str]
     """Keys that ended, and that still hold leases."""
 
 
@@ -55,6 +58,10 @@ def count_evidence(transaction: Transaction, policies: Policies) -> Counted:
     return Counted(
         classes=classes,
         old_evidence=old_evidence.count(transaction),
+        key_sums={
+            key.removeprefix(KEY_ACTOR_PREFIX): (sums.answered, sums.failed)
+            for key, sums in prober_reports.by_key(transaction).items()
+        },
         ended_keys=keys_that_still_hold(transaction),
     )
 
@@ -70,10 +77,19 @@ def note_evidence(transaction: Transaction, counted: Counted, policies: Policies
     watched, turn = watched_after(before, counted.old_evidence, now_s, policies.evidence_lost_seconds)
     if turn is not None:
         event_log.append(transaction, [_turned(turn, before, watched)])
-    watched_json = _WATCHED.dump_json(watched).decode()
+    keys, turns = keys_after(before.keys, counted.key_sums, now_s, policies.evidence_lost_seconds)
+    watched = replace(watched, keys=keys)
+    event_log.append(transaction, [_key_turned(each) for each in turns])
     if counted.ended_keys:
         end_leases_of(transaction, counted.ended_keys, MONITOR)
+    watched_json = _WATCHED.dump_json(watched).decode()
     registry_row.store(transaction, replace(row, mass_silence=silence_json(silence), watched=watched_json))
+
+
+def _key_turned(turn: KeyTurn) -> EventDraft:
+    payload = ProberFailures(key_id=turn.key, results=turn.results, failed=turn.failed)
+    kind = EventType.PROBER_FAILURES_HIGH if turn.is_high else EventType.PROBER_FAILURES_NORMAL
+    return EventDraft(type=kind, actor=MONITOR, payload=payload)
 
 
 def _turned(turn: EvidenceTurn, before: Watched, watched: Watched) -> EventDraft:

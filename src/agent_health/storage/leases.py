@@ -277,6 +277,17 @@ def holding(transaction: Transaction, holders: Collection[str]) -> set[str]:
     return set(transaction.connection.scalars(wanted.distinct()))
 
 
+def count_running(transaction: Transaction, resources: Collection[str]) -> dict[str, int]:
+    """Return how many of these resources each holder holds now."""
+    wanted = select(leases.c.holder, func.count()).where(
+        leases.c.resource.in_(sorted(resources)),
+        leases.c.ended_at_s.is_(None),
+        leases.c.expires_at_s > transaction.now_s,
+    )
+    found = transaction.connection.execute(wanted.group_by(leases.c.holder))
+    return {str(holder): number for holder, number in found}
+
+
 def expired(transaction: Transaction, at_s: float, limit: int) -> list[Claim]:
     """Return claims whose time is over and that nobody has ended, to be changed; the earliest first.
 

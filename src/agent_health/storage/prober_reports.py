@@ -65,6 +65,15 @@ def key_of(holder: str) -> str:
     return holder.partition(HOLDER_SEPARATOR)[0]
 
 
+def by_key(transaction: Transaction) -> dict[str, Reported]:
+    """Return the sums of all workers of each key, those that left too."""
+    sums: dict[str, Reported] = {}
+    for each in all_of(transaction):
+        key = key_of(each.holder)
+        sums[key] = sums.get(key, Reported()).plus(each.reported)
+    return sums
+
+
 def fold_left(transaction: Transaction, living: Collection[str]) -> None:
     """Add the sums of workers that live no more to those of their keys, so that no sum ever goes down."""
     left = [

@@ -4,18 +4,31 @@ Counts and times for the one look that `/metrics` takes every few seconds. Count
 costs that it walks through; lists are bounded.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, select, text
 
-from agent_health.storage import archive_erasures, census_counts, event_log, registry_row, webhooks
+from agent_health.lease import shard_resource
+from agent_health.storage import (
+    archive_erasures,
+    census_counts,
+    event_log,
+    prober_reports,
+    registry_row,
+    webhooks,
+)
+from agent_health.storage import leases as running_leases
 from agent_health.storage.database import Transaction
+from agent_health.storage.prober_reports import Reported
 from agent_health.storage.registry_row import RegistryRow
 from agent_health.storage.tables import agents, keys, leases, probed, probers, tasks
 from agent_health.storage.tables import webhooks as webhook_table
+from agent_health.target import SHARDS
 
+_SHARDS = [shard_resource(number) for number in range(SHARDS)]
 NEWEST_OF = 1_000
 """Among so many targets, the latest, the newest observation is looked for.
 
@@ -62,6 +75,10 @@ class Totals:
     """By their last result, None for those never measured."""
     newest_observation_s: float | None
     probers: int
+    prober_shards: Mapping[str, int]
+    """That the workers of a key hold, by the holder's name of the key."""
+    prober_results: Mapping[str, Reported]
+    """About living agents, likewise."""
     keys: int
     """That are good now."""
     size_bytes: int | None
@@ -101,9 +118,18 @@ def totals(transaction: Transaction, *, most_down: int) -> Totals:
         targets=census_counts.results(transaction),
         newest_observation_s=_newest(transaction),
         probers=connection.scalar(living) or 0,
+        prober_shards=_prober_shards(transaction),
+        prober_results=prober_reports.by_key(transaction),
         keys=connection.scalar(good) or 0,
         size_bytes=_size(transaction),
     )
+
+
+def _prober_shards(transaction: Transaction) -> dict[str, int]:
+    shards: Counter[str] = Counter()
+    for holder, number in running_leases.count_running(transaction, _SHARDS).items():
+        shards[prober_reports.key_of(holder)] += number
+    return dict(shards)
 
 
 def _counted(transaction: Transaction) -> Sequence[Any]:
