@@ -10,6 +10,8 @@ import pytest
 import typer
 
 from agent_health.cli import application
+from agent_health.lease import TTL_SECONDS
+from agent_health.prober.claims import RENEW_RATIO, takeover_s
 from agent_health.prober.definition_file import read_definition_file
 
 REPOSITORY = Path(__file__).parents[1]
@@ -97,3 +99,16 @@ def test_the_definition_that_is_shown_is_one(tmp_path: Path) -> None:
     (tmp_path / "agents.txt").write_text("agent.example\n")
     definition = read_definition_file(tmp_path / "census.yml")
     assert definition.user_agent in shown.replace("mailto:...", definition.contact)
+
+
+def test_operators_read_how_long_the_replacement_of_a_lost_prober_takes() -> None:
+    text = (REPOSITORY / "docs" / "operating.md").read_text()
+    promised = re.search(
+        r"within (\d+) s: its leases end after (\d+) s, and the others renew every (\d+) s", text
+    )
+    assert promised is not None
+    assert [int(each) for each in promised.groups()] == [
+        round(takeover_s(TTL_SECONDS)),
+        TTL_SECONDS,
+        round(TTL_SECONDS * RENEW_RATIO),
+    ]

@@ -42,7 +42,7 @@ def promtool(*arguments: str) -> str:
 
 
 def test_the_rules_and_the_configuration_are_understood() -> None:
-    assert "22 rules found" in promtool("check", "rules", "alerts.yml")
+    assert "24 rules found" in promtool("check", "rules", "alerts.yml")
     promtool("check", "config", "--syntax-only", "prometheus.yml")
 
 

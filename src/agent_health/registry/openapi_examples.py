@@ -73,6 +73,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType({
     "NewKey": {"role": "reader", "name": "dashboard"},
     "NewWebhook": {"url": "https://hooks.example/in", "types": ["agent.lifecycle"]},
     "SecretRotation": {"overlap_seconds": 86400},
+    "KeyLimits": {"max_workers": 32},
     "KeyRotation": {"overlap_seconds": 3600},
     "Maintenance": {"seconds": 3600, "reason": "new disks"},
     "OverrideRequest": {"status": "active", "seconds": 900, "reason": "its probes are refused by a firewall"},
