@@ -160,7 +160,8 @@ PERMISSIONS: Mapping[tuple[Role, Action], Extent] = MappingProxyType({
     (Role.COORDINATOR, Action.MANAGE_OPT_OUTS):     Extent.ANY,
     (Role.COORDINATOR, Action.CREATE_TASKS):        Extent.ANY,
 
-    **{(Role.ADMIN, action): Extent.ANY for action in Action},
+    # A task is worked on by an agent, with its own key: an admin's key belongs to none.
+    **{(Role.ADMIN, action): Extent.ANY for action in Action if action is not Action.WORK_TASKS},
 })  # fmt: skip
 
 
