@@ -75,6 +75,7 @@ async def test_a_target_whose_memory_cannot_be_read_begins_anew_and_no_other_wai
     ledger = LocalLedger(database)
     claims = (await ledger.claim("worker-1", TTL_S, {})).claims
     by_shard = {claim.shard: claim for claim in claims}
+    caplog.clear()
     for url in URLS[:2]:
         report = report_on(url, ResultClass.REFUSED, 1.0)
         await ledger.report([batch_of(by_shard[shard_of(host_of(url))], [report])], 300.0)
@@ -86,6 +87,16 @@ async def test_a_target_whose_memory_cannot_be_read_begins_anew_and_no_other_wai
     (anew,) = [url for url in URLS if target_id(url) in told]
     assert entries[anew].memory == ProbeMemory()
     assert sum(entry.memory != ProbeMemory() for entry in entries.values()) == 1
+
+
+async def test_a_target_comes_with_its_confirmation(database: Database) -> None:
+    await imported(database, URLS)
+    ledger = LocalLedger(database)
+    claims = (await ledger.claim("worker-1", TTL_S, {})).claims
+    confirm = text("UPDATE targets SET confirmed_at_s = 50.0 WHERE url = :url")
+    await database.write(lambda transaction: transaction.connection.execute(confirm, {"url": URLS[0]}))
+    confirmed = {url: entry.confirmed_at_s for url, entry in (await all_entries(ledger, claims)).items()}
+    assert confirmed == {URLS[0]: 50.0, URLS[1]: None, URLS[2]: None}
 
 
 async def test_what_is_reported_is_remembered_and_decided_about(

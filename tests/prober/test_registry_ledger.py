@@ -14,6 +14,7 @@ from tests.support.mocked_responses import MockedResponse
 from tests.support.registry_server import KEYS, RegistryServer, registry_server
 
 from agent_health.access import Role
+from agent_health.agent_record import HeartbeatConfig
 from agent_health.client import RegistryClient
 from agent_health.client.registry_errors import RegistryRefusal, Unprocessable
 from agent_health.document import HealthStatus
@@ -24,6 +25,7 @@ from agent_health.prober.ledger import Ledger, LedgerAway, ProbeReport, ShardCla
 from agent_health.prober.registry_ledger import RegistryLedger
 from agent_health.storage.database import Transaction
 from agent_health.target import SHARDS, host_of, shard_of, target_id
+from agent_health.verdict import Monitoring
 
 URLS = [f"https://agent.example/{number}" for number in range(4)]
 OTHER = "https://other.example/"
@@ -103,6 +105,18 @@ async def test_targets_come_with_their_memory_and_what_changed_is_told(
     assert (after.entries, after.gone) == ([], [target_id(URLS[3])])
     again = await ledger.targets(SHARD, None)
     assert {entry.memory.failures_in_row for entry in again.entries} == {1}
+
+
+async def test_a_registered_agent_comes_with_its_thresholds(
+    ledger: RegistryLedger, registry: RegistryServer
+) -> None:
+    thresholds = HeartbeatConfig(interval_seconds=20, unhealthy_after_seconds=60, dead_after_seconds=240)
+    async with RegistryClient(registry.url, key=KEYS[Role.ADMIN]) as admin:
+        await admin.agents.register(
+            "own", card_url=URLS[0], monitoring=Monitoring.PROBE, heartbeat_config=thresholds
+        )
+    page = await ledger.targets(SHARD, None)
+    assert [(entry.subject_id, entry.thresholds_s) for entry in page.entries] == [("own", (60.0, 240.0))]
 
 
 async def test_a_registry_that_was_restored_tells_what_changes_from_then_on(

@@ -64,6 +64,29 @@ async def test_a_memory_that_cannot_be_read_is_left_out(
     assert all(f"remembered of {target_id(URLS[0])} cannot be read" in told for told in caplog.messages)
 
 
+async def test_thresholds_of_a_registered_agent_are_sent_to_its_prober(api: RegistryApi) -> None:
+    thresholds = {"interval_seconds": 20, "unhealthy_after_seconds": 60, "dead_after_seconds": 240}
+    registered = {"agent_id": "own", "monitoring": "probe", "heartbeat_config": thresholds}
+    await put(api, "dir", "one", URLS[:1])
+    version = (await feed(api, SHARD))["version"]
+    answer = await api.ask("POST", "/api/v1/agents", {**registered, "card_url": URLS[1]}, key=Role.ADMIN)
+    assert answer.status == 201
+    for page in (await feed(api, SHARD), await feed(api, SHARD, version)):
+        sent = {target["subject_id"]: target.get("thresholds_s") for target in page["targets"]}
+        assert sent.pop("own") == [60.0, 240.0]
+        # An agent that a directory lists has the defaults of probing.
+        assert set(sent.values()) <= {None}
+
+
+async def test_confirmation_of_a_target_is_sent_to_its_prober(api: RegistryApi) -> None:
+    await put(api, "dir", "one", URLS[:2])
+    confirm = text("UPDATE targets SET confirmed_at_s = 50.0 WHERE url = :url")
+    await api.database.write(lambda transaction: transaction.connection.execute(confirm, {"url": URLS[0]}))
+    whole = await feed(api, SHARD)
+    sent = {target["url"]: target.get("confirmed_at") for target in whole["targets"]}
+    assert sent == {URLS[0]: "1970-01-01T00:00:50Z", URLS[1]: None}
+
+
 async def test_what_a_prober_reports_is_no_change_to_be_told(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS[:2])
     version = (await feed(api, SHARD))["version"]

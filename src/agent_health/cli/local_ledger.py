@@ -190,4 +190,6 @@ def _entry(row: FeedRow) -> TargetEntry:
         memory=recalled(row.subject_id, row.memory) or _NEVER_PROBED,
         recheck_at_s=row.recheck_at_s,
         version=row.place.version,
+        confirmed_at_s=row.confirmed_at_s,
+        thresholds_s=row.thresholds_s,
     )

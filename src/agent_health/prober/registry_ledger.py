@@ -233,4 +233,5 @@ def _entry(target: ProbeTarget) -> TargetEntry:
         recheck_at_s=None if target.recheck_at is None else target.recheck_at.timestamp(),
         version=target.version,
         confirmed_at_s=None if target.confirmed_at is None else target.confirmed_at.timestamp(),
+        thresholds_s=target.thresholds_s,
     )

@@ -81,6 +81,10 @@ def _shown(row: FeedRow) -> dict[str, Any]:
         shown["memory"] = from_json(row.memory or "")
     if row.recheck_at_s is not None:
         shown["recheck_at"] = moment(row.recheck_at_s)
+    if row.confirmed_at_s is not None:
+        shown["confirmed_at"] = moment(row.confirmed_at_s)
+    if row.thresholds_s is not None:
+        shown["thresholds_s"] = row.thresholds_s
     return shown
 
 

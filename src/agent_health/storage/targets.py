@@ -69,6 +69,10 @@ class FeedRow:
     recheck_at_s: float | None
     is_gone: bool
     """It is none of this shard's targets any more."""
+    confirmed_at_s: float | None = None
+    """When an operator last said that it may be down."""
+    thresholds_s: tuple[float, float] | None = None
+    """Silence after which a registered agent is unhealthy, and dead; None: the defaults of probing."""
 
 
 _NAMES = tuple(member.name for member in fields(StoredTarget))
@@ -91,8 +95,10 @@ _ADD_POSTGRESQL = text("""
 """)
 # Two looks, since an index leads to either; the second one finds next to nothing.
 _FEED = """
-    SELECT targets.version, targets.id, subject_id, url, memory, recheck_at_s, {is_gone} AS is_gone
+    SELECT targets.version, targets.id, subject_id, url, memory, recheck_at_s, {is_gone} AS is_gone,
+        confirmed_at_s, unhealthy_after_s, dead_after_s
     FROM targets LEFT JOIN probed ON probed.target = targets.id
+    LEFT JOIN agents ON is_registered AND agents.agent_id = targets.subject_id
     WHERE {column} = :shard AND targets.version > :after AND targets.version <= :until
         AND (targets.version, targets.id) > (:place_version, :place_id) AND {condition}
 """
@@ -115,8 +121,15 @@ _OF_SHARDS = {
         targets.c.url,
         probed.c.memory,
         targets.c.recheck_at_s,
+        targets.c.confirmed_at_s,
+        agents.c.unhealthy_after_s,
+        agents.c.dead_after_s,
     )
-    .select_from(targets.outerjoin(probed, probed.c.target == targets.c.id))
+    .select_from(
+        targets.outerjoin(probed, probed.c.target == targets.c.id).outerjoin(
+            agents, targets.c.is_registered & (agents.c.agent_id == targets.c.subject_id)
+        )
+    )
     .where(is_given(targets.c.shard, is_postgresql=is_postgresql), targets.c.gone_at_s.is_(None))
     .order_by(targets.c.shard, targets.c.version, targets.c.id)
     for is_postgresql in (False, True)
@@ -307,8 +320,17 @@ def feed(
     }
     found = transaction.connection.execute(_FEED_WHOLE if after is None else _FEED_CHANGES, asked)
     return [
-        FeedRow(Place(version, number), subject_id, url, memory, recheck_at_s, bool(is_gone))
-        for version, number, subject_id, url, memory, recheck_at_s, is_gone in found
+        FeedRow(
+            Place(version, number),
+            subject_id,
+            url,
+            memory,
+            recheck_at_s,
+            bool(is_gone),
+            confirmed_at_s,
+            _thresholds(*after_s),
+        )
+        for version, number, subject_id, url, memory, recheck_at_s, is_gone, confirmed_at_s, *after_s in found
     ]
 
 
@@ -317,10 +339,26 @@ def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, li
     held: dict[int, list[FeedRow]] = {shard: [] for shard in shards}
     wanted = _OF_SHARDS[transaction.is_postgresql]
     found = transaction.connection.execute(wanted, given(transaction, shards))
-    for shard, version, number, subject_id, url, memory, recheck_at_s in found:
-        row = FeedRow(Place(version, number), subject_id, url, memory, recheck_at_s, is_gone=False)
-        held[shard].append(row)
+    for shard, version, number, subject_id, url, memory, recheck_at_s, confirmed_at_s, *after_s in found:
+        held[shard].append(
+            FeedRow(
+                Place(version, number),
+                subject_id,
+                url,
+                memory,
+                recheck_at_s,
+                is_gone=False,
+                confirmed_at_s=confirmed_at_s,
+                thresholds_s=_thresholds(*after_s),
+            )
+        )
     return held
+
+
+def _thresholds(unhealthy_after_s: float | None, dead_after_s: float | None) -> tuple[float, float] | None:
+    if unhealthy_after_s is None or dead_after_s is None:
+        return None
+    return unhealthy_after_s, dead_after_s
 
 
 def newest_versions(transaction: Transaction, after: int) -> dict[int, int]:
