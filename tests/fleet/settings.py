@@ -8,6 +8,9 @@ from tests.fleet.hosts import CANARIES, CLASS, DOMAIN, NAME_SERVER, PORT
 from tests.fleet.script import DEAD_AFTER_S, INTERVAL_S, UNHEALTHY_AFTER_S, Script
 
 from agent_health.agent_record import HeartbeatConfig
+from agent_health.registry.settings import RegistrySettings
+
+DEFAULTS = RegistrySettings()
 
 HEARTBEAT_INTERVAL_S, HEARTBEAT_UNHEALTHY_S, HEARTBEAT_DEAD_S = 30.0, 90.0, 300.0
 
@@ -55,8 +58,23 @@ def server_options(factor: float) -> list[str]:
 
 
 def server_environment(factor: float) -> Mapping[str, str]:
-    """Return the settings of `serve` that have no option."""
-    return {}
+    """Return the thresholds and rhythms of `serve`, as environment variables; none is below its least."""
+    seconds = {
+        name: getattr(DEFAULTS, name)
+        for name in (
+            "mass_exit_cadence_seconds",
+            "mass_exit_max_hold_seconds",
+            "mass_exit_proven_seconds",
+            "mass_silence_expected_seconds",
+            "mass_silence_together_seconds",
+            "witness_seconds",
+            "clock_offset_seconds",
+            "evidence_lost_seconds",
+        )
+    }
+    scaled = {name: max(1.0, value / factor) for name, value in seconds.items()}
+    scaled["watch_seconds"] = max(0.1, DEFAULTS.watch_seconds / factor)
+    return {f"AGENT_HEALTH_SERVER_{name.upper()}": f"{value:g}" for name, value in scaled.items()}
 
 
 def probe_thresholds(factor: float) -> HeartbeatConfig:

@@ -249,6 +249,22 @@ def serve(  # noqa: PLR0913 - each setting is an option
             "Difference of a prober's wall clock above which it is reported.",
         ),
     ] = None,
+    watch_seconds: Annotated[
+        float | None,
+        _threshold(
+            "WATCH_SECONDS",
+            "SECONDS",
+            "How often silent network classes and agents with old evidence are counted.",
+        ),
+    ] = None,
+    evidence_lost_seconds: Annotated[
+        float | None,
+        _threshold(
+            "EVIDENCE_LOST_SECONDS",
+            "SECONDS",
+            "How long agents have old evidence before monitor.evidence_lost is logged.",
+        ),
+    ] = None,
     prober_workers: Annotated[
         int | None,
         _threshold(
@@ -333,6 +349,8 @@ def serve(  # noqa: PLR0913 - each setting is an option
             mass_silence_together_seconds=mass_silence_together_seconds,
             witness_seconds=witness_seconds,
             clock_offset_seconds=clock_offset_seconds,
+            watch_seconds=watch_seconds,
+            evidence_lost_seconds=evidence_lost_seconds,
             prober_workers=prober_workers,
         )
         listening = Listening(

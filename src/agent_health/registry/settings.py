@@ -110,6 +110,10 @@ class RegistrySettings(BaseModel):
     """A target is handed out as a witness at most once in this time."""
     clock_offset_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.clock_offset_seconds
     """A prober's wall clock that differs from the database's by more is reported."""
+    watch_seconds: Annotated[float, Field(ge=0.05, le=3600)] = DEFAULT_POLICIES.watch_seconds
+    """How often silent network classes and agents with old evidence are counted."""
+    evidence_lost_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.evidence_lost_seconds
+    """Agents have old evidence for so long before `monitor.evidence_lost` is logged."""
     prober_workers: Annotated[int, Field(ge=1, le=SHARDS)] = DEFAULT_POLICIES.prober_workers
     """Workers that may probe with one key at a time, unless the key has a number of its own."""
 
@@ -146,6 +150,8 @@ class RegistrySettings(BaseModel):
             ),
             witness_seconds=self.witness_seconds,
             clock_offset_seconds=self.clock_offset_seconds,
+            watch_seconds=self.watch_seconds,
+            evidence_lost_seconds=self.evidence_lost_seconds,
             prober_workers=self.prober_workers,
         )
 
