@@ -48,7 +48,8 @@ def definition(script: Script, factor: float) -> str:
         "results": {"flush_seconds": 5 / factor, "lease_seconds": max(5.0, 300 / factor)},
     }
     if script.has_canaries:
-        settings["canaries"] = [f"http://canary-{number}.{DOMAIN}:{PORT}/" for number in range(len(CANARIES))]
+        urls = [f"http://canary-{number}.{DOMAIN}:{PORT}/" for number in range(len(CANARIES))]
+        settings["canaries"] = {CLASS: urls}
     return yaml.safe_dump(settings)
 
 
