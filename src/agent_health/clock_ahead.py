@@ -18,12 +18,15 @@ def lies_ahead(at_s: float, now_s: float) -> bool:
     return at_s - now_s > MAX_AHEAD_SECONDS
 
 
-def not_before(at_s: float, last_s: float | None) -> float:
-    """Return the time, or the last one if that is a little later; None: there was none.
+def not_before(at_s: float, last_s: float | None, now_s: float | None = None) -> float:
+    """Return the time, or the last one if that is later; None: there was none.
 
-    A last one that lies far ahead was written before a clock was set back, and does not count.
+    A last one that lies far ahead of now (of `at_s` without `now_s`) was written before a clock was set back,
+    and does not count.
     """
-    return at_s if last_s is None or lies_ahead(last_s, at_s) else max(at_s, last_s)
+    if last_s is None or lies_ahead(last_s, at_s if now_s is None else now_s):
+        return at_s
+    return max(at_s, last_s)
 
 
 def last_not_ahead(latest_first: Iterable[T], began_at_s: Callable[[T], float], now_s: float) -> T | None:

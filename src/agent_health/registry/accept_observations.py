@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from agent_health.access import Action
 from agent_health.agent_history import OpenSlot, ended_slot
 from agent_health.agent_record import FoundAgent, Url
+from agent_health.clock_ahead import not_before
 from agent_health.errors import AgentHealthError
 from agent_health.event import EventDraft
 from agent_health.evidence_age import Receipt
@@ -182,11 +183,15 @@ def _judged(transaction: Transaction, call: Call, batch: ObservationBatch) -> _S
 
 
 def _receipt(batch: ObservationBatch, place: int, subject: Subject, shards: _Shards, now_s: float) -> Receipt:
-    """Return when a result was observed: not before its shard was granted, whatever its prober says."""
+    """Return when a result was observed: not before its shard was granted, nor before the last result.
+
+    Its prober cannot make older evidence of what is known, however great an age it reports.
+    """
     granted_at_s = shards.claims[_shard_of(subject)].acquired_at_s
     age_s = min(batch.ages_s[place], max(0.0, now_s - granted_at_s))
     memory = None if batch.memories is None else batch.memories[place]
-    return receipt_of(now_s - age_s, batch.interval_s, memory)
+    at_s = not_before(now_s - age_s, subject.observed_at_s, now_s)
+    return receipt_of(at_s, batch.interval_s, memory)
 
 
 def _shard_of(subject: Subject) -> int:

@@ -239,9 +239,9 @@ registry = Table(
     Column("excused", Text, nullable=False, comment="time that is nobody's silence, as JSON"),
     Column("sweeper", String(64), comment="which server process sweeps"),
     Column("sweeper_until_s", Double, comment="then another one may"),
+    Column("installation_id", String(64), comment="ins_...; null: no server yet"),
     Column("mass_silence", Text, comment="mass_silence.Silence as JSON"),
     Column("confirmed", Text, comment="network classes, each with when, as JSON"),
-    Column("installation_id", String(64), comment="ins_...; null: no server yet"),
     Column("watched", Text, comment="monitor_watch.Watched as JSON"),
 )
 
