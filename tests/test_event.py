@@ -194,7 +194,7 @@ def from_schema(schema: dict[str, Any]) -> st.SearchStrategy[Any]:  # noqa: C901
             return st.lists(from_schema(items), min_size=schema.get("minItems", 0), max_size=3)
         case {"type": "object"}:
             members = {name: from_schema(member) for name, member in schema["properties"].items()}
-            required = {name: members.pop(name) for name in schema["required"]}
+            required = {name: members.pop(name) for name in schema.get("required", ())}
             return st.fixed_dictionaries(required, optional=members)
     raise AssertionError(schema)
 

@@ -84,6 +84,8 @@ class Action(StrEnum):
     OVERRIDE = "override"
     """Replace a verdict by one's own."""
     RELEASE_HOLD = "release_hold"
+    CONFIRM_OUTAGE = "confirm_outage"
+    """Say that a network class, or an agent, may be down."""
     ERASE = "erase"
 
 

@@ -575,6 +575,14 @@ class TargetGone(AgentHealthError):
         self.reason = reason
 
 
+class NetworkClassNotFound(AgentHealthError):
+    """No target of this network class is expected to answer."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no target of the network class {name[:128]!r} is expected to answer")
+        self.name = name[:128]
+
+
 class DirectoryNotFound(AgentHealthError):
     """No directory of this name was ever imported."""
 

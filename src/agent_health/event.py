@@ -73,6 +73,11 @@ class EventType(StrEnum):
     MONITOR_NORMAL = "monitor.normal"
     MONITOR_DOWNTIME = "monitor.downtime"
     MONITOR_CLOCK_JUMP = "monitor.clock_jump"
+    MONITOR_EVIDENCE_LOST = "monitor.evidence_lost"
+    """Of some living agents nothing was known for an interval, through a fault of the monitoring."""
+    MONITOR_EVIDENCE_RESTORED = "monitor.evidence_restored"
+    MONITOR_CONFIRMED = "monitor.confirmed"
+    """An operator confirmed that a network class, or one agent, may be down."""
     KEY_CREATED = "key.created"
     KEY_ROTATED = "key.rotated"
     KEY_REVOKED = "key.revoked"
@@ -406,6 +411,29 @@ class MonitorDowntime(Payload):
     end: Moment
 
 
+class EvidenceTurned(Payload):
+    """Living agents of which nothing is known, through a fault of the monitoring; all 0 when it is over."""
+
+    agents: Number
+    no_prober: Number
+    """Of these: no result of any kind came."""
+    no_witness: Number
+    """Of these: the last probe failed, and nothing proved that the prober could have reached the agent."""
+    prober_slow: Number
+    """Of these: the prober was overloaded or stopped."""
+    since: Moment
+    """Since when there was any such agent."""
+
+
+class OutageConfirmed(Payload):
+    """What an operator confirmed: exactly one of both. The event's actor is who did."""
+
+    network_class: Label | None = None
+    """All targets of this network class."""
+    agent_id: AgentId | None = None
+    """This agent or target alone."""
+
+
 class MonitorClockJump(Payload):
     """The database's clock went another way than ours."""
 
@@ -521,6 +549,9 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.MONITOR_NORMAL:            MonitorTurned,
     EventType.MONITOR_DOWNTIME:          MonitorDowntime,
     EventType.MONITOR_CLOCK_JUMP:        MonitorClockJump,
+    EventType.MONITOR_EVIDENCE_LOST:     EvidenceTurned,
+    EventType.MONITOR_EVIDENCE_RESTORED: EvidenceTurned,
+    EventType.MONITOR_CONFIRMED:         OutageConfirmed,
     EventType.KEY_CREATED:               KeyChanged,
     EventType.KEY_ROTATED:               KeyChanged,
     EventType.KEY_REVOKED:               KeyChanged,

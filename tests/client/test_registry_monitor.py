@@ -5,7 +5,7 @@ from tests.support.registry_server import KEYS, RegistryServer
 
 from agent_health.access import Role
 from agent_health.client import RegistryClient
-from agent_health.client.registry_errors import NotPermitted
+from agent_health.client.registry_errors import NotFound, NotPermitted
 from agent_health.monitor_health import MonitorState, Track
 
 
@@ -19,3 +19,15 @@ async def test_the_monitor_tells_its_state(client: RegistryClient, registry: Reg
         assert (await reader.monitor.get()).state is MonitorState.NORMAL
         with pytest.raises(NotPermitted):
             await reader.monitor.release()
+
+
+async def test_an_agent_is_confirmed_by_an_admin(client: RegistryClient, registry: RegistryServer) -> None:
+    card = "https://agent.example/.well-known/agent-card.json"
+    await client.agents.register("a", monitoring="probe", card_url=card)
+    confirmed = await client.monitor.confirm_agent("a")
+    assert (confirmed.agent_id, confirmed.network_class) == ("a", None)
+    with pytest.raises(NotFound):
+        await client.monitor.confirm_class("public_ipv4")
+    async with RegistryClient(registry.url, key=KEYS[Role.COORDINATOR]) as coordinator:
+        with pytest.raises(NotPermitted):
+            await coordinator.monitor.confirm_agent("a")

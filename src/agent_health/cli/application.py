@@ -26,6 +26,7 @@ from agent_health.cli.left_reader import EXIT_READER_LEFT
 from agent_health.cli.maintenance import maintenance
 from agent_health.cli.mcp import mcp
 from agent_health.cli.migrate import migrate
+from agent_health.cli.monitor import monitor
 from agent_health.cli.probe import probe
 from agent_health.cli.recheck import recheck
 from agent_health.cli.run import run as run_adapter
@@ -154,6 +155,7 @@ _application.add_typer(agents, context_settings=_CONTEXT)
 _application.add_typer(tasks, context_settings=_CONTEXT)
 _application.command("run", context_settings={**_CONTEXT, "allow_interspersed_args": False})(run_adapter)
 _application.add_typer(events, context_settings=_CONTEXT)
+_application.add_typer(monitor, context_settings=_CONTEXT)
 _application.add_typer(watch_activity, context_settings=_CONTEXT)
 _application.command(context_settings=_CONTEXT)(mcp)
 _application.command(context_settings=_CONTEXT)(serve)

@@ -35,6 +35,7 @@ STATUS_AND_CODE: Mapping[type[AgentHealthError], tuple[int, str]] = MappingProxy
     errors.KeyNotFound:       (404, "key_not_found"),
     errors.PoolNotFound:      (404, "pool_not_found"),
     errors.TargetNotFound:    (404, "target_not_found"),
+    errors.NetworkClassNotFound: (404, "network_class_not_found"),
     errors.DirectoryNotFound: (404, "directory_not_found"),
     errors.ImportNotFound:    (404, "import_not_found"),
     errors.OptOutNotFound:    (404, "opt_out_not_found"),

@@ -18,12 +18,16 @@ from prometheus_client.core import (
 )
 
 from agent_health.document import HealthStatus
+from agent_health.evidence_age import FAULTS_OF_OURS
 from agent_health.lifecycle import Status
 from agent_health.monitor_health import MonitorPolicy, MonitorState, Track, exit_limit
+from agent_health.registry.hand_out_witnesses import silence_in
 from agent_health.registry.heartbeat_endpoint import HEARTBEAT_PATH
 from agent_health.registry.monitor_row import monitors_in
 from agent_health.registry.policies import Policies
+from agent_health.registry.watch_evidence import watched_in
 from agent_health.registry.work_counts import DURATION_BUCKETS_S, Sums, Work
+from agent_health.storage.registry_row import RegistryRow
 from agent_health.storage.totals import Totals
 from agent_health.task import TaskStatus
 
@@ -181,6 +185,22 @@ def _of_the_sweep(totals: Totals, policy: MonitorPolicy) -> Iterator[Metric]:
         "monitor_unwitnessed",
         "Agents that wait and that no request of any agent bears out.",
         {track: monitor.unwitnessed for track, monitor in tracks.items()},
+    )
+    yield from _of_the_evidence(totals.row)
+
+
+def _of_the_evidence(row: RegistryRow) -> Iterator[Metric]:
+    watched = watched_in(row)
+    yield _gauge(
+        "old_evidence_agents",
+        "Living agents of which nothing is known through a fault of the monitoring, by the reason.",
+        {(("reason", reason.value),): watched.reasons.get(reason, 0) for reason in sorted(FAULTS_OF_OURS)},
+    )
+    yield _number("evidence_lost", "Whether that has lasted for evidence_lost_seconds.", watched.is_reported)
+    yield _number(
+        "silent_network_classes",
+        "Network classes of which most addresses fell silent together: none of them is a witness.",
+        len(silence_in(row).classes),
     )
 
 

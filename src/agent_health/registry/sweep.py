@@ -19,7 +19,6 @@ from ulid import ULID
 from agent_health import monitor_health
 from agent_health.errors import StoreUnavailable
 from agent_health.monitor_health import (
-    DEFAULT_POLICY,
     Look,
     Monitor,
     MonitorPolicy,
@@ -41,6 +40,7 @@ from agent_health.registry.notice_gap import (
 )
 from agent_health.registry.reap_leases import reap
 from agent_health.registry.settings import RegistrySettings
+from agent_health.registry.watch_evidence import count_evidence, is_watch_due, note_evidence
 from agent_health.registry.work_counts import Work, WorkCounts
 from agent_health.silence import deadline_s
 from agent_health.storage import agents, commands, event_log, registry_row
@@ -72,6 +72,8 @@ class _Sweep:
     """Suspended tracks of which this sweep meets all agents that wait."""
     set_back_s: float = 0.0
     """How far the clock was set back, below 0: then it has to be mended first."""
+    is_watching: bool = False
+    """Whether silent network classes and old evidence are to be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Sweeper:
         settings: RegistrySettings,
         monotonic_s: Clock,
         *,
-        policy: MonitorPolicy = DEFAULT_POLICY,
+        policy: MonitorPolicy | None = None,
         counts: WorkCounts | None = None,
         heard: HeardAgents | None = None,
     ) -> None:
@@ -117,7 +119,8 @@ class Sweeper:
         self._database = database
         self._period_s = settings.sweep_seconds
         self._monotonic_s = monotonic_s
-        self._policy = policy
+        self._policies = settings.policies
+        self._policy = policy or self._policies.mass_exit
         self._name = f"sweeper_{str(ULID()).lower()}"
         self._reference: Reference | None = None
 
@@ -148,6 +151,8 @@ class Sweeper:
         if sweep.looking and waiting is not None:
             await self._database.write(partial(self._count, waiting=waiting, looking=sweep.looking))
         await self._end_all_expired()
+        if sweep.is_watching:
+            await self._watch()
         self._counts.note(Work.SWEEPS)
         self._counts.note(Work.SWEEP_NS, int((time.perf_counter() - began_s) * 1e9))
 
@@ -175,7 +180,8 @@ class Sweeper:
             if (monitor := monitors.of(track)).state is MonitorState.HELD
             and self._look_number(monitor, last_s) < self._look_number(monitor, now_s)
         )
-        return _Sweep(now_s, reference, looking=looking)
+        is_watching = is_watch_due(row, now_s, self._policies)
+        return _Sweep(now_s, reference, looking=looking, is_watching=is_watching)
 
     async def _mend(self, set_back_s: float) -> None:
         """Bring back what lies ahead since the clock was set back; several processes may do so at once."""
@@ -319,6 +325,11 @@ class Sweeper:
         for _ in range(MAX_CHUNKS):
             if await self._database.write(_end_commands) < CHUNK:
                 return
+
+    async def _watch(self) -> None:
+        """Count silent network classes and old evidence, without a lock, and store what was found."""
+        counted = await self._database.read(partial(count_evidence, policies=self._policies))
+        await self._database.write(partial(note_evidence, counted=counted, policies=self._policies))
 
     def _locked(self, transaction: Transaction) -> RegistryRow | None:
         """Return the row for one more transaction of our sweep; None if another process took over or could.

@@ -1,8 +1,17 @@
-"""The monitor's API: whether silence is believed, and how an operator ends a suspension."""
+"""The monitor's API: whether silence is believed, and what an operator says about it.
+
+An operator can end a suspension, and confirm that agents may be down where no witness proves it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
 
 from agent_health import monitor_health
 from agent_health.access import Action
 from agent_health.agent_record import moment
+from agent_health.errors import NetworkClassNotFound, TargetGone, TargetNotFound
+from agent_health.event import EventDraft, EventType, OutageConfirmed
 from agent_health.monitor_health import (
     Monitor,
     MonitorPolicy,
@@ -11,7 +20,17 @@ from agent_health.monitor_health import (
     baseline_exits,
     exit_limit,
 )
-from agent_health.monitor_record import MonitorRecord, Release, ShownSpan, TrackRecord
+from agent_health.monitor_record import (
+    Confirmation,
+    Confirmed,
+    LostEvidence,
+    MonitorRecord,
+    Release,
+    ShownSpan,
+    TrackRecord,
+)
+from agent_health.monitor_watch import Watched
+from agent_health.registry.hand_out_witnesses import confirmed_in, confirmed_json, silence_in
 from agent_health.registry.monitor_row import (
     ExcusedTime,
     excused_in,
@@ -20,12 +39,15 @@ from agent_health.registry.monitor_row import (
     with_look,
 )
 from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.registry.watch_evidence import watched_in
 from agent_health.silence import Span
-from agent_health.storage import event_log, registry_row
+from agent_health.storage import event_log, liveness, registry_row, targets
 from agent_health.storage.database import Transaction
 from agent_health.storage.registry_row import RegistryRow
 
 PATH = "/api/v1/monitor"
+MAX_CONFIRMED_CLASSES = 100
+"""That are kept, those confirmed last: every answer to a prober names them."""
 _WORST_FIRST = (MonitorState.HELD, MonitorState.RECOVERING, MonitorState.NORMAL)
 
 
@@ -51,6 +73,65 @@ def release_hold(transaction: Transaction, call: Call) -> Reply:
     return Reply(content=_shown(monitors_in(row, now_s), row, call.policies.mass_exit))
 
 
+def confirm_outage(transaction: Transaction, call: Call) -> Reply:
+    """Let failures of a network class, or of one target, count without a witness from now on.
+
+    That concerns targets whose last liveness signal is older than the confirmation. An answer is newer, so
+    that nothing has to be undone. Confirmed again, the later moment counts.
+
+    NetworkClassNotFound, TargetNotFound, TargetGone.
+    """
+    asked = call.body_as(Confirmation)
+    if asked.network_class is not None:
+        now_s = _confirm_class(transaction, asked.network_class)
+    else:
+        now_s = _confirm_target(transaction, asked.agent_id or "")
+    payload = OutageConfirmed(network_class=asked.network_class, agent_id=asked.agent_id)
+    draft = EventDraft(
+        type=EventType.MONITOR_CONFIRMED, actor=call.actor, payload=payload, agent_id=asked.agent_id
+    )
+    event_log.append(transaction, [draft])
+    answer = Confirmed(network_class=asked.network_class, agent_id=asked.agent_id, confirmed_at=moment(now_s))
+    return Reply(content=answer)
+
+
+def _confirm_class(transaction: Transaction, name: str) -> float:
+    if name not in liveness.classes(transaction):
+        raise NetworkClassNotFound(name)
+    row = registry_row.lock(transaction)
+    now_s = transaction.after_waiting().now_s
+    confirmed = {**confirmed_in(row), name: now_s}
+    latest = sorted(confirmed, key=lambda each: (-confirmed[each], each))[:MAX_CONFIRMED_CLASSES]
+    text = confirmed_json({each: confirmed[each] for each in sorted(latest)})
+    registry_row.store(transaction, replace(row, confirmed=text))
+    return now_s
+
+
+def _confirm_target(transaction: Transaction, subject_id: str) -> float:
+    if targets.find(transaction, subject_id) is None:
+        raise TargetNotFound(subject_id)
+    version = targets.next_version(transaction)
+    target = targets.find(transaction, subject_id, to_change=True)
+    if target is None:
+        raise TargetNotFound(subject_id)
+    if target.gone_reason is not None:
+        raise TargetGone(subject_id, target.gone_reason)
+    now_s = transaction.after_waiting().now_s
+    targets.confirm(transaction, target.id, now_s, version)
+    return now_s
+
+
+def _lost_evidence(watched: Watched) -> LostEvidence | None:
+    if watched.since_s is None:
+        return None
+    return LostEvidence(
+        agents=watched.agents,
+        reasons=dict(watched.reasons),
+        since=moment(watched.since_s),
+        is_reported=watched.is_reported,
+    )
+
+
 def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -> MonitorRecord:
     excused = ExcusedTime() if row is None else excused_in(row)
     spans = [*excused.spans, *(Span(hold.begin_s, hold.end_s) for hold in excused.holds)]
@@ -60,9 +141,16 @@ def _shown(monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy) -
         state=worst.state,
         since=moment(worst.since_s),
         tracks={track: _track(monitor, policy) for track, monitor in tracks.items()},
+        silent_classes={} if row is None else _moments(silence_in(row).classes),
+        confirmed_classes={} if row is None else _moments(confirmed_in(row)),
+        lost_evidence=None if row is None else _lost_evidence(watched_in(row)),
         excused=[ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)],
         swept_at=None if row is None or row.swept_at_s is None else moment(row.swept_at_s),
     )
+
+
+def _moments(times_s: Mapping[str, float]) -> dict[str, datetime]:
+    return {name: moment(at_s) for name, at_s in sorted(times_s.items())}
 
 
 def _track(monitor: Monitor, policy: MonitorPolicy) -> TrackRecord:
@@ -94,5 +182,15 @@ OPERATIONS = (
         deed=release_hold,
         query=Release,
         answer=MonitorRecord,
+    ),
+    Operation(
+        method="POST",
+        path=f"{PATH}/confirm",
+        summary="Confirm that a network class, or one agent, may be down: its failures need no witness",
+        action=Action.CONFIRM_OUTAGE,
+        deed=confirm_outage,
+        body=Confirmation,
+        answer=Confirmed,
+        errors=(404, 410),
     ),
 )
