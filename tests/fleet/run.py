@@ -21,7 +21,7 @@ from tests.fleet.scenarios import all_scripts
 from tests.fleet.script import Script
 
 FACTOR: Final = 30.0
-JOBS: Final = 10
+JOBS: Final = 8
 MINUTES: Final = 45.0
 PROGRAMS: Final = ("unshare", "ip", "nft", "faketime")
 START_STAGGER_S: Final = 1.0
