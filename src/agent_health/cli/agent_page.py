@@ -1,6 +1,7 @@
 """How is an agent's record shown to people?"""
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
     is_told_twice = agent.explanation in {"", agent.reason}
     explanation = spoken_in(agent.explanation, agent.names or {})
     yield Line("because", agent.reason if is_told_twice else f"{agent.reason}: {explanation}")
-    yield Line("health", agent.health)
+    yield from _health(agent)
     until = (
         ("drains by", agent.drain_deadline),
         ("maintenance", agent.maintenance_until),
@@ -70,6 +71,17 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
     if agent.agent_key is not None:
         yield Line("key", agent.agent_key)
         yield Line("", "The key is the agent's own, and shown this once.", Colour.FAINT)
+
+
+def _health(agent: "AgentRecord") -> Iterator[Line]:
+    """Tell the health that is shown now, why it is unknown, and whether the last probes failed."""
+    from agent_health.evidence_age import lost_text  # noqa: PLC0415 - pydantic takes 60 ms
+
+    yield Line("health", health_text(agent))
+    if agent.unknown_reason is not None:
+        yield Line("", lost_text(agent.unknown_reason, agent.evidence_at, time.time()), Colour.FAINT)
+    if agent.failing_probes:
+        yield Line("but", f"its last {agent.failing_probes} probes failed", Colour.YELLOW)
 
 
 def _seen(seen: "Seen") -> Iterator[Line]:

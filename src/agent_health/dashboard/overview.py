@@ -13,7 +13,7 @@ from agent_health.dashboard.desk import Desk, Look
 from agent_health.dashboard.event_lines import NOTABLE, lines_of
 from agent_health.dashboard.fleet_facts import FleetFacts
 from agent_health.dashboard.visitors import visitor_of
-from agent_health.dashboard.words import sight_of_seen, standing_of
+from agent_health.dashboard.words import standing_of
 from agent_health.lifecycle import Status
 from agent_health.monitor_record import MonitorRecord, TrackRecord
 from agent_health.registry.agent_records import record
@@ -73,7 +73,7 @@ def _read(look: Look) -> Mapping[str, Any]:
         )
         for stored in found:
             agent = record(stored, transaction.now_s, judge_one(stored, 0, transaction.now_s, facts))
-            troubles.append({"agent": agent, "sight": sight_of_seen(agent.seen), "why": standing_of(agent)})
+            troubles.append({"agent": agent, "why": standing_of(agent)})
     monitor: MonitorRecord = look.ask("GET", "/api/v1/monitor")
     return {
         "events": lines_of(transaction, latest),
