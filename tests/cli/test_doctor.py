@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -156,7 +156,7 @@ def test_probers_of_a_registry_are_examined(
         assert "2 h behind" in found.of("clock", "warning")[0] or "1 h 59" in found.of("clock", "warning")[0]
 
 
-def send(server: RegistryServer, path: str, body: dict[str, object], key: str) -> None:
+def send(server: RegistryServer, path: str, body: Mapping[str, object], key: str) -> None:
     """Post a body; it is accepted."""
     headers = {"X-API-Key": key, "Content-Type": "application/json"}
     request = Request(f"{server.url}{path}", json.dumps(body).encode(), headers)  # noqa: S310 - http

@@ -125,7 +125,8 @@ def _filtered(
         seen_from_s = transaction.now_s - wanted.max_evidence_age_s
         statement = statement.where(probed.c.evidence_at_s >= seen_from_s)
     result = probed.c.result.concat("") if is_walk else probed.c.result
-    is_old = func.coalesce(probed.c.evidence_until_s < transaction.now_s, false()) & result.is_not(None)
+    was_measured = result.is_not(None) & probed.c.evidence_at_s.is_not(None)
+    is_old = was_measured & func.coalesce(probed.c.evidence_until_s < transaction.now_s, false())
     if wanted.old_evidence is False:
         statement = statement.where(~is_old)
     alternatives = (
