@@ -129,9 +129,11 @@ def counts(transaction: Transaction) -> dict[tuple[str, str], int]:
     for status, health, count in transaction.connection.execute(select(*kind, func.count()).group_by(*kind)):
         counted[str(status), str(health)] += int(count)
     # Of those whose evidence is too old, which the index by its end finds, the health is unknown by now.
-    is_old = (observed.c.evidence_until_s < transaction.now_s) & (agents.c.health != HealthStatus.UNKNOWN)
-    old = select(*kind, func.count()).join(observed, observed.c.agent == agents.c.id)
-    for status, health, count in transaction.connection.execute(old.where(is_old).group_by(*kind)):
+    old = select(observed.c.agent).where(observed.c.evidence_until_s < transaction.now_s)
+    # SQLite would take the index of a bare column, and look each agent up in `observed`.
+    is_known = agents.c.health.concat("") != HealthStatus.UNKNOWN
+    of_old = select(*kind, func.count()).where(agents.c.id.in_(old), is_known).group_by(*kind)
+    for status, health, count in transaction.connection.execute(of_old):
         counted[str(status), str(health)] -= int(count)
         counted[str(status), HealthStatus.UNKNOWN.value] += int(count)
     return dict(counted)
