@@ -57,36 +57,16 @@ def test_agents_stand_under_one_another(registry: RegistryServer, capsys: Captur
     assert lines[3] == "the pool can take 5 more tasks"
 
 
-def record_of(**members: Any) -> AgentRecord:
-    """Return the record of an active agent, with some members changed."""
-    time = "2026-11-20T12:00:00Z"
+def test_metadata_is_shown_as_json() -> None:
+    time, metadata = "2026-11-20T12:00:00Z", {"a": True, "b": {"c": [1, None]}, "d": "true", "e": "é"}
     record = {
         "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
-        "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
+        "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": metadata,
         "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
         "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
     }  # fmt: skip
-    return AgentRecord.model_validate(record | members)
-
-
-def test_metadata_is_shown_as_json() -> None:
-    metadata = {"a": True, "b": {"c": [1, None]}, "d": "true", "e": "é"}
-    shown = [line.text for line in page(record_of(metadata=metadata)) if line.label == "metadata"]
+    shown = [line.text for line in page(AgentRecord.model_validate(record)) if line.label == "metadata"]
     assert shown == ["a: true", 'b: {"c": [1, null]}', 'd: "true"', 'e: "é"']
-
-
-def test_record_with_old_evidence_shows_reason_and_age() -> None:
-    evidence_at = datetime.now(UTC) - timedelta(hours=3, minutes=5, seconds=10)
-    record = record_of(monitoring="probe", unknown_reason="no_prober", evidence_at=evidence_at)
-    lines = [(line.label, line.text) for line in page(record)]
-    place = lines.index(("health", "unknown (no_prober)"))
-    assert "3 h 5 min ago" in lines[place + 1][1]
-
-
-@pytest.mark.parametrize(("failures", "told"), [(1, []), (2, ["its last 2 probes failed"])])
-def test_record_of_an_active_agent_names_its_last_failures(failures: int, told: list[str]) -> None:
-    seen = {"failures_in_row": failures, "recent_interactions": "1" + "0" * failures}
-    assert [line.text for line in page(record_of(seen=seen)) if line.label == "but"] == told
 
 
 def test_agents_are_chosen(registry: RegistryServer, capsys: Captured) -> None:
@@ -457,3 +437,29 @@ def test_a_word_that_an_option_does_not_know_is_refused_with_those_that_it_does(
     registry: RegistryServer, capsys: Captured, option: str
 ) -> None:
     assert f"{option}: expected one of " in shown_by(capsys, "list", option, "nosuch", ends=3)
+
+
+def record_of(**members: Any) -> AgentRecord:
+    """Return the record of an active agent, with some members changed."""
+    time = "2026-11-20T12:00:00Z"
+    record = {
+        "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
+        "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
+        "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
+        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+    }  # fmt: skip
+    return AgentRecord.model_validate(record | members)
+
+
+def test_record_with_old_evidence_shows_reason_and_age() -> None:
+    evidence_at = datetime.now(UTC) - timedelta(hours=3, minutes=5, seconds=10)
+    record = record_of(monitoring="probe", unknown_reason="no_prober", evidence_at=evidence_at)
+    lines = [(line.label, line.text) for line in page(record)]
+    place = lines.index(("health", "unknown (no_prober)"))
+    assert "3 h 5 min ago" in lines[place + 1][1]
+
+
+@pytest.mark.parametrize(("failures", "told"), [(1, []), (2, ["its last 2 probes failed"])])
+def test_record_of_an_active_agent_names_its_last_failures(failures: int, told: list[str]) -> None:
+    seen = {"failures_in_row": failures, "recent_interactions": "1" + "0" * failures}
+    assert [line.text for line in page(record_of(seen=seen)) if line.label == "but"] == told
