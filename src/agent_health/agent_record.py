@@ -27,6 +27,7 @@ from agent_health.document import WHOLE, HealthStatus, Time, write_short
 from agent_health.evidence_age import UnknownReason
 from agent_health.free_json import take_small
 from agent_health.lifecycle import Reason, Status
+from agent_health.link_record import LinkShown
 from agent_health.observation import ResultClass
 from agent_health.target import TARGET_ID_PATTERN, is_target_id
 from agent_health.utc_time import utc_text
@@ -408,6 +409,8 @@ class AgentRecord(AgentSummary):
     """Absent while no prober has looked."""
     pending_commands: list[PendingCommand] | None = None
     """What waits for its next heartbeat, the oldest first; told where the record alone is asked for."""
+    links: list[LinkShown] | None = None
+    """Crawled targets that it claims; told where the record alone is asked for."""
     names: dict[str, str] | None = None
     """Of the keys in `explanation`; told there too, to callers who may read all events."""
     agent_key: Annotated[str | None, Field(repr=False)] = None
