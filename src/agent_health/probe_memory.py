@@ -53,6 +53,8 @@ class ProbeMemory(BaseModel):
     """When a card was read, or found unchanged."""
     card_url: _Url | None = None
     """Where."""
+    card_redirect: _Url | None = None
+    """Where a redirect led from there; None if it did not."""
     card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS)] | None = None
     card_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """SHA-256 of its bytes."""

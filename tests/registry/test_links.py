@@ -322,3 +322,48 @@ async def test_two_targets_of_one_agent_do_not_count_twice_in_its_record(
     await crawl(api, "agent-1", **failed)
     await crawl(api, "agent-1", url=CARD, **failed)
     assert (await api.record("agent-1"))["seen"]["failures_in_row"] == 1
+
+
+async def test_a_census_counts_a_url_once_linked_or_not(api: RegistryApi) -> None:
+    await put(api, "list", "2", [CARD])
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    await api.register("agent-2", card_url=CARD, monitoring="probe")
+    failed = {"discovery": None, "transport": {"result": "timeout"}}
+    own = {"agent_id": "agent-1", "observed_at": moment(api.clock.at_s).isoformat()}
+    await api.report(own | failed)
+    assert await census(api) == {None: 1}
+    await crawl(api, url=CARD)
+    assert await census(api) == {"ok": 1}
+    await crawl(api, "agent-1", url=CARD)
+    assert await census(api) == {"ok": 1}
+    health = (await api.ask("GET", "/api/v1/census", key=Role.READER)).json()["health"]
+    assert health == {"unknown": 1}
+
+
+async def test_a_registered_card_counts_as_the_origin_that_a_directory_lists(api: RegistryApi) -> None:
+    await crawl(api)
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    own = {"agent_id": "agent-1", "observed_at": moment(api.clock.at_s).isoformat()}
+    seen = {"discovery": {"result": "ok"}, "transport": {"result": "ok"}}
+    await api.report(own | seen, memories=[{"card_url": CARD}])
+    assert await census(api) == {"ok": 1}
+
+
+async def test_a_target_that_redirects_to_anothers_card_counts_as_that_one(api: RegistryApi) -> None:
+    mirror = "https://mirror.example/"
+    await put(api, "mirrors", "1", [mirror])
+    await crawl(api)
+    place = {"card_url": f"{mirror}card.json", "card_redirect": CARD}
+    answer = await api.report(probe(api.clock, mirror), memories=[place])
+    assert answer.status == 200, answer.body
+    assert await census(api) == {"ok": 1}
+    # Each directory counts what it lists.
+    shown = (await api.ask("GET", "/api/v1/census", key=Role.READER)).json()["directories"]
+    assert {(each["directory"], each["count"]) for each in shown} == {("list", 1), ("mirrors", 1)}
+    # Two that lead to one another are not both left out.
+    back = {"card_url": CARD, "card_redirect": f"{mirror}card.json"}
+    await api.report(probe(api.clock), memories=[back])
+    assert await census(api) == {"ok": 1}
+    # Once the other one is gone, it counts itself.
+    await put(api, "list", "2", ["https://third.example/"], allow_shrink=True)
+    assert await census(api) == {"ok": 1, None: 1}

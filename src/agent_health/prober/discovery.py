@@ -33,7 +33,8 @@ MAX_WORD_CHARS: Final = 64
 MAX_TENANT_CHARS: Final = 128
 
 _OF_A_CARD: Final = (
-    "card_url", "card_etag", "card_digest", "interface_url", "health_url", "link_registry", "link_agent_id",
+    "card_url", "card_redirect", "card_etag", "card_digest", "interface_url", "health_url", "link_registry",
+    "link_agent_id",
 )  # fmt: skip
 """What is forgotten of a card that turns out to be another agent's."""
 # RFC 9110 8.8.3, without the octets of no alphabet: it is sent back as it came.
@@ -132,12 +133,13 @@ def _is_as_it_was(visit: Visit, place: str, fetched: Fetched, digest: str) -> bo
 
 
 def _remember_reading(visit: Visit, place: str, fetched: Fetched, digest: str) -> None:
-    etag = fetched.etag or ""
+    etag, led_to = fetched.etag or "", str(fetched.url)
     visit.card_etag = etag if len(etag) <= MAX_ETAG_CHARS and _ETAG.fullmatch(etag) else None
     visit.learned |= {
         "card_read_at_s": visit.at_s,
         # Where it was asked for, not where that led: a redirect may lead elsewhere tomorrow.
         "card_url": place,
+        "card_redirect": None if led_to == place or len(led_to) > MAX_URL_CHARS else led_to,
         "card_etag": visit.card_etag,
         "card_digest": digest,
     }

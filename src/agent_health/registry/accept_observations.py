@@ -29,6 +29,7 @@ from agent_health.observation_batch import (
     ReportOutcome,
 )
 from agent_health.observed import Observed, fold, with_document_age
+from agent_health.opt_out_proof import origin_of
 from agent_health.probe_memory import ProbeMemory
 from agent_health.receipt import receipt_of
 from agent_health.registry import lease_events
@@ -143,6 +144,7 @@ def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHe
     cards = _cards(named, memories, outcomes)
     # Before anything is logged: whoever decides links locks claims first, then the log.
     links.note_cards(transaction, _said_by_cards(taken, known))
+    _note_doubles(transaction, taken, known)
     _find_agents(transaction, taken, known, cards)
     folded = iter(_fold_in(transaction, taken, known, circumstances_in(row)))
     decided = [next(folded) if outcome is None else outcome for outcome in outcomes]
@@ -299,6 +301,31 @@ def _said_by_cards(taken: Iterable[_Taken], known: _Known) -> list[CardSaid]:
         elif memory is not None or discovery.result is ResultClass.NOT_AN_AGENT:
             said[target] = CardSaid(target, each.receipt.at_s, None, None)
     return list(said.values())
+
+
+def _note_doubles(transaction: Transaction, taken: Iterable[_Taken], known: _Known) -> None:
+    """Note which targets a census counts as another one, of those whose cards were read now.
+
+    A target does if a redirect leads from its card to another target's card, and a registered one if its card
+    is a crawled target's.
+    """
+    places: dict[int, str | None] = {}
+    for each in taken:
+        target, memory = known.subjects[each.subject_id].target, each.memory
+        discovery = each.observation.discovery
+        if target is None or memory is None or discovery is None or discovery.result is not ResultClass.OK:
+            continue
+        is_own = memory.card_redirect is None and not is_target_id(each.subject_id)
+        places[target] = memory.card_url if is_own else memory.card_redirect
+    doubles = links.doubles_among(transaction, [*places])
+    for target, place in sorted(places.items()):
+        if place is None and target not in doubles:
+            continue
+        url = None if place is None else read_target(place)
+        other = None
+        if isinstance(url, str):
+            other = links.find_counted(transaction, url, f"{origin_of(url)}/", target)
+        links.set_counts_as(transaction, target, other)
 
 
 def _find_agents(

@@ -43,17 +43,31 @@ class StoredRun:
     """Targets by what it saw of them, None for those never measured; empty until it has ended."""
 
 
+# A URL counts once: a registered target does not count beside a target at the same URL, and a target whose
+# card is another one's does not count beside that one.
+_COUNTS = """gone_at_s IS NULL AND NOT (is_registered AND EXISTS (
+        SELECT 1 FROM targets AS same
+        WHERE same.host = targets.host AND same.url = targets.url AND same.gone_at_s IS NULL
+            AND (NOT same.is_registered OR same.id < targets.id)
+    )) AND NOT (counts_as IS NOT NULL AND EXISTS (
+        SELECT 1 FROM targets AS other WHERE other.id = targets.counts_as AND other.gone_at_s IS NULL
+    ))"""
 # The version of a card is told of the living alone: of the others nobody asks for it.
 _HOSTS = """
     SELECT host, result, version, count(*) FROM (
         SELECT host, result, CASE WHEN {is_living} THEN protocol_version END AS version
         FROM targets LEFT JOIN probed ON probed.target = targets.id
-        WHERE gone_at_s IS NULL AND shard >= :first_shard AND shard < :end_shard
+        WHERE {counts} AND shard >= :first_shard AND shard < :end_shard
     ) AS living GROUP BY host, result, version
 """
-_HOSTS_SQLITE = text(_HOSTS.format(is_living="result IN (SELECT value FROM json_each(:living))"))
+_HOSTS_SQLITE = text(
+    _HOSTS.format(counts=_COUNTS, is_living="result IN (SELECT value FROM json_each(:living))")
+)
 _HOSTS_POSTGRESQL = text(
-    _HOSTS.format(is_living="result = ANY(ARRAY(SELECT json_array_elements_text(CAST(:living AS json))))")
+    _HOSTS.format(
+        counts=_COUNTS,
+        is_living="result = ANY(ARRAY(SELECT json_array_elements_text(CAST(:living AS json))))",
+    )
 )
 _RUN = select(
     census_runs.c.run_id,
@@ -70,27 +84,41 @@ _DIRECTORIES = text("""
     JOIN directories ON directories.id = listings.directory
     JOIN targets ON targets.id = listings.target
     LEFT JOIN probed ON probed.target = listings.target
-    WHERE gone_at_s IS NULL GROUP BY directories.name, result ORDER BY directories.name
+    WHERE gone_at_s IS NULL AND NOT (counts_as IS NOT NULL AND EXISTS (
+        SELECT 1 FROM listings AS beside JOIN targets AS other ON other.id = beside.target
+        WHERE beside.target = targets.counts_as AND beside.directory = listings.directory
+            AND other.gone_at_s IS NULL
+    ))
+    GROUP BY directories.name, result ORDER BY directories.name
 """)
-_RESULTS = text("""
+_RESULTS = text(f"""
     SELECT result, count(*) FROM targets LEFT JOIN probed ON probed.target = targets.id
-    WHERE gone_at_s IS NULL GROUP BY result
-""")
+    WHERE {_COUNTS} GROUP BY result
+""")  # noqa: S608 - constants only
 # The last observation that told anything may be older than the pass.
 _OF_A_RUN = """
     SELECT
         CASE WHEN result IS NOT NULL AND {seen_at_s} < :since_s THEN :not_measured ELSE result END, count(*)
     FROM targets LEFT JOIN probed ON probed.target = targets.id
-    WHERE gone_at_s IS NULL GROUP BY 1
+    WHERE {counts} GROUP BY 1
 """
-_OF_A_RUN_SQLITE = text(_OF_A_RUN.format(seen_at_s="(seen ->> '$.observed_at_s')"))
+_OF_A_RUN_SQLITE = text(_OF_A_RUN.format(counts=_COUNTS, seen_at_s="(seen ->> '$.observed_at_s')"))
 _OF_A_RUN_POSTGRESQL = text(
-    _OF_A_RUN.format(seen_at_s="CAST(CAST(seen AS json) ->> 'observed_at_s' AS double precision)")
+    _OF_A_RUN.format(
+        counts=_COUNTS, seen_at_s="CAST(CAST(seen AS json) ->> 'observed_at_s' AS double precision)"
+    )
 )
-_HEALTH = text("""
-    SELECT health, count(*) FROM agents JOIN targets ON targets.subject_id = agents.agent_id
-    WHERE gone_at_s IS NULL GROUP BY health
-""")
+# A linked target has the health of its registered agent.
+_HEALTH = text(f"""
+    SELECT health, count(*) FROM (
+        SELECT health FROM agents JOIN targets ON targets.subject_id = agents.agent_id
+        LEFT JOIN links ON links.target = targets.id
+        WHERE links.target IS NULL AND {_COUNTS}
+        UNION ALL
+        SELECT health FROM links JOIN agents ON agents.id = links.agent
+        JOIN targets ON targets.id = links.target WHERE {_COUNTS}
+    ) AS counted GROUP BY health
+""")  # noqa: S608 - constants only
 
 
 def hosts(
@@ -150,7 +178,7 @@ def shown(transaction: Transaction, living: Sequence[str]) -> list[tuple[list[st
     statement = (
         select(probed.c.layers, func.count())
         .select_from(targets.join(probed, probed.c.target == targets.c.id))
-        .where(targets.c.gone_at_s.is_(None), probed.c.result.in_(living), probed.c.layers.is_not(None))
+        .where(text(_COUNTS), probed.c.result.in_(living), probed.c.layers.is_not(None))
         .group_by(probed.c.layers)
     )
     return [(layers.split(","), int(count)) for layers, count in transaction.connection.execute(statement)]

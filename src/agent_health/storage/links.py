@@ -8,7 +8,9 @@ from pydantic_core import from_json, to_json
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, insert, or_, select, text, update
 
 from agent_health.storage.database import Transaction
+from agent_health.storage.given_values import given, is_given
 from agent_health.storage.tables import agents, links, observed, probed, target_claims, targets
+from agent_health.target import target_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +130,12 @@ def note_cards(transaction: Transaction, said: Sequence[CardSaid]) -> None:
     before = (
         select(target_claims.c.target, target_claims.c.agent, agents.c.agent_id)
         .join(agents, agents.c.id == target_claims.c.agent)
-        .where(target_claims.c.target.in_(names), target_claims.c.card_at_s.is_not(None))
+        .where(
+            is_given(target_claims.c.target, is_postgresql=transaction.is_postgresql),
+            target_claims.c.card_at_s.is_not(None),
+        )
     )
-    for target, agent, agent_id in connection.execute(before).all():
+    for target, agent, agent_id in connection.execute(before, given(transaction, [*names])).all():
         if names[target] != agent_id:
             disproven = update(target_claims).where(_is(target, agent))
             connection.execute(disproven.values(card_at_s=None, registry=None, due_at_s=0.0))
@@ -327,6 +332,39 @@ def found_card_url(transaction: Transaction, target: int) -> str | None:
     memory = transaction.connection.scalar(select(probed.c.memory).where(probed.c.target == target))
     url = None if memory is None else from_json(memory).get("card_url")
     return url if isinstance(url, str) else None
+
+
+def find_counted(transaction: Transaction, url: str, origin: str, beside: int) -> int | None:
+    """Return the crawled target at the URL of a card, else the one at its origin whose card it is.
+
+    None if there is none besides the target `beside`, or if it counts as another one itself.
+    """
+    for name, is_exact in ((target_id(url), True), (target_id(origin), False)):
+        wanted = select(targets.c.id).where(
+            targets.c.subject_id == name,
+            targets.c.id != beside,
+            targets.c.gone_at_s.is_(None),
+            targets.c.counts_as.is_(None),
+        )
+        number = transaction.connection.scalar(wanted)
+        if number is not None and (is_exact or found_card_url(transaction, number) == url):
+            return int(number)
+    return None
+
+
+def doubles_among(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
+    """Return which of these targets another one is counted for."""
+    if not numbers:
+        return set()
+    is_one = is_given(targets.c.id, is_postgresql=transaction.is_postgresql)
+    wanted = select(targets.c.id).where(is_one, targets.c.counts_as.is_not(None))
+    return set(transaction.connection.scalars(wanted, given(transaction, numbers)))
+
+
+def set_counts_as(transaction: Transaction, target: int, other: int | None) -> None:
+    """Note which target is counted in place of a target; None: it counts itself."""
+    is_new = targets.c.id == target, targets.c.counts_as.is_distinct_from(other)
+    transaction.connection.execute(update(targets).where(*is_new).values(counts_as=other))
 
 
 def forget_observed(transaction: Transaction, agent: int) -> None:
