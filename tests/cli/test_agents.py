@@ -69,6 +69,24 @@ def test_metadata_is_shown_as_json() -> None:
     assert shown == ["a: true", 'b: {"c": [1, null]}', 'd: "true"', 'e: "é"']
 
 
+def test_a_record_shows_which_targets_the_agent_claims() -> None:
+    time, target = "2026-11-20T12:00:00Z", {"target_id": "tgt_1", "url": "https://agent.example/"}
+    links = [
+        {**target, "state": "linked", "proof": "card", "proven_at": time, "linked_at": time},
+        {**target, "state": "proven", "proof": "token", "proven_at": time},
+        {**target, "state": "claimed"},
+    ]
+    record = {
+        "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
+        "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
+        "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
+        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+        "links": links,
+    }  # fmt: skip
+    shown = [line.text for line in page(AgentRecord.model_validate(record)) if "agent.example" in line.text]
+    assert [text.partition("example/: ")[2].split()[0] for text in shown] == ["linked", "proven", "not"]
+
+
 def test_agents_are_chosen(registry: RegistryServer, capsys: Captured) -> None:
     for number in range(3):
         shown_by(capsys, "register", f"a-{number}", "--capability", "x", "--capability", f"y{number}")

@@ -13,6 +13,7 @@ from agent_health.utc_time import utc_text
 
 if TYPE_CHECKING:
     from agent_health.agent_record import AgentRecord, AgentSummary, PendingCommand, Seen
+    from agent_health.link_record import LinkShown
 
 _COLOURS = {
     "active": Colour.GREEN,
@@ -52,6 +53,7 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
         ("card", agent.card_url),
     )
     yield from (Line(label, text) for label, text in facts if text)
+    yield from listed("claims", map(_link, agent.links or ()))
     config = agent.heartbeat_config
     if agent.last_heartbeat_at is not None:
         last = time_text(agent.last_heartbeat_at)
@@ -98,6 +100,17 @@ def _seen(seen: "Seen") -> Iterator[Line]:
         yield Line(
             "but", f"not measured since {time_text(unmeasured.since)}: {unmeasured.reason}", Colour.YELLOW
         )
+
+
+def _link(link: "LinkShown") -> str:
+    """Return what became of the claim for one crawled target."""
+    if link.linked_at is not None:
+        return (
+            f"{link.url}: linked since {time_text(link.linked_at)}, proven by {link.proof or 'nothing now'}"
+        )
+    if link.proof is not None:
+        return f"{link.url}: proven by {link.proof}, not linked"
+    return f"{link.url}: not proven"
 
 
 def _command(command: "PendingCommand") -> str:

@@ -175,7 +175,7 @@ def _conflicts(
     }
     links.set_proofs(transaction, target.id, changed)
     before = {stored.agent for stored, _ in claims if stored.proof is not None}
-    new = decision.conflicting - (before if len(before) > 1 else set())
+    new = decision.conflicting - before
     if not new:
         return []
     # One event, also if several are new: of the agent that registered last.
