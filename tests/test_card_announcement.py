@@ -287,7 +287,7 @@ def test_a_card_of_sdk_1_names_the_registered_agent_as_its_dict_does() -> None:
 )
 def test_announcing_refuses_half_a_registration(given: dict[str, str], name: str) -> None:
     with pytest.raises(InvalidSetting) as refused:
-        announce_health(CARD_03, **given)  # type: ignore[call-overload]
+        announce_health(CARD_03, **given)
     assert refused.value.name == name
 
 
