@@ -30,7 +30,12 @@ from tests.support.cards import (
 from tests.support.servers import REPOSITORY
 
 from agent_health.agent_card import CardKind, interpret_agent_card, read_agent_card
-from agent_health.card_announcement import HEALTH_EXTENSION_URI, HealthAnnouncement, announce_health
+from agent_health.card_announcement import (
+    HEALTH_EXTENSION_URI,
+    HealthAnnouncement,
+    Registration,
+    announce_health,
+)
 from agent_health.errors import InvalidSetting
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -247,6 +252,62 @@ def test_announcing_in_a_card_of_sdk_1_again_replaces_the_entry_in_its_place() -
     assert first["params"] == {"path": "/new", "schema_version": "0.1.0"}
     assert "required" not in first
     assert rest == [{"uri": "urn:other"}]
+
+
+# --- which registered agent it is ---
+
+REGISTERED = {"registry": "https://registry.example", "agent_id": "agent-1"}
+
+
+@pytest.mark.parametrize("card", [CARD_01, CARD_03, CARD_10])
+def test_a_card_names_the_registered_agent(card: dict[str, Any]) -> None:
+    announced = interpret_agent_card(announce_health(card, **REGISTERED))
+    assert announced.health is not None
+    assert announced.health.registration == Registration(**REGISTERED)
+    assert "registration_invalid" not in str(announced.findings)
+    again = interpret_agent_card(announce_health(announce_health(card, **REGISTERED)))
+    assert again.health is not None
+    assert again.health.registration is None
+
+
+def test_a_card_of_sdk_1_names_the_registered_agent_as_its_dict_does() -> None:
+    announced = announce_health(message_card(), **REGISTERED)
+    (entry,) = MessageToDict(announced)["capabilities"]["extensions"]
+    assert {name: entry["params"][name] for name in REGISTERED} == REGISTERED
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"registry": "https://registry.example"}, "agent_id"),
+        ({"agent_id": "agent-1"}, "registry"),
+        ({"registry": "ftp://registry.example", "agent_id": "agent-1"}, "registry"),
+        ({"registry": "https://registry.example", "agent_id": "an agent"}, "agent_id"),
+    ],
+)
+def test_announcing_refuses_half_a_registration(given: dict[str, str], name: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        announce_health(CARD_03, **given)
+    assert refused.value.name == name
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"registry": "https://registry.example"},
+        {"agent_id": "agent-1"},
+        {"registry": 5, "agent_id": "agent-1"},
+        {"registry": "https://registry.example/ ", "agent_id": "agent-1"},
+        {"registry": "https://r.example/" + "a" * 2048, "agent_id": "agent-1"},
+        {"registry": "https://registry.example", "agent_id": "a" * 129},
+        {"registry": "https://registry.example", "agent_id": "agent-1\n"},
+    ],
+)
+def test_a_registration_that_cannot_be_read_is_named_and_ignored(params: dict[str, Any]) -> None:
+    card = interpret_agent_card(with_extension(params={"path": "/health", **params}))
+    assert card.health is not None
+    assert card.health.registration is None
+    assert findings(card) == ["registration_invalid /capabilities/extensions/0/params"]
 
 
 OF_SDK_03 = """

@@ -332,6 +332,14 @@ def test_patience_follows_the_interval_of_the_crawl_and_the_thresholds_of_the_ag
     assert backs_off(patient.model_copy(update={"failures_in_row": failures + 1}), cadence)
 
 
+def test_registered_agent_that_never_answered_is_probed_in_every_interval_until_it_is_dead() -> None:
+    cadence = CADENCE.with_thresholds(900, 3600)
+    patient = ProbeMemory(failures_in_row=cadence.patient_failures)
+    assert not backs_off(patient, cadence)
+    assert backs_off(patient, CADENCE)
+    assert backs_off(patient.model_copy(update={"failures_in_row": cadence.patient_failures + 1}), cadence)
+
+
 def test_life_that_returns_is_followed_at_the_normal_cadence_at_once() -> None:
     back_s = START_S + 5 * DAY_S
     done = probes(

@@ -20,6 +20,8 @@ from agent_health.event import (
     AgentErased,
     AgentHealthChanged,
     AgentLifecycle,
+    AgentLinked,
+    AgentUnlinked,
     AgentUpdated,
     EpochRaised,
     EventDraft,
@@ -487,7 +489,7 @@ def test_events_that_change_no_state_change_none() -> None:
     stateful = {
         AgentLifecycle, AgentUpdated, AgentHealthChanged, MaintenanceChanged, OverrideChanged,
         AgentErased, LeaseAcquired, LeaseEnded, ShardsGranted, ShardsEnded, StateWritten, EpochRaised,
-        TaskCreated, TaskLifecycle, TaskReported, TaskBudgetChanged,
+        TaskCreated, TaskLifecycle, TaskReported, TaskBudgetChanged, AgentLinked, AgentUnlinked,
     }  # fmt: skip
     examples = [read_event(json.loads(path.read_text())) for path in EXAMPLES]
     others = [event for event in examples if PAYLOADS[event.type] not in stateful]

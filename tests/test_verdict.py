@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent_health.document import HealthStatus
 from agent_health.lifecycle import Reason, Signal, Status, reason_of, status_after
 from agent_health.observation import DocumentSeen, LayerResult, Observation, ResultClass
-from agent_health.observed import LastDocument, Observed, fold
+from agent_health.observed import LastDocument, LastResult, Observed, fold
 from agent_health.receipt import receipt_of
 from agent_health.silence import PROBE_THRESHOLDS, Span, Thresholds
 from agent_health.verdict import Facts, Monitoring, Override, Verdict, judge
@@ -394,6 +394,20 @@ def test_a_claim_is_contradicted_by_ten_interactions_of_which_most_failed(
     if signals:
         count = f"{recent.count('1')} of the last {len(recent)} interactions succeeded"
         assert verdict.explanation == f"it calls itself healthy, yet {count}"
+
+
+def test_contradiction_names_the_age_of_a_document_that_is_gone_now() -> None:
+    gone = LayerResult(result=ResultClass.HTTP_ERROR, reason="HTTP 404", status_code=404)
+    observed = saying(
+        "healthy", recent_interactions="0" * 10, readiness=LastResult(layer=gone, observed_at_s=NOW)
+    )
+    assert observed.document is not None
+    before = observed.document.model_copy(update={"observed_at_s": NOW - 300})
+    verdict = judged(facts(Monitoring.PROBE, observed=observed.model_copy(update={"document": before})))
+    assert verdict.signals == (Signal.OBSERVED_CONTRADICTS_REPORT,)
+    assert "5 min ago" in verdict.explanation
+    assert "HTTP 404" in verdict.explanation
+    assert "calls itself" not in verdict.explanation
 
 
 @pytest.mark.parametrize("status", ["degraded", "unhealthy", "unknown"])

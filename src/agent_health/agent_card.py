@@ -50,7 +50,7 @@ CardFinding = Literal[
     # extensions and health
     "extension_without_uri", "extensions_outside_capabilities", "duplicate_health_extension",
     "required_health_extension", "health_path_missing", "health_path_is_not_a_path",
-    "health_under_private_key",
+    "health_under_private_key", "registration_invalid",
 ]  # fmt: skip
 """Every name that a finding about a card can have."""
 

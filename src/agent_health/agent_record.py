@@ -27,10 +27,11 @@ from agent_health.document import WHOLE, HealthStatus, Time, write_short
 from agent_health.evidence_age import UnknownReason
 from agent_health.free_json import take_small
 from agent_health.lifecycle import Reason, Status
+from agent_health.link_record import LinkShown
 from agent_health.observation import ResultClass
 from agent_health.target import TARGET_ID_PATTERN, is_target_id
 from agent_health.utc_time import utc_text
-from agent_health.verdict import Monitoring
+from agent_health.verdict import UNHEALTHY_AFTER_FAILURES, Monitoring
 
 AGENT_ID_CHARACTERS = r"[A-Za-z0-9._~:-]{1,128}"
 AGENT_ID_PATTERN = f"^{AGENT_ID_CHARACTERS}$"
@@ -408,10 +409,28 @@ class AgentRecord(AgentSummary):
     """Absent while no prober has looked."""
     pending_commands: list[PendingCommand] | None = None
     """What waits for its next heartbeat, the oldest first; told where the record alone is asked for."""
+    links: list[LinkShown] | None = None
+    """Crawled targets that it claims; told where the record alone is asked for."""
     names: dict[str, str] | None = None
     """Of the keys in `explanation`; told there too, to callers who may read all events."""
     agent_key: Annotated[str | None, Field(repr=False)] = None
     """Its own key; shown once, to whoever registered it with another key."""
+
+    @property
+    def has_old_evidence(self) -> bool:
+        """Whether nothing is known now of what a prober would see; a health document may end before that."""
+        return self.unknown_reason not in {None, UnknownReason.DOCUMENT_ENDED}
+
+    @property
+    def failing_probes(self) -> int:
+        """How many of its last probes failed though it is active; 0 if fewer than two, or too long ago.
+
+        Its status follows later, once the failures have lasted for `unhealthy_after_seconds`.
+        """
+        if self.status is not Status.ACTIVE or self.seen is None or self.has_old_evidence:
+            return 0
+        failures = self.seen.failures_in_row
+        return failures if failures >= UNHEALTHY_AFTER_FAILURES else 0
 
 
 class Pool(BaseModel):

@@ -22,7 +22,18 @@ MAX_HEALTH_PATH_CHARS: Final = 2048
 # A second slash or a backslash would lead to another host, a fragment never reaches the server,
 # and braces are a placeholder that was left in.
 _HEALTH_PATH: Final = re.compile(r"/(?!/)(?:(?![\\#{}])[!-~])*")
+_REGISTRY: Final = re.compile(r"https?://[!-~]+")
+_AGENT_ID: Final = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
 _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Which registered agent a card says that it is the card of."""
+
+    registry: str
+    """Public URL of the registry, an http(s) URL of printable ASCII."""
+    agent_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +47,8 @@ class HealthAnnouncement:
     schema_version: str | None
     source: Literal["extension", "private_key"]
     """What a `private_key` leads to is seldom a health document of the draft."""
+    registration: Registration | None = None
+    """Only ever from the extension."""
 
 
 ReadAnnouncement = tuple[HealthAnnouncement | None, tuple[Finding, ...]]
@@ -60,10 +73,20 @@ _Card = TypeVar("_Card", bound=SdkCard)
 
 
 @overload
-def announce_health(card: Mapping[str, Any], *, path: str = ...) -> dict[str, Any]: ...
+def announce_health(
+    card: Mapping[str, Any], *, path: str = ..., registry: str | None = ..., agent_id: str | None = ...
+) -> dict[str, Any]: ...
 @overload
-def announce_health(card: _Card, *, path: str = ...) -> _Card: ...
-def announce_health(card: Any, *, path: str = DEFAULT_HEALTH_PATH) -> Any:
+def announce_health(
+    card: _Card, *, path: str = ..., registry: str | None = ..., agent_id: str | None = ...
+) -> _Card: ...
+def announce_health(
+    card: Any,
+    *,
+    path: str = DEFAULT_HEALTH_PATH,
+    registry: str | None = None,
+    agent_id: str | None = None,
+) -> Any:
     """Return a new card that announces the health document at `path`; the given card stays as it was.
 
     `card` is a mapping, and the result a dict; or it is the `AgentCard` of an A2A SDK, 0.3 or 1.x, and the
@@ -74,40 +97,45 @@ def announce_health(card: Any, *, path: str = DEFAULT_HEALTH_PATH) -> Any:
     so announcing twice is announcing once. What is not changed is shared with the given card, unless it is
     of SDK 1.x.
 
+    `registry` and `agent_id` go together: the public URL of a registry, and the id under which the agent is
+    registered there. With both, the card proves to that registry that a crawled target is this agent.
+
     A signature covers the card: sign a signed card anew afterwards.
 
-    InvalidSetting if `path` leads off the card's origin, or if the card, its `capabilities` or their
+    InvalidSetting if `path` leads off the card's origin, if only one of `registry` and `agent_id` is given or
+    one of them is invalid, or if the card, its `capabilities` or their
     `extensions` have a type that cannot take the entry. Null counts as absent.
     """
     if not is_health_path(path):
         raise InvalidSetting("path", path, "an absolute path on the card's own origin, such as /health")
+    entry = _entry(path) if registry is None and agent_id is None else _entry_of(path, registry, agent_id)
     if isinstance(card, Mapping):
-        return _announced_in_mapping(card, path)
+        return _announced_in_mapping(card, entry)
     if isinstance(card, BaseModel) and "capabilities" in type(card).model_fields:
-        return _announced_in_model(card, path)
+        return _announced_in_model(card, entry)
     if _is_message_of_a_card(card):
-        return _announced_in_message(card, path)
+        return _announced_in_message(card, entry)
     raise InvalidSetting("card", _shown(card), "a mapping, or the AgentCard of an A2A SDK")
 
 
-def _announced_in_mapping(card: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _announced_in_mapping(card: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     capabilities = card.get("capabilities")
     if not isinstance(capabilities, Mapping | None):
         raise InvalidSetting("card.capabilities", capabilities, "an object")
     extensions = (capabilities or {}).get("extensions")
     if not isinstance(extensions, list | tuple | None):
         raise InvalidSetting("card.capabilities.extensions", extensions, "a list")
-    announced = _with_entry(extensions or (), path)
+    announced = _with_entry(extensions or (), entry)
     return {**card, "capabilities": {**(capabilities or {}), "extensions": announced}}
 
 
-def _announced_in_model(card: BaseModel, path: str) -> BaseModel:
+def _announced_in_model(card: BaseModel, entry: Mapping[str, Any]) -> BaseModel:
     """Return the pydantic card of SDK 0.3 with the announcement."""
     capabilities = cast("Any", card).capabilities
     if not isinstance(capabilities, BaseModel) or "extensions" not in type(capabilities).model_fields:
         raise InvalidSetting("card.capabilities", _shown(capabilities), "AgentCapabilities of the A2A SDK")
     members = capabilities.model_dump(by_alias=True, exclude_unset=True)
-    members["extensions"] = _with_entry(members.get("extensions") or (), path)
+    members["extensions"] = _with_entry(members.get("extensions") or (), entry)
     try:
         announced = type(capabilities).model_validate(members)
     except ValidationError:
@@ -125,7 +153,7 @@ def _is_message_of_a_card(card: object) -> bool:
     return capabilities is not None and "extensions" in capabilities.fields_by_name
 
 
-def _announced_in_message(card: Any, path: str) -> Any:
+def _announced_in_message(card: Any, entry: Mapping[str, Any]) -> Any:
     """Return the protobuf card of SDK 1.x with the announcement."""
     announced = type(card)()
     announced.CopyFrom(card)
@@ -133,12 +161,12 @@ def _announced_in_message(card: Any, path: str) -> Any:
     ours = [index for index, extension in enumerate(extensions) if extension.uri == HEALTH_EXTENSION_URI]
     for index in reversed(ours[1:]):
         del extensions[index]
-    entry = extensions[ours[0]] if ours else extensions.add()
-    entry.Clear()
-    members = _entry(path)
-    entry.params.update(members.pop("params"))
-    for name, value in members.items():
-        setattr(entry, name, value)
+    message = extensions[ours[0]] if ours else extensions.add()
+    message.Clear()
+    message.params.update(entry["params"])
+    for name, value in entry.items():
+        if name != "params":
+            setattr(message, name, value)
     return announced
 
 
@@ -156,13 +184,22 @@ def _entry(path: str) -> dict[str, Any]:
     }
 
 
-def _with_entry(extensions: list[Any] | tuple[Any, ...], path: str) -> list[Any]:
+def _entry_of(path: str, registry: object, agent_id: object) -> dict[str, Any]:
+    """Return the entry of a registered agent; InvalidSetting."""
+    if not _is_registry(registry):
+        raise InvalidSetting("registry", registry, "the http or https URL of a registry")
+    if not _is_agent_id(agent_id):
+        raise InvalidSetting("agent_id", agent_id, "the id of an agent in that registry")
     entry = _entry(path)
+    return {**entry, "params": {**entry["params"], "registry": registry, "agent_id": agent_id}}
+
+
+def _with_entry(extensions: list[Any] | tuple[Any, ...], entry: Mapping[str, Any]) -> list[Any]:
     ours = [index for index, extension in enumerate(extensions) if _is_announcement(extension)]
     if not ours:
-        return [*extensions, entry]
+        return [*extensions, dict(entry)]
     others = (extension for extension in extensions[ours[0] :] if not _is_announcement(extension))
-    return [*extensions[: ours[0]], entry, *others]
+    return [*extensions[: ours[0]], dict(entry), *others]
 
 
 def _is_announcement(extension: object) -> bool:
@@ -197,7 +234,28 @@ def read_announcement(extensions: Sequence[tuple[int | str, Mapping[str, Any]]])
         message = "expected a version such as 0.1.0; ignored"
         findings.append(_finding("wrong_type", index, "params", "schema_version", message=message))
         schema_version = None
-    return HealthAnnouncement(path, None, schema_version, "extension"), tuple(findings)
+    registration = _registration(given)
+    if registration is None and not {"registry", "agent_id"}.isdisjoint(given):
+        message = "expected `registry`, an http(s) URL, and `agent_id` together; ignored"
+        findings.append(_finding("registration_invalid", index, "params", message=message))
+    return HealthAnnouncement(path, None, schema_version, "extension", registration), tuple(findings)
+
+
+def _registration(params: Mapping[str, Any]) -> Registration | None:
+    registry, agent_id = params.get("registry"), params.get("agent_id")
+    if not _is_registry(registry) or not _is_agent_id(agent_id):
+        return None
+    return Registration(registry, agent_id)
+
+
+def _is_registry(value: object) -> TypeGuard[str]:
+    if not isinstance(value, str) or len(value) > MAX_HEALTH_PATH_CHARS:
+        return False
+    return _REGISTRY.fullmatch(value) is not None
+
+
+def _is_agent_id(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and _AGENT_ID.fullmatch(value) is not None
 
 
 def _is_version(version: object) -> bool:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StringConstraints
 
 from agent_health.agent_record import NAME_PATTERN, Body, Name
 from agent_health.document import HealthStatus, Quantity, Time
+from agent_health.evidence_age import UnknownReason
 from agent_health.observation import ResultClass
 from agent_health.result_sums import Layer
 
@@ -108,6 +109,13 @@ class CensusCounts(BaseModel):
     """How targets that show life call themselves."""
     shown: list[ShownCount]
     """By what those live that do: a card alone is no proof that anybody works behind it."""
+    evidence_at: Time | None = None
+    """When a probe of any target last measured something; absent if none ever did."""
+    old: dict[UnknownReason, int] = {}
+    """Targets whose last measured result is too old, by the reason. They count as `not_measured` everywhere.
+
+    A result of the run that is asked for does not age, nor does one from before it.
+    """
     gone: dict[str, int]
     """Those that are not probed any more, by the reason."""
     runs: list[CensusRun]

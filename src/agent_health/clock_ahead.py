@@ -7,6 +7,8 @@ whoever believed it would wait, or hold what comes now for late, until the clock
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
+from agent_health.time_span import duration_text
+
 MAX_AHEAD_SECONDS: Final = 300
 """How far a timestamp may lie in the future: clocks differ."""
 
@@ -27,6 +29,11 @@ def not_before(at_s: float, last_s: float | None, now_s: float | None = None) ->
     if last_s is None or lies_ahead(last_s, at_s if now_s is None else now_s):
         return at_s
     return max(at_s, last_s)
+
+
+def offset_text(offset_s: float) -> str:
+    """Return by how much a clock is off, for people: `5 min ahead of` or `5 min behind`."""
+    return f"{duration_text(abs(offset_s))} {'ahead of' if offset_s > 0 else 'behind'}"
 
 
 def last_not_ahead(latest_first: Iterable[T], began_at_s: Callable[[T], float], now_s: float) -> T | None:

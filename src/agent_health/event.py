@@ -19,6 +19,7 @@ from agent_health.agent_record import AGENT_ID_CHARACTERS, MAX_TASKS, Duration, 
 from agent_health.document import MAX_NUMBER, WHOLE, Count, HealthStatus, Time
 from agent_health.lease import COUNTERS_PER_EPOCH, MAX_RESOURCE_CHARACTERS, EndReason, RefusalCode
 from agent_health.lifecycle import Reason, Status
+from agent_health.link_rule import Proof, UnlinkReason
 from agent_health.monitor_health import MonitorState, Track, Turn
 from agent_health.task import ExitReason, TaskSignal, TaskStatus
 
@@ -49,6 +50,11 @@ class EventType(StrEnum):
     AGENT_COMMAND_SENT = "agent.command_sent"
     AGENT_COMMAND_HONOURED = "agent.command_honoured"
     AGENT_COMMAND_EXPIRED = "agent.command_expired"
+    AGENT_LINKED = "agent.linked"
+    """A registered agent and a crawled target are one record from now on."""
+    AGENT_UNLINKED = "agent.unlinked"
+    AGENT_LINK_CONFLICT = "agent.link_conflict"
+    """Several agents have proven a claim for one target; it is linked to none."""
     AGENT_ERASED = "agent.erased"
     COORDINATOR_LOST = "coordinator.lost"
     """A coordinator is dead: failover begins (RFC-0016 10.2)."""
@@ -255,6 +261,30 @@ class CommandEnded(Payload):
     agent_id: AgentId
     command_id: OwnId
     command: Word
+
+
+class AgentLinked(Payload):
+    """An agent has proven that a crawled target is its own; no other agent has."""
+
+    agent_id: AgentId
+    target_id: AgentId
+    proof: Proof
+
+
+class AgentUnlinked(Payload):
+    """An agent and a crawled target are two records again."""
+
+    agent_id: AgentId
+    target_id: AgentId
+    reason: UnlinkReason
+
+
+class AgentLinkConflict(Payload):
+    """An agent has proven a claim for a target that another agent has proven a claim for."""
+
+    agent_id: AgentId
+    target_id: AgentId
+    proof: Proof
 
 
 class AgentErased(Payload):
@@ -547,6 +577,9 @@ PAYLOADS: Mapping[EventType, type[Payload]] = MappingProxyType({
     EventType.AGENT_COMMAND_SENT:        CommandSent,
     EventType.AGENT_COMMAND_HONOURED:    CommandEnded,
     EventType.AGENT_COMMAND_EXPIRED:     CommandEnded,
+    EventType.AGENT_LINKED:              AgentLinked,
+    EventType.AGENT_UNLINKED:            AgentUnlinked,
+    EventType.AGENT_LINK_CONFLICT:       AgentLinkConflict,
     EventType.AGENT_ERASED:              AgentErased,
     EventType.COORDINATOR_LOST:          CoordinatorLost,
     EventType.LEASE_ACQUIRED:            LeaseAcquired,

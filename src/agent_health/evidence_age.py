@@ -5,12 +5,16 @@ view compares them with the current time: no job has to expire anything. Times a
 the registry's clock.
 """
 
+from collections.abc import Mapping
+from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from agent_health.document import HealthStatus
 from agent_health.light_value import light_value
 from agent_health.observation import Observation, ResultClass, UnmeasuredReason, unmeasured_reason
+from agent_health.time_span import duration_text
 
 EVIDENCE_INTERVALS: Final = 3
 """A measured result counts for this many intervals of its crawl."""
@@ -42,6 +46,20 @@ class UnknownReason(StrEnum):
     PROBER_FAULT = UnmeasuredReason.PROBER_FAULT.value
     """A defect of the prober ended the probe."""
 
+
+REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
+    UnknownReason.NO_PROBER: "no prober reports results",
+    UnknownReason.NOT_YET_PROBED: "the first probe has not ended yet",
+    UnknownReason.DOCUMENT_ENDED: "its health document is too old",
+    UnknownReason.NO_WITNESS: "it failed, and no witness proves that the prober could reach it",
+    UnknownReason.PROBER_SLOW: "the prober is overloaded",
+    UnknownReason.ASKED_TO_WAIT: "it asked for no requests before a later time",
+    UnknownReason.NOT_ALLOWED: "its robots.txt, its address or an opt-out forbids probes",
+    UnknownReason.NOT_PROBED: "the probe did not take place",
+    UnknownReason.PROBER_CLOCK: "its certificate fails by date, and the prober's clock is wrong",
+    UnknownReason.PROBER_FAULT: "a defect of the prober ended the probe",
+})  # fmt: skip
+"""Each reason in words, for people."""
 
 FAULTS_OF_OURS: Final = frozenset({
     UnknownReason.NO_PROBER,
@@ -108,6 +126,14 @@ def shown_health(
     if reason is None and evidence.health_until_s is not None and now_s > evidence.health_until_s:
         reason = UnknownReason.DOCUMENT_ENDED
     return (health, None) if reason is None else (HealthStatus.UNKNOWN, reason)
+
+
+def lost_text(reason: UnknownReason, evidence_at: datetime | None, now_s: float) -> str:
+    """Return why nothing is known at present, and how old the last measured result is."""
+    if evidence_at is None:
+        return f"{REASON_WORDS[reason]}; no probe has measured anything yet"
+    age_s = now_s - evidence_at.timestamp()
+    return f"{REASON_WORDS[reason]}; the last measured probe was {duration_text(age_s)} ago"
 
 
 def why_unmeasured(observation: Observation, result: ResultClass) -> UnmeasuredReason | None:

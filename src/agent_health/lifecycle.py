@@ -50,6 +50,7 @@ class Reason(StrEnum):
     HEALTH_RECOVERED = "health_recovered"
     OBSERVED_CONTRADICTS_REPORT = "observed_contradicts_report"
     OPERATOR_OVERRIDE = "operator_override"
+    LINKED = "linked"
 
 
 class Signal(StrEnum):
@@ -78,6 +79,8 @@ class Signal(StrEnum):
     """An operator says so, or no longer says that it is unhealthy."""
     DECLARED_UNHEALTHY = "declared_unhealthy"
     """An operator says so."""
+    LINKED = "linked"
+    """It is the record of a crawled target that is one record with a registered agent from now on."""
 
 
 # A pair absent from this table is refused. docs/lifecycle.md is drawn from it.
@@ -92,6 +95,7 @@ TRANSITIONS: Mapping[tuple[Status, Signal], Status] = MappingProxyType({
     (Status.ACTIVE,       Signal.DRAIN_INITIATED):             Status.DRAINING,
     (Status.ACTIVE,       Signal.DEREGISTERED):                Status.DEREGISTERED,
     (Status.ACTIVE,       Signal.SUPERSEDED):                  Status.DEREGISTERED,
+    (Status.ACTIVE,       Signal.LINKED):                      Status.DEREGISTERED,
 
     # Silence leads through unhealthy to dead: whoever is found silent for long makes two steps.
     (Status.UNHEALTHY,    Signal.HEARTBEAT_TIMEOUT):           Status.DEAD,
@@ -103,15 +107,18 @@ TRANSITIONS: Mapping[tuple[Status, Signal], Status] = MappingProxyType({
     (Status.UNHEALTHY,    Signal.DRAIN_INITIATED):             Status.DRAINING,
     (Status.UNHEALTHY,    Signal.DEREGISTERED):                Status.DEREGISTERED,
     (Status.UNHEALTHY,    Signal.SUPERSEDED):                  Status.DEREGISTERED,
+    (Status.UNHEALTHY,    Signal.LINKED):                      Status.DEREGISTERED,
 
     # A draining agent still beats, but beating never brings it back, and silence changes nothing.
     (Status.DRAINING,     Signal.DRAIN_COMPLETED):             Status.DEREGISTERED,
     (Status.DRAINING,     Signal.DRAIN_TIMEOUT):               Status.DEAD,
     (Status.DRAINING,     Signal.DEREGISTERED):                Status.DEREGISTERED,
     (Status.DRAINING,     Signal.SUPERSEDED):                  Status.DEREGISTERED,
+    (Status.DRAINING,     Signal.LINKED):                      Status.DEREGISTERED,
 
     (Status.DEAD,         Signal.RE_REGISTERED):               Status.ACTIVE,
     (Status.DEAD,         Signal.PROBE_REDISCOVERED):          Status.ACTIVE,
+    (Status.DEAD,         Signal.LINKED):                      Status.DEREGISTERED,
     (Status.DEREGISTERED, Signal.RE_REGISTERED):               Status.ACTIVE,
 })  # fmt: skip
 

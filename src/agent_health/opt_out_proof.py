@@ -1,7 +1,8 @@
 """How does the owner of an origin prove that nobody is to probe it?
 
 Whoever asks gets a token for one origin, and puts it into a file there, under `/.well-known/`; only its
-owner can. One GET that follows no redirect to another origin reads the file: if the token stands in it,
+owner can. A token's prefix names what it proves: the same file proves that a target is an agent's.
+One GET that follows no redirect to another origin reads the file: if the token stands in it,
 the origin's targets are left alone from then on. The request does not hold the token, so that a server that
 repeats what it is asked proves nothing; and no account is needed on either side.
 """
@@ -20,12 +21,13 @@ PROOF_PATH: Final = "/.well-known/agent-health-opt-out"
 MAX_PROOF_BYTES: Final = 4096
 """Of that file; a longer one proves nothing."""
 TOKEN_PREFIX: Final = "aho_"  # noqa: S105 - what all of them begin with
+LINK_TOKEN_PREFIX: Final = "ahl_"  # noqa: S105 - what those begin with that link an agent and a target
 TOKEN_BYTES: Final = 32
 """Of chance."""
 TOKEN_GOOD_SECONDS: Final = 7 * 86_400.0
 """How long an owner may take to serve a token; then it takes a new one."""
 
-_TOKEN: Final = re.compile(rf"{TOKEN_PREFIX}[A-Za-z0-9_-]{{43}}")
+_TOKEN: Final = re.compile(rf"(?:{TOKEN_PREFIX}|{LINK_TOKEN_PREFIX})[A-Za-z0-9_-]{{43}}")
 
 
 def origin_of(url: str) -> str | Refused:
@@ -37,11 +39,11 @@ def origin_of(url: str) -> str | Refused:
     return f"{scheme}://{rest.partition('/')[0]}"
 
 
-def token_of(random_bytes: bytes) -> str:
+def token_of(random_bytes: bytes, prefix: str = TOKEN_PREFIX) -> str:
     """Make a token of `TOKEN_BYTES` bytes that nobody can guess; InvalidSetting for more or fewer."""
     if len(random_bytes) != TOKEN_BYTES:
         raise InvalidSetting("random_bytes", f"{len(random_bytes)} bytes", f"{TOKEN_BYTES} bytes")
-    return TOKEN_PREFIX + base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
+    return prefix + base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
 
 
 def is_open(asked_at_s: float, now_s: float) -> bool:

@@ -62,6 +62,11 @@ class Cadence:
     """Silence after which the target is unhealthy, without flap damping."""
     dead_after_s: float = PROBE_THRESHOLDS.dead_after_s
     """Silence after which the target is dead, without flap damping."""
+    is_registered: bool = False
+    """Whether the target is a registered agent: it is probed as patiently as one that once answered.
+
+    It is silent since its registration, and one that is probed less often would not be found dead in time.
+    """
 
     def __post_init__(self) -> None:
         _refuse_unless_positive("interval_seconds", self.interval_s)
@@ -102,13 +107,15 @@ class Cadence:
         return max(DEAD_AFTER_FAILURES, ceil(self.dead_after_s / self.max_wait_of_failing_s) + 1)
 
     def with_thresholds(self, unhealthy_after_s: float, dead_after_s: float) -> "Cadence":
-        """Return the cadence for an agent that has thresholds of its own, in seconds."""
+        """Return the cadence for a registered agent, which has thresholds of its own, in seconds."""
         return _with_thresholds(self, unhealthy_after_s, dead_after_s)
 
 
 @lru_cache(maxsize=1024)
 def _with_thresholds(cadence: Cadence, unhealthy_after_s: float, dead_after_s: float) -> Cadence:
-    return replace(cadence, unhealthy_after_s=unhealthy_after_s, dead_after_s=dead_after_s)
+    return replace(
+        cadence, unhealthy_after_s=unhealthy_after_s, dead_after_s=dead_after_s, is_registered=True
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +201,9 @@ def after_probe(
     elif is_measured:
         slowdowns, not_before_s = 0, None
     if retry_after_s is not None and any((layer.status_code or 0) >= 300 for layer in asked):
-        is_looked_after = has_failed and _has_answered(memory) and failures < cadence.failures_until_dead
+        is_looked_after = (
+            has_failed and _is_patient(memory, cadence) and failures < cadence.failures_until_dead
+        )
         longest_s = cadence.max_wait_of_failing_s if is_looked_after else MAX_RETRY_AFTER_S
         not_before_s = ended_at_s + min(max(retry_after_s, 0.0), longest_s)
 
@@ -300,13 +309,13 @@ def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s:
 
 def _doublings(memory: ProbeMemory, cadence: Cadence) -> int:
     """Return how often the interval is doubled for a target that fails."""
-    failures = memory.failures_in_row - (cadence.patient_failures if _has_answered(memory) else 0)
+    failures = memory.failures_in_row - (cadence.patient_failures if _is_patient(memory, cadence) else 0)
     return min(max(failures, 0), cadence.max_doublings)
 
 
-def _has_answered(memory: ProbeMemory) -> bool:
-    """Whether a target ever showed that it is an agent."""
-    return last_alive_s(memory) is not None or memory.health_url is not None
+def _is_patient(memory: ProbeMemory, cadence: Cadence) -> bool:
+    """Whether a target is registered, or ever showed that it is an agent."""
+    return cadence.is_registered or last_alive_s(memory) is not None or memory.health_url is not None
 
 
 def _network_class(memory: ProbeMemory, observation: Observation, *, is_alive: bool) -> str | None:

@@ -10,7 +10,13 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_health.observation import MAX_ETAG_CHARS, MAX_NETWORK_CLASS_CHARS, MAX_URL_CHARS, ResultClass
+from agent_health.observation import (
+    AGENT_ID_PATTERN,
+    MAX_ETAG_CHARS,
+    MAX_NETWORK_CLASS_CHARS,
+    MAX_URL_CHARS,
+    ResultClass,
+)
 
 MAX_IN_ROW: Final = 1000
 MAX_MEMORY_BYTES: Final = 16_384
@@ -47,6 +53,8 @@ class ProbeMemory(BaseModel):
     """When a card was read, or found unchanged."""
     card_url: _Url | None = None
     """Where."""
+    card_redirect: _Url | None = None
+    """Where a redirect led from there; None if it did not."""
     card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS)] | None = None
     card_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """SHA-256 of its bytes."""
@@ -60,6 +68,10 @@ class ProbeMemory(BaseModel):
     health_url: _Url | None = None
     """Where a health document was read last; before the first one, where the card announces it."""
 
+    link_registry: _Url | None = None
+    """Registry that the card's health extension names; goes with `link_agent_id`."""
+    link_agent_id: Annotated[str, Field(pattern=AGENT_ID_PATTERN)] | None = None
+    """Agent of that registry that the card claims to be the card of."""
     alive_at_s: _Moment | None = None
     """When it last gave a liveness signal; None if it never did."""
     network_class: Annotated[str, Field(max_length=MAX_NETWORK_CLASS_CHARS)] | None = None

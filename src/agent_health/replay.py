@@ -19,6 +19,8 @@ from agent_health.event import (
     AgentErased,
     AgentHealthChanged,
     AgentLifecycle,
+    AgentLinked,
+    AgentUnlinked,
     AgentUpdated,
     EpochRaised,
     EventType,
@@ -105,6 +107,14 @@ class TaskState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkState:
+    """What the log says of one linked target, and what the store says of it, to be compared."""
+
+    target_id: str
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Snapshot:
     sequence: int
     epoch: int
@@ -117,10 +127,12 @@ class _Snapshot:
     """Absent from what was archived before they were compared."""
     tells_all_keys: bool = False
     """Absent from the same."""
+    links: tuple[LinkState, ...] = ()
+    """Absent from what was archived before there were any."""
 
 
 _SNAPSHOT = TypeAdapter(_Snapshot)
-_State = TypeVar("_State", AgentState, LeaseState, TaskState)
+_State = TypeVar("_State", AgentState, LeaseState, TaskState, LinkState)
 
 
 class Replay:
@@ -138,6 +150,8 @@ class Replay:
         self.leases: dict[str, LeaseState] = {}
         self.tasks: dict[str, TaskState] = {}
         self.keys: dict[str, KeyState] = {}
+        self.links: dict[str, LinkState] = {}
+        """By the target's id."""
         self.tells_all_keys = True
         """Whether every key has its event; not if some were archived before keys were compared."""
         self.uncovered_keys = 0
@@ -165,6 +179,11 @@ class Replay:
         """
         self.agents.pop(agent_id, None)
         self.keys = {key_id: key for key_id, key in self.keys.items() if key.agent_id != agent_id}
+        self.links = {
+            link.target_id: link
+            for link in self.links.values()
+            if agent_id not in {link.target_id, link.agent_id}
+        }
         for lease in [lease for lease in self.leases.values() if lease.holder == agent_id]:
             self.leases[lease.resource] = LeaseState(
                 resource=lease.resource, lease_id=None, holder=None, token=lease.token
@@ -176,6 +195,7 @@ class Replay:
         leases: Iterable[LeaseState],
         tasks: Iterable[TaskState] = (),
         keys: Iterable[KeyState] = (),
+        links: Iterable[LinkState] = (),
         *,
         limit: int = MAX_DIFFERENCES,
     ) -> list[str]:
@@ -185,7 +205,7 @@ class Replay:
         tell all.
         """
         found: list[str] = []
-        for difference in self._all_differences(agents, leases, tasks, keys):
+        for difference in self._all_differences(agents, leases, tasks, keys, links):
             found.append(difference)
             if len(found) == limit:
                 break
@@ -202,6 +222,7 @@ class Replay:
             tasks=tuple(self.tasks.values()),
             keys=tuple(self.keys.values()),
             tells_all_keys=self.tells_all_keys,
+            links=tuple(self.links.values()),
         )
         return _SNAPSHOT.dump_json(snapshot).decode()
 
@@ -218,6 +239,7 @@ class Replay:
         replay.tasks = {task.task_id: task for task in snapshot.tasks}
         replay.keys = {key.key_id: key for key in snapshot.keys}
         replay.tells_all_keys = snapshot.tells_all_keys
+        replay.links = {link.target_id: link for link in snapshot.links}
         return replay
 
     def _take(self, event_type: EventType, payload: Payload) -> None:
@@ -235,14 +257,31 @@ class Replay:
             case TaskCreated() | TaskLifecycle() | TaskReported() | TaskBudgetChanged():
                 self.tasks[payload.task_id] = self._after_task(payload)
             case EpochRaised():
-                if payload.new_epoch <= self.epoch:
-                    raise _Contradiction(f"epoch {payload.new_epoch} is not above {self.epoch}")
-                self.epoch = payload.new_epoch
+                self.epoch = self._raised(payload.new_epoch)
+            case AgentLinked() | AgentUnlinked():
+                self._take_link(payload)
             case KeyChanged(key_id=key_id):
                 self.keys[key_id] = after_event(self.keys.get(key_id), event_type, payload)
             case _:
                 # Warnings, commands, webhooks and the monitor's own affairs are no agent's state.
                 pass
+
+    def _raised(self, epoch: int) -> int:
+        if epoch <= self.epoch:
+            raise _Contradiction(f"epoch {epoch} is not above {self.epoch}")
+        return epoch
+
+    def _take_link(self, payload: AgentLinked | AgentUnlinked) -> None:
+        self._agent(payload.agent_id)
+        link = self.links.get(payload.target_id)
+        if isinstance(payload, AgentLinked):
+            if link is not None:
+                raise _Contradiction(f"{link.target_id} is linked to {link.agent_id}")
+            self.links[payload.target_id] = LinkState(target_id=payload.target_id, agent_id=payload.agent_id)
+        else:
+            if link is None or link.agent_id != payload.agent_id:
+                raise _Contradiction(f"{payload.target_id} is not linked to {payload.agent_id}")
+            del self.links[payload.target_id]
 
     def _agent(self, agent_id: str) -> AgentState:
         if agent_id not in self.agents:
@@ -351,6 +390,7 @@ class Replay:
         leases: Iterable[LeaseState],
         tasks: Iterable[TaskState],
         keys: Iterable[KeyState],
+        links: Iterable[LinkState],
     ) -> Iterator[str]:
         missing = set(self.agents)
         for agent in agents:
@@ -368,6 +408,11 @@ class Replay:
             missing.discard(task.task_id)
             yield from _compared(f"task {task.task_id}", self.tasks.get(task.task_id), task)
         yield from (f"task {task_id}: in the log, not in the store" for task_id in sorted(missing))
+        missing = set(self.links)
+        for link in links:
+            missing.discard(link.target_id)
+            yield from _compared(f"link of {link.target_id}", self.links.get(link.target_id), link)
+        yield from (f"link of {target_id}: in the log, not in the store" for target_id in sorted(missing))
         comparison = KeyComparison(self.keys, tells_all=self.tells_all_keys)
         yield from comparison.differences(keys)
         self.uncovered_keys = comparison.uncovered

@@ -361,7 +361,7 @@ def _observed_fault(facts: Facts, now_s: float) -> _Step | None:
     is_enough = len(seen.recent_interactions) >= MIN_INTERACTIONS
     if health is HealthStatus.HEALTHY and is_enough and not _half_succeed(seen):
         return _Step(
-            Signal.OBSERVED_CONTRADICTS_REPORT, f"it calls itself healthy, yet {_interactions_text(seen)}"
+            Signal.OBSERVED_CONTRADICTS_REPORT, f"{_claim_text(seen, now_s)}, yet {_interactions_text(seen)}"
         )
     return None
 
@@ -450,6 +450,17 @@ def _declared_text(override: Override, now_s: float) -> str:
 def _interactions_text(seen: Observed) -> str:
     recent = seen.recent_interactions
     return f"{recent.count('1')} of the last {len(recent)} interactions succeeded"
+
+
+def _claim_text(seen: Observed, now_s: float) -> str:
+    """Return that an agent calls itself healthy; if its document could not be read again, when it did."""
+    document, readiness = seen.document, seen.readiness
+    if document is None or readiness is None or readiness.observed_at_s <= document.observed_at_s:
+        return "it calls itself healthy"
+    layer = readiness.layer
+    result = layer.result if layer.status_code is None else f"{layer.result}, HTTP {layer.status_code}"
+    ago = duration_text(now_s - document.observed_at_s)
+    return f"its health document of {ago} ago says healthy (read again: {result})"
 
 
 def _leases_text(count: int) -> str:

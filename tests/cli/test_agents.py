@@ -6,7 +6,7 @@ import re
 import stat
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,24 @@ def test_metadata_is_shown_as_json() -> None:
     }  # fmt: skip
     shown = [line.text for line in page(AgentRecord.model_validate(record)) if line.label == "metadata"]
     assert shown == ["a: true", 'b: {"c": [1, null]}', 'd: "true"', 'e: "é"']
+
+
+def test_a_record_shows_which_targets_the_agent_claims() -> None:
+    time, target = "2026-11-20T12:00:00Z", {"target_id": "tgt_1", "url": "https://agent.example/"}
+    links = [
+        {**target, "state": "linked", "proof": "card", "proven_at": time, "linked_at": time},
+        {**target, "state": "proven", "proof": "token", "proven_at": time},
+        {**target, "state": "claimed"},
+    ]
+    record = {
+        "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
+        "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
+        "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
+        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+        "links": links,
+    }  # fmt: skip
+    shown = [line.text for line in page(AgentRecord.model_validate(record)) if "agent.example" in line.text]
+    assert [text.partition("example/: ")[2].split()[0] for text in shown] == ["linked", "proven", "not"]
 
 
 def test_agents_are_chosen(registry: RegistryServer, capsys: Captured) -> None:
@@ -437,3 +455,29 @@ def test_a_word_that_an_option_does_not_know_is_refused_with_those_that_it_does(
     registry: RegistryServer, capsys: Captured, option: str
 ) -> None:
     assert f"{option}: expected one of " in shown_by(capsys, "list", option, "nosuch", ends=3)
+
+
+def record_of(**members: Any) -> AgentRecord:
+    """Return the record of an active agent, with some members changed."""
+    time = "2026-11-20T12:00:00Z"
+    record = {
+        "agent_id": "a", "capabilities": [], "status": "active", "capacity": {}, "health": "unknown",
+        "monitoring": "heartbeat", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
+        "registered_at": time, "version": 1, "incarnation": 1, "etag": "e", "reason": "registered",
+        "status_since": time, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+    }  # fmt: skip
+    return AgentRecord.model_validate(record | members)
+
+
+def test_record_with_old_evidence_shows_reason_and_age() -> None:
+    evidence_at = datetime.now(UTC) - timedelta(hours=3, minutes=5, seconds=10)
+    record = record_of(monitoring="probe", unknown_reason="no_prober", evidence_at=evidence_at)
+    lines = [(line.label, line.text) for line in page(record)]
+    place = lines.index(("health", "unknown (no_prober)"))
+    assert "3 h 5 min ago" in lines[place + 1][1]
+
+
+@pytest.mark.parametrize(("failures", "told"), [(1, []), (2, ["its last 2 probes failed"])])
+def test_record_of_an_active_agent_names_its_last_failures(failures: int, told: list[str]) -> None:
+    seen = {"failures_in_row": failures, "recent_interactions": "1" + "0" * failures}
+    assert [line.text for line in page(record_of(seen=seen)) if line.label == "but"] == told

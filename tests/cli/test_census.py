@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
+from sqlalchemy import delete, update
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json, serving, silence
 from tests.support.mixed_directory import DEFINITION, mixed_directory
@@ -24,6 +25,8 @@ from tests.support.small_disk import fill, mounted
 
 from agent_health.cli import crawl_process, main
 from agent_health.client.variables import KEY_VARIABLE
+from agent_health.storage.database import Transaction
+from agent_health.storage.tables import census_runs, probed
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "census.schema.json").read_text())
 COMMAND = Path(sys.executable).with_name("agent-health")
@@ -271,6 +274,47 @@ async def test_a_registry_is_counted_as_a_database_is(
     # What is known is told without a list, and nobody is asked.
     assert await census("--registry", registry.url) == 0
     assert capsys.readouterr().out.startswith("# Census: mixed\n\n3 of 6 measured targets are alive")
+
+
+async def test_census_of_a_registry_without_a_prober_knows_nothing_and_says_why(
+    tmp_path: Path, registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with mixed_directory(tmp_path):
+        assert await census("mixed.yml", "--registry", registry.url) == 0
+    await asyncio.to_thread(registry.write, make_old)
+    capsys.readouterr()
+    assert await census("--registry", registry.url) == 0
+    assert "3 of 6 measured targets are alive" in capsys.readouterr().out, "as old as its pass"
+    await asyncio.to_thread(registry.write, forget_runs)
+    assert await census("--registry", registry.url, "--format", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["groups"]["alive"] == told["groups"]["not_alive"] == 0
+    assert told["alive_ratio"] is None
+    assert [(row["name"], row["count"]) for row in told["old"]] == [("no_prober", 6)]
+    assert told["evidence_at"] < told["made_at"]
+    assert await census("--registry", registry.url) == 0
+    report = capsys.readouterr().out
+    assert "no prober reports results (6)" in report
+    assert "The newest result was measured" in report
+    listed = ["targets", "list", "--registry", registry.url]
+    assert await asyncio.to_thread(main, [*listed, "--json"]) == 0
+    assert {row["is"] for row in json.loads(capsys.readouterr().out)["targets"]} <= {"unknown"}
+    assert await asyncio.to_thread(main, [*listed, "--alive"]) == 0
+    assert capsys.readouterr().out == "no target matches\n"
+    assert await asyncio.to_thread(main, listed) == 0
+    assert "no prober reports results; the last measured probe was" in capsys.readouterr().out
+
+
+def forget_runs(transaction: Transaction) -> None:
+    transaction.connection.execute(delete(census_runs))
+
+
+def make_old(transaction: Transaction) -> None:
+    """Let all evidence be an hour older."""
+    moved = {
+        name: probed.c[name] - 3_600 for name in ("evidence_at_s", "evidence_until_s", "results_until_s")
+    }
+    transaction.connection.execute(update(probed).values(moved))
 
 
 def test_hosts_that_cannot_exist_are_left_out_and_told(

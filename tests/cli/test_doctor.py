@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
+from urllib.request import Request, urlopen
 
 import asyncpg  # type: ignore[import-untyped]
 import pytest
@@ -22,7 +23,7 @@ import trustme
 from tests.support.databases import bare_url, migrated_url
 from tests.support.dns_server import dns_serving
 from tests.support.hostile_server import answer, serving
-from tests.support.registry_server import KEYS, registry_server
+from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from tests.support.servers import free_port
 
 from agent_health.access import Role, key_of
@@ -30,6 +31,7 @@ from agent_health.cli import main
 from agent_health.cli.examination import asking, machine
 from agent_health.cli.examination.database import _of_the_sweeps
 from agent_health.cli.examination.finding import Finding, ahead_s, of_the_clock
+from agent_health.cli.examination.registry import of_the_monitor
 from agent_health.cli.examination.server import held_place, of_the_server
 from agent_health.client.variables import KEY_VARIABLE, URL_VARIABLE
 from agent_health.errors import StoreUnavailable
@@ -129,6 +131,58 @@ def test_a_registry_in_order_is_told_so(
         assert found.code == 1
         assert "does not know it" in found.of("key", "fault")[0]
         assert "chmod 600" in found.of("key", "warning")[0]
+
+
+def test_probers_of_a_registry_are_examined(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with registry_server(tmp_path) as server:
+        monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.READER])
+        given = ["--database", server.database_url, "--registry", server.url, "--port", port]
+        found = examine(capsys, *given)
+        assert found.of("probers", "skipped")
+        assert found.of("probers", "ok") == []
+
+        agent = {"agent_id": "a", "monitoring": "probe", "card_url": "https://a.example/card.json"}
+        send(server, "/api/v1/agents", agent, KEYS[Role.ADMIN])
+        found = examine(capsys, *given)
+        assert "1 target" in found.of("probers", "warning")[0]
+
+        sent_at = datetime.now(UTC) - timedelta(hours=2)
+        claim = {"worker": "w", "ttl_seconds": 60, "sent_at": sent_at.isoformat()}
+        send(server, "/api/v1/shards/claim", claim, KEYS[Role.PROBER])
+        found = examine(capsys, *given)
+        assert found.of("probers", "ok")
+        assert "2 h behind" in found.of("clock", "warning")[0] or "1 h 59" in found.of("clock", "warning")[0]
+
+
+def send(server: RegistryServer, path: str, body: Mapping[str, object], key: str) -> None:
+    """Post a body; it is accepted."""
+    headers = {"X-API-Key": key, "Content-Type": "application/json"}
+    request = Request(f"{server.url}{path}", json.dumps(body).encode(), headers)  # noqa: S310 - http
+    with urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+        assert answer.status in {200, 201}
+
+
+def test_lost_evidence_and_mass_silence_are_warnings_with_their_counts() -> None:
+    since = "2026-11-23T08:00:00Z"
+    track = {"state": "normal", "since": since, "exits": 0, "limit": 20, "baseline": 0, "unwitnessed": 0}
+    record = {
+        "state": "held", "since": since, "tracks": {"heartbeat": track, "probe": {**track, "state": "held"}},
+        "excused": [], "silent_classes": {"10.1.0.0/16": since},
+        "lost_evidence": {
+            "agents": 12, "reasons": {"no_prober": 10, "prober_slow": 2}, "since": since,
+            "is_reported": False,
+        },
+    }  # fmt: skip
+    found = list(of_the_monitor(json.dumps(record).encode()))
+    assert [finding.verdict for finding in found] == ["warning"] * 3
+    decisions, lost, silence = (finding.told for finding in found)
+    assert "monitored by probe" in decisions
+    assert "12 living agents" in lost
+    assert "(10)" in lost
+    assert "(2)" in lost
+    assert "10.1.0.0/16" in silence
 
 
 def test_what_an_extra_is_missing_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

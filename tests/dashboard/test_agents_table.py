@@ -93,7 +93,7 @@ def test_every_order_shows_each_agent_once(open_sample: Sample, monkeypatch: pyt
             if further is None:
                 break
             page = visitor.get(further[1].replace("&amp;", "&"))
-        assert len(found) == len(set(found)) == 33
+        assert len(found) == len(set(found)) == 35
         seen[order] = found
     assert seen["newest"] == seen["oldest"][::-1]
     assert seen["name"] == sorted(seen["name"])
@@ -149,3 +149,38 @@ def test_what_cannot_be_asked_is_said(open_sample: Sample, query: str) -> None:
     assert page.status == 422
     assert "Not shown This page cannot show what its address asks for." in page.text
     assert "Back to all agents" in page.text
+
+
+def test_old_evidence_is_unknown_with_its_age_and_reason(sample: Sample) -> None:
+    visitor = sample.visitor(Role.COORDINATOR)
+    row = visitor.get("/agents?q=forgotten").text
+    assert re.search(r"unknown no prober .* 1 h \d+ min ago", row)
+    detail = visitor.get("/agents/forgotten").text
+    assert re.search(r"Health unknown no prober .* 1 h \d+ min ago", detail)
+    assert re.search(r"Last probe unknown no prober .* 1 h \d+ min ago", detail)
+    target = visitor.get("/targets/forgotten").text
+    assert re.search(r"unknown : no prober|unknown: no prober", target)
+    healthy, unknown = (visitor.get(f"/agents?health={word}").html for word in ("healthy", "unknown"))
+    assert 'data-agent="forgotten"' not in healthy
+    assert 'data-agent="forgotten"' in unknown
+    answers, targets = (visitor.get(f"/targets?seen={word}").html for word in ("answers", "unknown"))
+    assert "/targets/forgotten" not in answers
+    assert "/targets/forgotten" in targets
+
+
+def test_agents_are_found_by_the_age_of_their_evidence(sample: Sample) -> None:
+    visitor = sample.visitor(Role.COORDINATOR)
+    for path in ("/agents?q=forgotten&evidence={}", "/targets?host=agents.example.com&evidence={}"):
+        assert "forgotten" not in visitor.get(path.format("1+h")).html.partition("<table")[2]
+        assert "forgotten" in visitor.get(path.format("1+d")).html.partition("<table")[2]
+    assert visitor.get("/agents?evidence=2+h").status == 422
+
+
+def test_active_agent_whose_last_probes_failed_is_marked(sample: Sample) -> None:
+    visitor = sample.visitor(Role.COORDINATOR)
+    row = visitor.get("/agents?q=flaky").text
+    assert "active last 2 probes failed" in row
+    detail = visitor.get("/agents/flaky")
+    assert '<div class="banner warn">' in detail.html
+    assert "last 2 probes failed" in detail.text
+    assert "probes failed" not in visitor.get("/agents/translator").text

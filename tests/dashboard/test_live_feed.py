@@ -125,7 +125,7 @@ def test_counts_follow_what_happens(served: Sample) -> None:
     with open_page(served, position(served)) as stream:
         create_task(served)
         counts = json.loads(stream.next("counts")["data"])
-    assert counts["total"] == 33
+    assert counts["total"] == 35
     assert counts["status deregistered"] == 1
     assert counts["waiting"] == 3
     assert set(counts) >= {"status active", "health unknown", "health healthy"}

@@ -1,5 +1,6 @@
 """What does the first page say, and what does no page ever do?"""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ from tests.support.suspension import suspend
 
 from agent_health.access import Role
 from agent_health.dashboard.assets import asset_path
+from agent_health.dashboard.fleet_facts import SeenCounts
+from agent_health.dashboard.overview import warnings
+from agent_health.monitor_health import Track
+from agent_health.monitor_record import MonitorRecord
 
 PAGES = ("/", "/agents", "/login")
 
@@ -18,7 +23,7 @@ def test_the_fleet_is_counted_by_status_by_word_and_by_sight(open_sample: Sample
     assert page.status == 200
     for words in ("Where agents stand", "What they say", "What was seen", "Latest events", "Needs a look"):
         assert words in page.text
-    for words in ("1 deregistered", "1 gated", "1 never measured", "33 agents"):
+    for words in ("1 deregistered", "1 gated", "1 never measured", "35 agents"):
         assert words in page.text
     assert "Silence is believed" in page.text
 
@@ -116,3 +121,42 @@ def test_who_asks_for_json_where_a_page_stands_may_keep_it_for_those_alone_who_a
     told = sample.visitor().get("/", accept="application/json")
     assert (told.headers["content-type"], told.headers["vary"]) == ("application/json", "Accept")
     assert "Accept" in sample.visitor(Role.READER).get("/").headers["vary"]
+
+
+def test_no_running_prober_is_a_warning(sample: Sample) -> None:
+    assert "No prober is running" in sample.visitor(Role.READER).get("/").text
+
+
+def test_faults_of_the_monitoring_are_named_with_their_figures() -> None:
+    since = "2026-11-23T08:00:00Z"
+    track = {"state": "normal", "since": since, "exits": 0, "limit": 20, "baseline": 0, "unwitnessed": 0}
+    monitor = MonitorRecord.model_validate({
+        "state": "normal",
+        "since": since,
+        "tracks": {"heartbeat": track, "probe": track},
+        "excused": [],
+        "silent_classes": {"public_ipv4": since},
+        "lost_evidence": {
+            "agents": 1_200, "reasons": {"no_prober": 1_000, "no_witness": 200}, "since": since,
+            "is_reported": True,
+        },
+    })  # fmt: skip
+    seen = SeenCounts(
+        by_sight={"answers": 5},
+        last_observed_at_s=None,
+        probers=2,
+        clock_offsets_s={"key:a/1": -3_600.0, "key:a/2": 30.0},
+    )
+    found = warnings(monitor, seen, clock_limit_s=30.0)
+    assert len(found) == 3
+    lost, silence, clock = found
+    assert {"1,200", "(1,000)", "(200)", "2026-11-23"} <= set(re.findall(r"\(?[\d,-]+\)?", lost))
+    assert "public_ipv4" in silence
+    assert "key:a/1" in clock
+    assert "1 h behind" in clock
+
+
+@pytest.mark.parametrize("track", list(Track))
+def test_suspension_names_its_track(acted: Sample, track: Track) -> None:
+    acted.server.write(lambda transaction: suspend(transaction, track))
+    assert f"agents monitored by {track}" in acted.visitor(Role.READER).get("/").text

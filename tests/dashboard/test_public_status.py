@@ -1,15 +1,19 @@
 """Who shows its health to everybody, and how?"""
 
 import re
+from datetime import UTC, datetime
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 from tests.dashboard.conftest import Sample
 from tests.support.dashboard_sample import LONGEST_ID
 
+from agent_health.agent_record import AgentRecord
 from agent_health.dashboard.public_status import badge_svg, is_public, public_word
 from agent_health.document import HealthStatus
-from agent_health.lifecycle import Status
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 
 def test_who_wants_to_has_a_page_and_a_badge(sample: Sample) -> None:
@@ -46,22 +50,67 @@ def test_only_true_is_a_wish(said: object) -> None:
     assert is_public({"public_status": True})
 
 
-@pytest.mark.parametrize("status", [status for status in Status if status is not Status.REGISTERING])
-@pytest.mark.parametrize("health", list(HealthStatus))
-def test_every_word_fits_its_badge(status: Status, health: HealthStatus) -> None:
-    word = public_word(status, health)
-    drawn = ET.fromstring(badge_svg("agent", word))  # noqa: S314 - ours
-    assert drawn.attrib["aria-label"] == f"agent: {word}"
+@pytest.mark.parametrize("word", ["active", "draining", "dead", "gone", "failing", *HealthStatus])
+def test_every_word_fits_its_badge(word: str) -> None:
+    drawn = ET.fromstring(badge_svg("agent", word, "<why> & since when"))  # noqa: S314 - ours
+    assert drawn.attrib["aria-label"] == f"agent: {word} (<why> & since when)"
     widths = [float(found.attrib["textLength"]) for found in drawn.iter() if "textLength" in found.attrib]
     assert sum(widths) < float(drawn.attrib["width"])
 
 
-def test_where_it_stands_comes_before_what_it_says() -> None:
-    assert public_word(Status.DEAD, HealthStatus.HEALTHY) == "dead"
-    assert public_word(Status.UNHEALTHY, HealthStatus.HEALTHY) == "unhealthy"
-    assert public_word(Status.ACTIVE, HealthStatus.DEGRADED) == "degraded"
-    assert public_word(Status.ACTIVE, HealthStatus.UNKNOWN) == "active"
-    assert public_word(Status.DEREGISTERED, HealthStatus.UNKNOWN) == "gone"
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"status": "dead", "health": "healthy"}, "dead"),
+        ({"status": "unhealthy", "health": "healthy"}, "unhealthy"),
+        ({"health": "degraded"}, "degraded"),
+        ({}, "active"),
+        ({"status": "deregistered"}, "gone"),
+        ({"unknown_reason": "no_prober"}, "unknown"),
+        ({"unknown_reason": "not_yet_probed"}, "unknown"),
+        ({"unknown_reason": "document_ended"}, "active"),
+        ({"unknown_reason": "no_prober", "monitoring": "both"}, "active"),
+        ({"unknown_reason": "no_prober", "status": "dead"}, "dead"),
+        ({"health": "healthy", "failures": 1}, "healthy"),
+        ({"health": "healthy", "failures": 2}, "failing"),
+        ({"health": "healthy", "failures": 2, "monitoring": "both"}, "failing"),
+        ({"unknown_reason": "no_witness", "failures": 2}, "unknown"),
+        ({"status": "unhealthy", "failures": 2}, "unhealthy"),
+    ],
+    ids=str,
+)
+def test_badge_has_the_status_unless_observations_say_less(changed: dict[str, Any], word: str) -> None:
+    assert public_word(known(**changed)) == word
+
+
+def known(**changed: Any) -> AgentRecord:
+    """Return the record of an active agent that is probed, with some members changed."""
+    failures = changed.pop("failures", 0)
+    members = {
+        "agent_id": "a", "capabilities": [], "capacity": {}, "status": "active", "health": "unknown",
+        "monitoring": "probe", "heartbeat_config": {}, "drain_timeout_seconds": 1, "metadata": {},
+        "registered_at": NOW, "version": 1, "incarnation": 1, "etag": "", "reason": "registered",
+        "status_since": NOW, "explanation": "", "said": {"current_load": 0, "tasks_in_progress": []},
+        "seen": {"failures_in_row": failures, "recent_interactions": ""},
+    }  # fmt: skip
+    return AgentRecord.model_validate(members | changed)
+
+
+def test_badge_of_old_evidence_says_unknown_and_why(sample: Sample) -> None:
+    visitor = sample.visitor()
+    badge = visitor.get("/badge/forgotten.svg").html
+    assert re.search(r"agent: unknown \(no prober .* 1 h \d+ min ago\)", badge)
+    assert "healthy" not in badge
+    page = visitor.get("/status/forgotten").text
+    assert "active since" in page
+    assert "It says unknown" in page
+    assert "Seen unknown" in page
+
+
+def test_badge_of_an_agent_whose_last_probes_failed_is_not_green(sample: Sample) -> None:
+    visitor = sample.visitor()
+    assert "agent: failing (last 2 probes failed)" in visitor.get("/badge/flaky.svg").html
+    assert "last 2 probes failed" in visitor.get("/status/flaky").text
 
 
 def test_a_public_page_says_no_more_than_it_must(sample: Sample) -> None:

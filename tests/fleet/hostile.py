@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import aiohttp
+from tests.fleet.hosts import CLASS
 
 from agent_health.target import target_id
 
@@ -33,7 +34,7 @@ def _claim(turn: int) -> dict[str, Any]:
         "ttl_seconds": 30.0,
         "held": {},
         "interval_s": 10.0,
-        "reached_classes": ["public_ipv4", "public_ipv6", "this_machine", *INVENTED_CLASSES],
+        "reached_classes": [CLASS, "public_ipv4", "public_ipv6", "this_machine", *INVENTED_CLASSES],
     }
 
 

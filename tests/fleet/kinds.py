@@ -75,6 +75,7 @@ def as_json(value: Any, status: int = 200, **headers: str) -> Answer:
     return Answer(status, json.dumps(value).encode(), {"content-type": "application/json", **headers})
 
 
+_BLOATED: Final = Answer(200, b"[" + b"0," * 2_000_000 + b"0]", {"content-type": "application/json"})
 NOT_FOUND: Final = Answer(404, b"not found", {"content-type": "text/plain"})
 
 
@@ -148,6 +149,11 @@ async def flap(state: AgentState, path: str) -> Answer | bytes | None:
     return Answer(503, b"") if is_down else await PLAIN(state, path)
 
 
+async def bloat(_state: AgentState, path: str) -> Answer | bytes | None:
+    """Serve documents that are too large to be read; its interface is gone."""
+    return NOT_FOUND if path == INTERFACE_PATH else _BLOATED
+
+
 def _stale(state: AgentState) -> Answer:
     then = (datetime.now(UTC) - timedelta(days=2)).isoformat(timespec="milliseconds")
     return as_json({
@@ -207,12 +213,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "gone": Kind(alive=PLAIN, dead=everywhere(NOT_FOUND), dies=True, statuses=_DEAD),
     "resetting": Kind(alive=PLAIN, dead=everywhere(None), dies=True, statuses=_DEAD),
     "garbage": Kind(alive=PLAIN, dead=everywhere(b"SSH-2.0-OpenSSH_9.2\r\n"), dies=True, statuses=_DEAD),
-    "oversized": Kind(
-        alive=PLAIN,
-        dead=everywhere(Answer(200, b"[" + b"0," * 2_000_000 + b"0]", {"content-type": "application/json"})),
-        dies=True,
-        statuses=_DEAD,
-    ),
+    "oversized": Kind(alive=PLAIN, dead=bloat, dies=True, statuses=_DEAD),
     "revived": Kind(alive=PLAIN, dies=True, revives=True, healths=frozenset({"healthy"})),
     "silentbeat": Kind(alive=PLAIN, dies=True, is_heartbeat=True, statuses=_DEAD),
 }

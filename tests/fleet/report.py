@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.fleet.kinds import KINDS
 from tests.fleet.script import Change, Outcome, Script, outcome_of
+from tests.fleet.settings import MAX_REQUEST_FACTOR
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,12 @@ def _wrong_kinds(script: Script, final: dict[str, list[str]]) -> list[str]:
 
 def report(finished: Sequence[Finished], *, seed: int, factor: float) -> str:
     """Return the report as Markdown."""
+    request_factor = min(factor, MAX_REQUEST_FACTOR)
     lines = [
         "# Labelled fleet",
         "",
-        f"Seed {seed}; all durations divided by {factor:g}; {len(finished)} scenarios. Times are unscaled.",
+        f"Seed {seed}; {len(finished)} scenarios. Times are unscaled.",
+        f"All durations are divided by {factor:g}, deadlines of single requests by {request_factor:g}.",
         "",
         "| scenarios | number | right | false unhealthy | false dead | found | missed | found after, s |",
         "|---|--:|--:|--:|--:|--:|--:|---|",

@@ -21,11 +21,11 @@ from tests.fleet.scenarios import all_scripts
 from tests.fleet.script import Script
 
 FACTOR: Final = 30.0
-JOBS: Final = 10
+JOBS: Final = 8
 MINUTES: Final = 45.0
 PROGRAMS: Final = ("unshare", "ip", "nft", "faketime")
 START_STAGGER_S: Final = 1.0
-GRACE_S: Final = 60.0
+GRACE_S: Final = 240.0
 """Beyond a script's own time, for the start and the end of its programs."""
 
 
@@ -40,15 +40,18 @@ async def run_one(script: Script, factor: float, directory: Path) -> Finished:
             sys.executable, "-m", "tests.fleet.world", str(home), str(factor),
             stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
+        limit_s = script.ends_at_s / factor + GRACE_S
+        why = ""
         try:
-            async with asyncio.timeout(script.ends_at_s / factor + GRACE_S):
+            async with asyncio.timeout(limit_s):
                 await process.wait()
         except TimeoutError:
+            why = f"it did not end within {limit_s:.0f} s. "
             process.kill()
             await process.wait()
     result = home / "result.json"
     if not result.exists():
-        return Finished(script, None, (home / "world.log").read_text()[-2000:])
+        return Finished(script, None, why + (home / "world.log").read_text()[-2000:])
     return Finished(script, json.loads(result.read_text()), "")
 
 

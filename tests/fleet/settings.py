@@ -15,8 +15,13 @@ DEFAULTS = RegistrySettings()
 HEARTBEAT_INTERVAL_S, HEARTBEAT_UNHEALTHY_S, HEARTBEAT_DEAD_S = 30.0, 90.0, 300.0
 
 
+MAX_REQUEST_FACTOR = 5.0
+"""Deadlines of single requests are divided by this at most: a busy machine must not look like a fault."""
+
+
 def definition(script: Script, factor: float) -> str:
     """Return the probe definition of a script's probers, as YAML."""
+    of_requests = min(factor, MAX_REQUEST_FACTOR)
     settings: dict[str, Any] = {
         "name": "fleet",
         "contact": "mailto:fleet@agent.example",
@@ -32,15 +37,16 @@ def definition(script: Script, factor: float) -> str:
             "max_backoff_seconds": 86_400 / factor,
         },
         "timeouts": {
-            "dns_seconds": 5 / factor,
-            "connect_seconds": 5 / factor,
-            "tls_seconds": 5 / factor,
-            "first_byte_seconds": 10 / factor,
-            "total_seconds": 20 / factor,
+            "dns_seconds": 5 / of_requests,
+            "connect_seconds": 5 / of_requests,
+            "tls_seconds": 5 / of_requests,
+            "first_byte_seconds": 10 / of_requests,
+            "total_seconds": 20 / of_requests,
         },
+        "self_check": {"max_lag_seconds": 1 / of_requests, "max_standstill_seconds": 2 / of_requests},
         "witnesses": {
             "round_seconds": 30 / factor,
-            "answer_seconds": 3 / factor,
+            "answer_seconds": 3 / of_requests,
             "next_answer_seconds": 5 / factor,
             "second_request_seconds": 60 / factor,
             "max_clock_offset_seconds": 30 / factor,
@@ -48,7 +54,8 @@ def definition(script: Script, factor: float) -> str:
         "results": {"flush_seconds": 5 / factor, "lease_seconds": max(5.0, 300 / factor)},
     }
     if script.has_canaries:
-        settings["canaries"] = [f"http://canary-{number}.{DOMAIN}:{PORT}/" for number in range(len(CANARIES))]
+        urls = [f"http://canary-{number}.{DOMAIN}:{PORT}/" for number in range(len(CANARIES))]
+        settings["canaries"] = {CLASS: urls}
     return yaml.safe_dump(settings)
 
 

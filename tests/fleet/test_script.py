@@ -2,11 +2,16 @@
 
 import itertools
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fleet.hosts import CANARIES, CLASS
 from tests.fleet.scenarios import FACTORS, all_scripts, covering
 from tests.fleet.script import INTERVAL_S, Action, Agent, Change, Expected, Outcome, Script, What, outcome_of
+from tests.fleet.settings import definition
+
+from agent_health.prober.definition_file import read_definition
 
 AGENTS = (Agent(number=0), Agent(number=1))
 
@@ -80,6 +85,14 @@ def test_health_of_a_dead_agent_that_is_still_active_must_be_unknown(health: str
 def test_script_survives_its_json() -> None:
     for one in all_scripts(3):
         assert Script.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize("has_canaries", [True, False])
+def test_probers_take_the_definition_of_a_script(tmp_path: Path, *, has_canaries: bool) -> None:
+    text = definition(script(has_canaries=has_canaries), 30.0)
+    read = read_definition(text, file=tmp_path / "fleet.yml")
+    canaries = {name: len(urls) for name, urls in read.canaries_by_class.items()}
+    assert canaries == ({CLASS: len(CANARIES)} if has_canaries else {})
 
 
 def test_each_pair_of_factor_values_occurs() -> None:

@@ -94,12 +94,14 @@ class World:
                     f"http://127.0.0.1:{REGISTRY_PORT}", key=self.keys["admin"], timeout_seconds=PATIENCE_S
                 )
             )
-            self._began_s, self._began_at = time.monotonic(), datetime.now(UTC)
             await self._do_due_at_start()
             for agent in self.script.agents:
                 await self._register(client, agent)
             for number in range(self.script.probers):
                 await self._start_prober(number)
+            await self._wait_for_probers(client)
+            # Time that a busy machine takes to start the programs is no warm-up.
+            self._began_s, self._began_at = time.monotonic(), datetime.now(UTC)
             self._spawn(self._sample(client))
             for action in self.script.actions:
                 await self._until(action.at_s)
@@ -161,6 +163,16 @@ class World:
             f"prober-{number}", "crawl", "fleet.yml", "--registry", f"http://127.0.0.1:{REGISTRY_PORT}",
             environment=environment, cwd=directory,
         )  # fmt: skip
+
+    async def _wait_for_probers(self, client: RegistryClient) -> None:
+        """Wait until all of them share the shards."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            if len((await client.shards.show()).probers) >= self.script.probers:
+                return
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("the probers do not start")
+            await asyncio.sleep(0.2)
 
     def _write_clock(self, number: int, offset_s: float) -> None:
         file = self.directory / f"prober-{number}" / "clock"

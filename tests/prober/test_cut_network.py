@@ -15,9 +15,9 @@ def _in_namespace(cut: str) -> dict[str, list[list[str | None]]]:
     """Run the prober in a network namespace; skip where none can be made."""
     missing = [program for program in ("unshare", "nft", "ip") if shutil.which(program) is None]
     if os.geteuid() != 0 or missing:
-        pytest.skip(f"SKIPPED: needs root, unshare, nft and ip (absent: {', '.join(missing) or 'root'})")
+        pytest.skip(f"NOT RUN: needs root, unshare, nft and ip (absent: {', '.join(missing) or 'root'})")
     if subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode:
-        pytest.skip("SKIPPED: this machine makes no network namespaces")
+        pytest.skip("NOT RUN: this machine makes no network namespaces")
     command = ["unshare", "--net", sys.executable, "-m", "tests.support.cut_network", cut]
     done = subprocess.run(
         command, cwd=REPOSITORY, check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS

@@ -127,7 +127,7 @@ networks: {allow: [10.0.0.1/8]}
             "line 12: /cadence/interval_seconds: expected 300 or more, which is what strangers are asked "
             "at most (draft 7); allow_fast_cadence: true lifts it for agents of your own"
         ),
-        "line 14: /limits/per_host: expected a valid integer",
+        "line 14: /limits/per_host: expected a whole number",
         "line 15: /opt_out: expected a mapping",
         "line 16: /networks/allow/0: expected a network such as 10.1.0.0/16",
     ]

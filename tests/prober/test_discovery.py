@@ -20,6 +20,7 @@ from tests.support.hostile_server import (
 from tests.support.probing import SHORT_SECONDS, Bodies, layer, probing, results, see
 from tests.support.virtual_loop import with_sockets_in_virtual_time
 
+from agent_health.card_announcement import announce_health
 from agent_health.observation import Observation, ResultClass
 
 CARD_ONLY: dict[str, Any] = {"ask": {"card": True, "transport": False, "health": False}}
@@ -234,6 +235,28 @@ async def test_a_redirect_is_followed_and_the_place_that_was_asked_is_remembered
         async with serving(replies) as server, probing(**CARD_ONLY) as probes:
             assert layer((await probes.see(server.url)).discovery).result is OK
             assert probes.memory.card_url == server.url + CARD_PATH
+            assert probes.memory.card_redirect == elsewhere.url + "/real"
+            # Once the card itself stands there, nothing of the redirect is left.
+            server.replies[CARD_PATH] = as_json(card(url="/rpc"))
+            await probes.see(server.url)
+            assert "card_redirect" not in probes.memory.model_dump(exclude_none=True)
+
+
+async def test_the_registration_that_a_card_names_is_remembered_while_the_card_names_it() -> None:
+    named = announce_health(card(), registry="https://registry.example", agent_id="agent-1")
+    async with serving({CARD_PATH: as_json(named, ETag='"1"')}) as server, probing(**CARD_ONLY) as probes:
+
+        def remembered() -> tuple[str | None, str | None]:
+            return probes.memory.link_registry, probes.memory.link_agent_id
+
+        await probes.see(server.url)
+        assert remembered() == ("https://registry.example", "agent-1")
+        server.replies[CARD_PATH] = answer(304, ETag='"1"')
+        await probes.see(server.url)
+        assert remembered() == ("https://registry.example", "agent-1")
+        server.replies[CARD_PATH] = as_json(announce_health(card()))
+        await probes.see(server.url)
+        assert remembered() == (None, None)
 
 
 async def test_a_link_beside_an_unchanged_card_that_leads_elsewhere_is_read() -> None:

@@ -10,6 +10,7 @@ from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from agent_health.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
 from agent_health.prober.ledger import Answered, WitnessNews
+from agent_health.prober.pace import Pace, admit
 from agent_health.prober.waiting_failures import WaitingFailure, WaitingFailures
 from agent_health.prober.witness_requests import WitnessReply
 from agent_health.prober.witnesses import MAX_KNOWN_HOSTS, Witnesses
@@ -31,6 +32,7 @@ class Bench:
         self.statuses: dict[str, int] = {}
         self.is_looked_up = True
         self.defect: Exception | None = None
+        self.connects_to: str | None = None
         self.witnessed: list[tuple[float, WaitingFailure]] = []
         self.unwitnessed: list[tuple[float, WaitingFailure]] = []
         self.witnesses = Witnesses(
@@ -47,6 +49,8 @@ class Bench:
 
     async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
         self.asked.append((self.loop.time(), network_class, urls))
+        if self.connects_to is not None:
+            admit(self.connects_to)
         await asyncio.sleep(timeout_s if self.silent.intersection(urls) else 0.1)
         if self.defect is not None:
             raise self.defect
@@ -110,6 +114,23 @@ async def test_a_hundred_thousand_failures_cost_one_round_in_30_s() -> None:
     assert len(bench.asked) <= 11
     assert len(bench.witnessed) == 5_000
     assert len(bench.failures) == 0
+
+
+@in_virtual_time
+async def test_requests_to_canaries_take_no_place_of_the_probe_that_failed() -> None:
+    bench = Bench(canaries={PUBLIC_IPV4: FIVE})
+    bench.connects_to = "192.0.2.1"
+    pace: Pace[int] = Pace(concurrency=9, per_host=9, per_address=1, host_requests_per_second=9)
+    for number in range(3):
+        pace.offer("agent.example", number, bench.loop.time())
+        turn = pace.take(bench.loop.time())
+        assert turn is not None
+        turn.begin()
+        bench.fail()
+        pace.end(turn, 1, bench.loop.time())
+        await asyncio.sleep(31)
+    assert len(bench.witnessed) == 3
+    assert bench.unwitnessed == []
 
 
 @pytest.mark.parametrize(("silent", "counts"), [(0, True), (2, True), (3, False), (5, False)])

@@ -135,3 +135,16 @@ async def test_a_request_without_a_fault_costs_no_look_of_its_own(
     ).status == 200
     # With one, the key has to be known before the fault is told.
     assert told(await api.ask("POST", BEAT, raw=b"{", key=key)) == (503, "store_unavailable")
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize("path", [f"{AGENTS}?", "/api/v1/targets?", "/api/v1/events/stream?"])
+async def test_name_that_stands_in_a_query_twice_has_one_error(
+    api: RegistryApi, path: str, times: int
+) -> None:
+    name = {"t": "result", "a": "status", "e": "types"}[path.split("/")[3][0]]
+    query = "&".join([f"{name}=active"] * times)
+    answer = await api.ask("GET", f"{path}{query}&limit=x", key=Role.READER)
+    assert answer.status == 422
+    faults = answer.json()["error"]["details"]["faults"]
+    assert [(fault["pointer"], fault["name"]) for fault in faults] == [(f"/{name}", "repeated")]

@@ -60,6 +60,15 @@ async def test_old_result_has_a_reason_and_may_be_left_out(api: RegistryApi, clo
     assert {(await reasons())[url] for url in URLS[:2]} == {"no_prober"}
     assert await listed(api, "max_evidence_age=60") == []
     assert await listed(api, "max_evidence_age=3600") == URLS[:2]
+    assert await listed(api, "result=ok") == [URLS[0]]
+    assert await listed(api, "result=ok&old_evidence=false") == []
+    assert await listed(api, "result=gated&old_evidence=true") == URLS[:2]
+    assert await listed(api, "old_evidence=true") == URLS[:2]
+    everything = sorted([*URLS[:4], SAME_HOST])
+    assert await listed(api, "old_evidence=false") == sorted(set(everything) - set(URLS[:2]))
+    assert await listed(api, "sort=host&old_evidence=true&never_measured=true") == [
+        url for url in everything if url != URLS[2]
+    ]
     answer = await api.ask("GET", f"{PATH}?max_evidence_age=0", key=Role.READER)
     assert answer.status == 422
 

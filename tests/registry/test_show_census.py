@@ -195,3 +195,45 @@ async def test_who_may_not_is_refused(api: RegistryApi) -> None:
     for path in ("", "/hosts"):
         assert (await api.ask("GET", f"{PATH}{path}", key=key)).status == 403
     assert (await api.ask("PUT", f"{PATH}/runs/a", {"name": "x"}, key=Role.READER)).status == 403
+
+
+@pytest.mark.usefixtures("measured")
+async def test_old_evidence_counts_as_not_measured_with_its_reason(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    fresh = await census(api)
+    assert fresh["old"] == {}
+    assert fresh["evidence_at"] == moment(clock.at_s).isoformat(timespec="milliseconds").replace(
+        "+00:00", "Z"
+    )
+    clock.advance(1_000)
+    old = await census(api)
+    assert by_result(old["targets"]) == {"not_measured": 2, None: 2}
+    assert old["old"] == {"no_prober": 2}
+    assert old["evidence_at"] == fresh["evidence_at"]
+    assert {row.get("result") for row in old["directories"]} == {"not_measured", None}
+    assert old["shown"] == []
+    assert await host_results(api) == {"not_measured", None}
+
+
+@pytest.mark.usefixtures("measured")
+async def test_census_of_a_pass_is_as_old_as_its_pass(api: RegistryApi, clock: WoundClock) -> None:
+    run = {"name": "census", "is_over": True}
+    await api.ask("PUT", f"{PATH}/runs/one", run, key=Role.PROBER)
+    clock.advance(100_000)
+    assert by_result((await census(api, "?run=one"))["targets"]) == {"ok": 1, "refused": 1, None: 2}
+    assert (await census(api, "?run=one"))["old"] == {}
+    assert await host_results(api, "run=one&") == {"ok", "refused", None}
+    answer = await api.ask("GET", f"{PATH}/hosts?run=two", key=Role.READER)
+    assert answer.status == 422
+
+
+async def host_results(api: RegistryApi, query: str = "") -> set[str | None]:
+    """Return the results on all pages of hosts."""
+    found: set[str | None] = set()
+    page = await census(api, f"/hosts?{query}")
+    while True:
+        found |= {row.get("result") for row in page["hosts"]}
+        if "cursor" not in page:
+            return found
+        page = await census(api, f"/hosts?{query}cursor={page['cursor']}")

@@ -1,13 +1,16 @@
 """Is every page of the table the same on every database?"""
 
+from typing import Any
+
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, insert, select, update
 from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
 from agent_health.storage import agent_table
 from agent_health.storage.agent_table import Order, TableFilter, place_of
 from agent_health.storage.database import Transaction
+from agent_health.storage.tables import agents, observed
 
 NAMES = {"b-1": "Anna's agent", "a-2": "50%_sure", "c-3": None, "a-4": "ANNABEL", "d-5": "Ben"}
 
@@ -25,7 +28,7 @@ async def filled(api: RegistryApi, clock: WoundClock) -> RegistryApi:
 
 async def found(
     api: RegistryApi,
-    wanted: dict[str, str],
+    wanted: dict[str, Any],
     order: Order = Order.OLDEST,
     *,
     is_common: bool = False,
@@ -124,3 +127,35 @@ async def test_who_is_probed_is_found_by_host_and_path(filled: RegistryApi) -> N
     assert await found(filled, {"text": "probed.example", "status": "dead"}) == []
     assert await found(filled, {"text": "robed.example"}) == []
     assert await found(filled, {"text": "probed.example/%"}) == []
+
+
+async def test_old_evidence_is_unknown_health_in_filters_and_counts(
+    filled: RegistryApi, clock: WoundClock
+) -> None:
+    now_s = clock.now_s()
+    # Until when the evidence and the health document count, and when it was measured.
+    ends = {"b-1": (10.0, 10.0, -50.0), "c-3": (-10.0, -10.0, -900.0), "a-4": (10.0, -1.0, -50.0)}
+
+    def store(transaction: Transaction) -> None:
+        for agent_id, (until_s, health_until_s, at_s) in ends.items():
+            named = agents.c.agent_id == agent_id
+            transaction.connection.execute(update(agents).where(named).values(health="healthy"))
+            values = {
+                "agent": select(agents.c.id).where(named).scalar_subquery(), "facts": "{}",
+                "evidence_at_s": now_s + at_s, "evidence_until_s": now_s + until_s,
+                "results_until_s": now_s + until_s, "health_until_s": now_s + health_until_s,
+            }  # fmt: skip
+            transaction.connection.execute(insert(observed).values(values))
+
+    await filled.database.write(store)
+    assert await found(filled, {"health": "healthy"}) == ["b-1"]
+    assert await found(filled, {"health": "unknown"}) == ["a-2", "c-3", "a-4", "d-5"]
+    assert await found(filled, {"health": "unknown", "status": "active"}, Order.NAME, is_common=True) == [
+        "a-4", "c-3", "d-5",
+    ]  # fmt: skip
+    assert await found(filled, {"max_evidence_age_s": 60.0}) == ["b-1", "a-4"]
+    assert await found(filled, {"max_evidence_age_s": 1000.0}) == ["b-1", "c-3", "a-4"]
+    # A document that ended is noticed by the next probe: until then it is counted as it is stored.
+    counts = await filled.database.read(agent_table.counts)
+    assert counts["active", "healthy"] == 2
+    assert counts["active", "unknown"] == 2

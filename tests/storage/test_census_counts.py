@@ -13,13 +13,14 @@ from agent_health.census_record import Deadlines
 from agent_health.cli.local_ledger import LocalLedger
 from agent_health.cli.local_registry import LocalDirectories, LocalRegistry
 from agent_health.directory_record import ImportPage
+from agent_health.evidence_age import UnknownReason
 from agent_health.observation import LayerResult, Observation, ResultClass
 from agent_health.probe_memory import ProbeMemory
 from agent_health.prober.ledger import ProbeReport
 from agent_health.storage import census_counts
-from agent_health.storage.database import Database
+from agent_health.storage.database import Database, Transaction
 from agent_health.storage.result_history import SECONDS_PER_HOUR, SumRow
-from agent_health.storage.tables import census_runs
+from agent_health.storage.tables import census_runs, probed
 from agent_health.target import host_of, shard_of, target_id
 
 LISTS = {
@@ -214,3 +215,42 @@ async def test_the_latest_passes_come_first(database: Database, clock: WoundCloc
     assert [run.run_id for run in latest] == ["run-2", "run-1"]
     named = await database.read(lambda tx: census_counts.runs(tx, "census", 10))
     assert [run.run_id for run in named] == ["run-2", "run-1"]
+
+
+async def test_result_without_a_newer_one_counts_as_not_measured_after_three_intervals(
+    counted: Database, clock: WoundClock
+) -> None:
+    measured_at_s = clock.now_s()
+    clock.advance(901)
+    assert await counted.read(census_counts.results) == {"not_measured": 4, None: 1}
+    found = await counted.read(census_counts.evidence)
+    assert found.old == {UnknownReason.NO_PROBER: 4}
+    assert found.newest_at_s == measured_at_s
+    hosts = await counted.read(lambda transaction: list(census_counts.hosts(transaction, ["ok", "gated"])))
+    assert {(result, version) for _, result, version, _ in hosts} == {("not_measured", None), (None, None)}
+    directories = await counted.read(census_counts.directories)
+    assert {result for _, result, _ in directories} == {"not_measured", None}
+    assert await counted.read(lambda transaction: census_counts.shown(transaction, ["ok", "gated"])) == []
+
+
+async def test_reason_of_an_old_result_is_that_of_the_last_probe(
+    counted: Database, clock: WoundClock
+) -> None:
+    clock.advance(901)
+
+    def note_results(transaction: Transaction) -> None:
+        changed = {"results_until_s": transaction.now_s + 900, "unmeasured": "no_witness"}
+        transaction.connection.execute(update(probed).values(changed))
+
+    await counted.write(note_results)
+    assert (await counted.read(census_counts.evidence)).old == {UnknownReason.NO_WITNESS: 4}
+
+
+async def test_result_of_a_pass_never_ages_and_a_later_one_does(counted: Database, clock: WoundClock) -> None:
+    ended_s = clock.now_s()
+    clock.advance(901)
+    results = partial(census_counts.results, pass_ended_s=ended_s)
+    assert await counted.read(results) == {"ok": 2, "refused": 1, "gated": 1, None: 1}
+    assert (await counted.read(partial(census_counts.evidence, pass_ended_s=ended_s))).old == {}
+    earlier = partial(census_counts.results, pass_ended_s=ended_s - 1)
+    assert await counted.read(earlier) == {"not_measured": 4, None: 1}

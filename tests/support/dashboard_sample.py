@@ -48,6 +48,8 @@ SILENT: dict[str, dict[str, int]] = {
     "support-3": {**PATIENT, "unhealthy_after_seconds": 90},
 }
 """Who is dead by now, and who is unhealthy and stays so."""
+PATIENTLY_PROBED = ("forgotten", "flaky")
+"""Probed agents that are active: nobody probes the first one any more, and the second one failed twice."""
 KEYS = {role: key_of(bytes([number]) * 32) for number, role in enumerate(Role)}
 """One for each role; an agent's own are others."""
 
@@ -102,19 +104,21 @@ async def _people(api: RegistryApi, clock: WoundClock) -> None:
 
 async def _probed(api: RegistryApi, clock: WoundClock) -> None:
     """Register agents that are probed, and let a prober look at them for an hour."""
-    for name in ("translator", "summariser", "planner", "paywalled"):
+    for name in ("translator", "summariser", "planner", "paywalled", *PATIENTLY_PROBED):
         await api.register(
             name,
             name=f"{name.capitalize()} (probed)",
             monitoring="probe",
             card_url=CARD.format(name),
             capabilities=[name],
-            metadata={"public_status": name == "translator"},
-            heartbeat_config={
-                "interval_seconds": 120, "unhealthy_after_seconds": 600, "dead_after_seconds": 7200,
-            },
-        )  # fmt: skip
+            metadata={"public_status": name in {"translator", *PATIENTLY_PROBED}},
+            heartbeat_config=PATIENT
+            if name in PATIENTLY_PROBED
+            else {"interval_seconds": 120, "unhealthy_after_seconds": 600, "dead_after_seconds": 7200},
+        )
     await _remember(api, clock, "translator")
+    await report(api, clock, _look(clock, "forgotten", 0), interval_s=60)
+    await report(api, clock, _look(clock, "flaky", 0))
     for minute in range(0, 60, 3):
         clock.advance(180)
         await report(api, clock, *(_look(clock, name, minute) for name in ("translator", "summariser")))
@@ -159,7 +163,7 @@ async def _remember(api: RegistryApi, clock: WoundClock, agent_id: str) -> None:
 
 
 def _look(clock: WoundClock, name: str, minute: int) -> dict[str, Any]:
-    is_down = name == "planner" and minute >= 36
+    is_down = name in {"planner", "flaky"} and minute >= 36
     status = "degraded" if name == "summariser" and minute >= 30 else "healthy"
     answer = {"result": "ok", "status_code": 200, "latency_ms": 84.0 + minute % 17 * 6}
     failed = {"result": "timeout", "reason": "no answer within 10 s"}
@@ -193,10 +197,12 @@ def _gated(clock: WoundClock) -> dict[str, Any]:
     }
 
 
-async def report(api: RegistryApi, clock: WoundClock, *observations: dict[str, Any]) -> None:
-    """Tell what a prober saw."""
+async def report(
+    api: RegistryApi, clock: WoundClock, *observations: dict[str, Any], interval_s: float = 7_200
+) -> None:
+    """Tell what a prober saw, and how often it looks: the results count for three intervals."""
     memories: list[dict[str, Any]] = [{} for _ in observations]
-    answer = await api.report(*observations, memories=memories)
+    answer = await api.report(*observations, memories=memories, interval_s=interval_s)
     assert answer.status == 200, answer.body
     clock.advance(1)
 
@@ -296,7 +302,7 @@ async def _let_time_pass(api: RegistryApi, clock: WoundClock) -> None:
             status = "degraded" if number % 7 == 3 else "unhealthy" if number == 14 else "healthy"
             observation["document"] |= {"status": status}
             await report(api, clock, observation)
-    for name in ("translator", "summariser"):
+    for name in ("translator", "summariser", "flaky", "flaky"):
         await report(api, clock, _look(clock, name, 57))
 
 

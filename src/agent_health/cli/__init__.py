@@ -15,6 +15,7 @@
     agent_page.py       how is an agent's record shown to people?
     history.py          how did an agent do over the last day and month?
     maintenance.py      when may nothing take an agent down?
+    monitor.py          what does an operator confirm as down?
     erase.py            how is an agent forgotten?
     tasks.py            what is to be done, and how does it go on?
     task_page.py        how is a task shown to people?

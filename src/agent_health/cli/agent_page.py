@@ -1,6 +1,7 @@
 """How is an agent's record shown to people?"""
 
 import json
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from agent_health.utc_time import utc_text
 
 if TYPE_CHECKING:
     from agent_health.agent_record import AgentRecord, AgentSummary, PendingCommand, Seen
+    from agent_health.link_record import LinkShown
 
 _COLOURS = {
     "active": Colour.GREEN,
@@ -30,7 +32,7 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
     is_told_twice = agent.explanation in {"", agent.reason}
     explanation = spoken_in(agent.explanation, agent.names or {})
     yield Line("because", agent.reason if is_told_twice else f"{agent.reason}: {explanation}")
-    yield Line("health", agent.health)
+    yield from _health(agent)
     until = (
         ("drains by", agent.drain_deadline),
         ("maintenance", agent.maintenance_until),
@@ -52,6 +54,7 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
         ("card", agent.card_url),
     )
     yield from (Line(label, text) for label, text in facts if text)
+    yield from listed("claims", map(_link, agent.links or ()))
     config = agent.heartbeat_config
     if agent.last_heartbeat_at is not None:
         last = time_text(agent.last_heartbeat_at)
@@ -70,6 +73,17 @@ def page(agent: "AgentRecord") -> Iterator[Line]:
     if agent.agent_key is not None:
         yield Line("key", agent.agent_key)
         yield Line("", "The key is the agent's own, and shown this once.", Colour.FAINT)
+
+
+def _health(agent: "AgentRecord") -> Iterator[Line]:
+    """Tell the health that is shown now, why it is unknown, and whether the last probes failed."""
+    from agent_health.evidence_age import lost_text  # noqa: PLC0415 - pydantic takes 60 ms
+
+    yield Line("health", health_text(agent))
+    if agent.unknown_reason is not None:
+        yield Line("", lost_text(agent.unknown_reason, agent.evidence_at, time.time()), Colour.FAINT)
+    if agent.failing_probes:
+        yield Line("but", f"its last {agent.failing_probes} probes failed", Colour.YELLOW)
 
 
 def _seen(seen: "Seen") -> Iterator[Line]:
@@ -98,6 +112,17 @@ def _seen(seen: "Seen") -> Iterator[Line]:
         yield Line(
             "but", f"not measured since {time_text(unmeasured.since)}: {unmeasured.reason}", Colour.YELLOW
         )
+
+
+def _link(link: "LinkShown") -> str:
+    """Return what became of the claim for one crawled target."""
+    if link.linked_at is not None:
+        return (
+            f"{link.url}: linked since {time_text(link.linked_at)}, proven by {link.proof or 'nothing now'}"
+        )
+    if link.proof is not None:
+        return f"{link.url}: proven by {link.proof}, not linked"
+    return f"{link.url}: not proven"
 
 
 def _command(command: "PendingCommand") -> str:

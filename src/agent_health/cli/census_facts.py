@@ -44,7 +44,9 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
             made_at_s=counts.made_at.timestamp(),
             since_s=since_s if sums else None,
             until_s=until_s if sums else None,
-            hosts=await _platforms_at(client),
+            evidence_at_s=None if counts.evidence_at is None else counts.evidence_at.timestamp(),
+            old=counts.old,
+            hosts=await _platforms_at(client, None if last is None else last.run_id),
             directories=[(row.directory, row.result, row.count) for row in counts.directories],
             layers=layers_of(sums, shown),
             latencies=latencies_of(sums),
@@ -58,10 +60,10 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
     )
 
 
-async def _platforms_at(client: RegistryClient) -> list[HostCount]:
+async def _platforms_at(client: RegistryClient, run: str | None) -> list[HostCount]:
     """Return the counts of all hosts, summed up by platform as they come: there may be a million."""
     counted: Counter[tuple[str, ResultClass | None, str | None]] = Counter()
-    async for row in client.census.hosts():
+    async for row in client.census.hosts(run=run):
         counted[platform_of(row.host), row.result, generation_of(row.protocol_version)] += row.count
     return [HostCount(*key, count) for key, count in counted.items()]
 

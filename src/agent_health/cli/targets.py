@@ -1,6 +1,7 @@
 """Which targets are there, and what came of their probes? Asked on the command line."""
 
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -115,6 +116,8 @@ def list_targets(
         wanted["max_evidence_age"] = max_evidence_age
     # A registry's targets are probed all the time. A census database is as old as its last pass.
     is_continuous = database is None
+    if is_continuous and (is_alive or is_not_alive):
+        wanted["old_evidence"] = False
     most = limit if as_json or as_csv else min(limit or USUAL_IN_TABLE, MAX_IN_TABLE)
 
     async def written(source: "PagedTargets") -> None:
@@ -227,5 +230,14 @@ def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
         NEVER_MEASURED if target.result is None else target.result,
         "-" if target.result_since is None else time_text(target.result_since),
         "-" if target.observed_at is None else time_text(target.observed_at),
-        target.why or "",
+        _why(target, is_continuous=is_continuous),
     )
+
+
+def _why(target: "TargetSummary", *, is_continuous: bool) -> str:
+    """Return what the last probe saw, or why that says nothing any more and how old it is."""
+    if not is_continuous or target.unknown_reason is None or target.result is None:
+        return target.why or ""
+    from agent_health.evidence_age import lost_text  # noqa: PLC0415 - see _classes
+
+    return lost_text(target.unknown_reason, target.evidence_at, time.time())

@@ -47,11 +47,14 @@ class RegistryCensus:
         question = Question(method="GET", path=path_of("census"), query=query, may_repeat=True)
         return await self._connection.ask_for(CensusCounts, question)
 
-    async def hosts(self) -> AsyncIterator[HostCount]:
-        """Yield how many targets there are on each host; a host may come in several rows."""
+    async def hosts(self, *, run: str | None = None) -> AsyncIterator[HostCount]:
+        """Yield how many targets there are on each host; a host may come in several rows.
+
+        `run`: the id of a run, up to whose end results do not age.
+        """
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            query = query_of(cursor=cursor)
+            query = query_of(run=run, cursor=cursor)
             question = Question(method="GET", path=path_of("census", "hosts"), query=query, may_repeat=True)
             page = await self._connection.ask_for(HostCounts, question)
             for host in page.hosts:

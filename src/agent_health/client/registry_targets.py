@@ -17,6 +17,8 @@ class TargetQuery(TypedDict, total=False):
 
     result: Sequence[ResultClass | str]
     never_measured: bool
+    old_evidence: bool
+    """True: also targets whose last measured result is too old; False: none of those."""
     directory: str
     host: str
     include_gone: bool
@@ -61,10 +63,13 @@ class RegistryTargets:
     ) -> TargetList:
         """Return one page, at most 1000; `cursor` is that of the page before, with the same query."""
         flags = {name: "true" for name in ("never_measured", "include_gone") if wanted.get(name)}
+        if (old := wanted.get("old_evidence")) is not None:
+            flags["old_evidence"] = "true" if old else "false"
         query = query_of(
             result=texts("result", wanted.get("result", ())),
             directory=wanted.get("directory"),
             host=wanted.get("host"),
+            max_evidence_age=wanted.get("max_evidence_age"),
             sort=wanted.get("sort"),
             limit=limit,
             cursor=cursor,

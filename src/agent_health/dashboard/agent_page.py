@@ -14,14 +14,16 @@ from agent_health.dashboard.public_status import is_public
 from agent_health.dashboard.target_pages import asked_for_look
 from agent_health.dashboard.words import (
     LOOKS_ASKED_FOR,
+    failing_text,
     layers_seen,
-    sight_of,
-    sight_of_seen,
+    sight_of_agent,
+    sight_of_target,
     standing_of,
     why_unread,
 )
 from agent_health.errors import TargetNotFound
 from agent_health.event import EventType
+from agent_health.evidence_age import lost_text
 from agent_health.lifecycle import ALIVE, Status
 from agent_health.storage import event_log
 from agent_health.target_record import TargetRecord
@@ -62,7 +64,11 @@ def show_agent(look: Look, request: Request) -> Mapping[str, Any]:
         "override_decree": override and decree_on(transaction, agent_id, EventType.AGENT_OVERRIDE_CHANGED),
         "maintenance": maintenance_of(transaction, agent),
         "unread": why_unread(agent),
-        "sight": sight_of_seen(agent.seen) if target is None else sight_of(target.result, target.why or ""),
+        "sight": sight_of_agent(agent, now_s) if target is None else sight_of_target(target, now_s),
+        "failing": failing_text(agent),
+        "health_lost": ""
+        if agent.unknown_reason is None
+        else lost_text(agent.unknown_reason, agent.evidence_at, now_s),
         "layers": [] if agent.seen is None else layers_seen(agent.seen),
         "target": target,
         "strips": strips,

@@ -14,7 +14,7 @@ from agent_health.dashboard.desk import Desk, Look, query_in
 from agent_health.dashboard.fleet_facts import SHOWN_HEALTH, SHOWN_STATUSES, FleetCounts, FleetFacts
 from agent_health.dashboard.maintenances import is_maintained
 from agent_health.dashboard.pool_maintenance import pool_shown
-from agent_health.dashboard.words import sight_of_seen
+from agent_health.dashboard.words import EVIDENCE_AGES_S, EvidenceAge, failing_text, sight_of_agent
 from agent_health.document import HealthStatus
 from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
@@ -61,6 +61,8 @@ class TableQuery(BaseModel):
     pool: RoleId | None = None
     capability: Capability | None = None
     host: Host | None = None
+    evidence: EvidenceAge | None = None
+    """How old the last measured probe may be."""
     sort: Order = Order.NEWEST
     after: Cursor | None = None
 
@@ -74,12 +76,13 @@ class TableQuery(BaseModel):
             role_id=self.pool,
             capability=self.capability,
             host=self.host,
+            max_evidence_age_s=None if self.evidence is None else EVIDENCE_AGES_S[self.evidence],
         )
 
     @property
     def is_counted(self) -> bool:
         """Whether the counts of the fleet tell how many match."""
-        return not (self.q or self.pool or self.capability or self.host)
+        return not (self.q or self.pool or self.capability or self.host or self.evidence)
 
 
 class AgentsTable:
@@ -114,18 +117,25 @@ def _read(look: Look, request: Request, fleet: FleetCounts) -> Mapping[str, Any]
         is_common=alike > COMMON,
     )
     page = found[:PAGE_SIZE]
-    records = [record(agent, look.transaction.now_s) for agent in page]
+    now_s = look.transaction.now_s
+    records = [record(agent, now_s) for agent in page]
     return {
         "query": query,
         "total": alike if query.is_counted else None,
         "rows": [
-            {"agent": agent, "sight": sight_of_seen(agent.seen), "is_maintained": is_maintained(agent)}
+            {
+                "agent": agent,
+                "sight": sight_of_agent(agent, now_s),
+                "failing": failing_text(agent),
+                "is_maintained": is_maintained(agent),
+            }
             for agent in records
         ],
         "next_page": _next_page(query, page[-1]) if len(found) > len(page) else None,
         "first_page": _page_of(query),
         "statuses": SHOWN_STATUSES,
         "healths": SHOWN_HEALTH,
+        "evidence_ages": EVIDENCE_AGES_S,
         "orders": ORDER_WORDS,
         "pool": None if query.pool is None else pool_shown(look, query.pool),
         "position": event_log.last_sequence(look.transaction),

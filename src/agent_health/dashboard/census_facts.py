@@ -41,29 +41,37 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
     if last is not None:
         since_s, until_s = last.began_at_s, last.ended_at_s or now_s
         sums = census_counts.run_sums(transaction, last.run_id) or []
+        ended_s = census_counts.NEVER_AGES if last.ended_at_s is None else last.ended_at_s
     else:
+        ended_s = census_counts.ALWAYS_AGES
         hour, until_s = hour_of(now_s - WATCHED_SECONDS), now_s
         since_s = hour * SECONDS_PER_HOUR
         sums = sums_between(transaction, ALL_TARGETS, hour, hour_of(now_s) + 1)
     has_sums = bool(sums)
+    living = sorted(ANSWERED)
     shown = [
-        (ended_of(results), count) for results, count in census_counts.shown(transaction, sorted(ANSWERED))
+        (ended_of(results), count)
+        for results, count in census_counts.shown(transaction, living, pass_ended_s=ended_s)
     ]
+    evidence = census_counts.evidence(transaction, pass_ended_s=ended_s)
     return take_census(
         CensusFacts(
             name=name,
             made_at_s=now_s,
             since_s=since_s if has_sums else None,
             until_s=until_s if has_sums else None,
-            hosts=_hosts(transaction),
+            evidence_at_s=evidence.newest_at_s,
+            old=evidence.old,
+            hosts=_hosts(transaction, ended_s),
             directories=[
                 (directory, _result(result), count)
-                for directory, result, count in census_counts.directories(transaction)
+                for directory, result, count in census_counts.directories(transaction, pass_ended_s=ended_s)
             ],
             layers=layers_of(sums, shown),
             latencies=latencies_of(sums),
             health={
-                HealthStatus(status): count for status, count in census_counts.health(transaction).items()
+                HealthStatus(status): count
+                for status, count in census_counts.health(transaction, pass_ended_s=ended_s).items()
             },
             shown=shown,
             gone=dict(targets.count_gone(transaction)),
@@ -74,8 +82,10 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
     )
 
 
-def _hosts(transaction: Transaction) -> Iterator[HostCount]:
-    for host, result, version, count in census_counts.hosts(transaction, sorted(ANSWERED)):
+def _hosts(transaction: Transaction, ended_s: float) -> Iterator[HostCount]:
+    for host, result, version, count in census_counts.hosts(
+        transaction, sorted(ANSWERED), pass_ended_s=ended_s
+    ):
         yield HostCount(host, _result(result), generation_of(version), count)
 
 

@@ -40,7 +40,7 @@ class Dashboard:
         self.desk = Desk(registry)
         self.facts = FleetFacts(registry.database)
         self.census = CensusPage(self.desk, registry.database)
-        self.overview = Overview(self.desk, self.facts)
+        self.overview = Overview(self.desk, self.facts, registry.settings.clock_offset_seconds)
         self.live = LiveFeed(self.desk, registry.feed, self.facts, registry.claims.stops)
         self.streams: tuple[str, ...] = (live_feed.PATH,)
 

@@ -94,6 +94,8 @@ class SeenCounts:
     """When the last probe ended; None: there was none."""
     probers: int
     """How many workers live."""
+    clock_offsets_s: Mapping[str, float]
+    """By how much the wall clock of each of them is ahead of the registry's, as far as it tells."""
 
     @property
     def total(self) -> int:
@@ -164,8 +166,10 @@ def _count_seen(transaction: Transaction) -> SeenCounts:
     by_sight = Counter(dict.fromkeys(SHOWN_SIGHTS, 0))
     for result, count in census_counts.results(transaction).items():
         by_sight[sight_of(result).word] += count
+    living = probers.living(transaction, MAX_PROBERS)
     return SeenCounts(
         by_sight=by_sight,
         last_observed_at_s=probed.last_observed_at_s(transaction),
-        probers=len(probers.listing(transaction, MAX_PROBERS)),
+        probers=len(living),
+        clock_offsets_s={each.holder: each.offset_s for each in living if each.offset_s is not None},
     )

@@ -12,7 +12,7 @@ from typing import Final
 
 from agent_health.agent_record import AgentRecord
 from agent_health.counted import counted
-from agent_health.dashboard.words import duration_ms, layers_seen, percent, sight_of
+from agent_health.dashboard.words import duration_ms, layers_seen, percent, sight_of, sight_of_target
 from agent_health.event import EventType
 from agent_health.event_chain import Event
 from agent_health.result_sums import Layer
@@ -104,6 +104,10 @@ def health_strip(agent: AgentRecord, events: Iterable[Event], now_s: float) -> S
         for event in events
         if event.type is EventType.AGENT_HEALTH_CHANGED and not event.is_erased
     ]
+    document = None if agent.seen is None else agent.seen.document
+    if agent.unknown_reason is not None and document is not None and not document.is_stale:
+        # It is too old by now: nothing is known since it was read.
+        changes = [(document.observed_at.timestamp(), document.status.value), *changes]
     began_s = agent.registered_at.timestamp()
     return Strip("health", "What it says", _segments(agent.health.value, changes, began_s, now_s))
 
@@ -115,7 +119,10 @@ def sight_strip(target: TargetRecord, now_s: float) -> Strip:
         for change in target.changes
         if change.layer is Layer.OVERALL
     ]
-    now = sight_of(target.result).word
+    now = sight_of_target(target, now_s).word
+    if target.evidence_at is not None and now != (last := sight_of(target.result).word):
+        # Its evidence is too old by now: nothing is known since the last measured result.
+        changes = [(target.evidence_at.timestamp(), last), *changes]
     if target.result_since is not None and not changes:
         changes = [(target.result_since.timestamp(), "never measured")]
     return Strip("sight", "What was seen", _segments(now, changes, target.added_at.timestamp(), now_s))

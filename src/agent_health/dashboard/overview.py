@@ -8,12 +8,14 @@ from starlette.responses import Response
 
 from agent_health.access import Action
 from agent_health.agent_record import moment
+from agent_health.clock_ahead import offset_text
 from agent_health.counted import counted
 from agent_health.dashboard.desk import Desk, Look
 from agent_health.dashboard.event_lines import NOTABLE, lines_of
-from agent_health.dashboard.fleet_facts import FleetFacts
+from agent_health.dashboard.fleet_facts import FleetFacts, SeenCounts
 from agent_health.dashboard.visitors import visitor_of
-from agent_health.dashboard.words import sight_of_seen, standing_of
+from agent_health.dashboard.words import moment_text, standing_of
+from agent_health.evidence_age import REASON_WORDS
 from agent_health.lifecycle import Status
 from agent_health.monitor_record import MonitorRecord, TrackRecord
 from agent_health.registry.agent_records import record
@@ -23,6 +25,8 @@ from agent_health.storage import agent_table, event_log
 from agent_health.storage.agent_table import Order, TableFilter
 
 EVENTS_SHOWN = 15
+MAX_CLOCKS = 10
+"""Of probers that are named."""
 TROUBLES_SHOWN = 8
 """Of agents that went down last."""
 
@@ -30,9 +34,10 @@ TROUBLES_SHOWN = 8
 class Overview:
     """Answers at `/`."""
 
-    def __init__(self, desk: Desk, facts: FleetFacts) -> None:
+    def __init__(self, desk: Desk, facts: FleetFacts, clock_limit_s: float) -> None:
         self._desk = desk
         self._facts = facts
+        self._clock_limit_s = clock_limit_s
 
     async def answer(self, request: Request) -> Response:
         """Show the fleet."""
@@ -42,9 +47,11 @@ class Overview:
             # Whoever may not look makes nobody count.
             visitor, shown = await self._desk.look(request, _read)
             maintained = await self._facts.maintained.get()
+            seen = await self._facts.seen.get()
             counts = {
                 "fleet": await self._facts.agents.get(),
-                "seen": await self._facts.seen.get(),
+                "seen": seen,
+                "warnings": warnings(shown["monitor"], seen, self._clock_limit_s),
                 "maintenances": [one for one in maintained if one.until > moment(shown["now_s"])],
             }
             return self._desk.page(request, "overview.html", visitor, **counts, **shown)
@@ -73,7 +80,7 @@ def _read(look: Look) -> Mapping[str, Any]:
         )
         for stored in found:
             agent = record(stored, transaction.now_s, judge_one(stored, 0, transaction.now_s, facts))
-            troubles.append({"agent": agent, "sight": sight_of_seen(agent.seen), "why": standing_of(agent)})
+            troubles.append({"agent": agent, "why": standing_of(agent)})
     monitor: MonitorRecord = look.ask("GET", "/api/v1/monitor")
     return {
         "events": lines_of(transaction, latest),
@@ -90,6 +97,30 @@ def release_hold(look: Look, _request: Request, _form: Mapping[str, str]) -> str
     """Believe silence again."""
     look.ask("POST", "/api/v1/monitor/release")
     return ""
+
+
+def warnings(monitor: MonitorRecord, seen: SeenCounts, clock_limit_s: float) -> list[str]:
+    """Return what is wrong with the monitoring besides suspensions, one sentence for each fact."""
+    found = []
+    if seen.total and not seen.probers:
+        found.append(f"No prober is running: none of the {counted(seen.total, 'target')} is probed.")
+    if (lost := monitor.lost_evidence) is not None:
+        reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
+        found.append(
+            f"Evidence is lost about {counted(lost.agents, 'living agent')} since {moment_text(lost.since)}: "
+            f"{reasons}."
+        )
+    found += [
+        f"Mass silence in {name} since {moment_text(since)}: failures of its targets do not count, unless an "
+        "operator confirms them."
+        for name, since in monitor.silent_classes.items()
+    ]
+    found += [
+        f"The clock of prober {holder} is {offset_text(offset_s)} the registry's. This changes no verdict."
+        for holder, offset_s in sorted(seen.clock_offsets_s.items())
+        if abs(offset_s) > clock_limit_s
+    ][:MAX_CLOCKS]
+    return found
 
 
 def monitor_words(monitor: MonitorRecord) -> str:

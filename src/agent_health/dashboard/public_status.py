@@ -12,19 +12,21 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent_health.agent_record import AGENT_ID_CHARACTERS
+from agent_health.agent_record import AGENT_ID_CHARACTERS, AgentRecord
 from agent_health.dashboard.desk import Desk
 from agent_health.dashboard.maintenances import is_maintained
 from agent_health.dashboard.pages import HEADERS, page
-from agent_health.dashboard.words import sight_of_seen
+from agent_health.dashboard.words import failing_text, sight_of_agent
 from agent_health.document import HealthStatus
 from agent_health.errors import AgentNotFound
+from agent_health.evidence_age import lost_text
 from agent_health.lifecycle import Status
 from agent_health.registry.agent_records import record
 from agent_health.registry.judge_agents import judge_one
 from agent_health.registry.monitor_row import circumstances
 from agent_health.storage import agents
 from agent_health.storage.database import Transaction
+from agent_health.verdict import Monitoring
 
 MEMBER: Final = "public_status"
 """Of an agent's metadata."""
@@ -35,6 +37,7 @@ PADDING: Final = 10
 _COLOURS: Final[Mapping[str, str]] = {
     "healthy": "#0a6b57", "degraded": "#855500", "unhealthy": "#b3261e", "dead": "#b3261e",
     "draining": "#1d5b9e", "gone": "#55606c", "active": "#0a6b57", "unknown": "#55606c",
+    "failing": "#855500",
 }  # fmt: skip
 _CACHED: Final = {**HEADERS, "Cache-Control": f"public, max-age={MAX_AGE_SECONDS}"}
 _AGENT_ID: Final = re.compile(AGENT_ID_CHARACTERS)
@@ -46,13 +49,20 @@ def is_public(metadata: Mapping[str, Any]) -> bool:
     return metadata.get(MEMBER) is True
 
 
-def public_word(status: Status, health: HealthStatus) -> str:
-    """Return in one word how an agent is: where it stands if that is not well, else what it says."""
-    if status is Status.DEREGISTERED:
+def public_word(agent: AgentRecord) -> str:
+    """Return in one word how an agent is: where it stands if that is not well, else what was seen or it says.
+
+    Old evidence makes an agent `unknown` unless heartbeats show that it is active.
+    """
+    if agent.status is Status.DEREGISTERED:
         return "gone"
-    if status is not Status.ACTIVE:
-        return status.value
-    return "active" if health is HealthStatus.UNKNOWN else health.value
+    if agent.status is not Status.ACTIVE:
+        return agent.status.value
+    if agent.failing_probes:
+        return "failing"
+    if agent.has_old_evidence and agent.monitoring is Monitoring.PROBE:
+        return "unknown"
+    return "active" if agent.health is HealthStatus.UNKNOWN else agent.health.value
 
 
 class PublicStatus:
@@ -80,24 +90,28 @@ class PublicStatus:
 
         async def answer() -> Response:
             self._desk.count(request)
-            word, status = _ABSENT_WORD, 404
+            word, status, why = _ABSENT_WORD, 404, ""
             try:
                 shown = await self._desk.database.read(
                     lambda transaction: _read(transaction, request.path_params["agent_id"])
                 )
                 word, status = shown["word"], 200
+                why = {"failing": shown["failing"], "unknown": shown["health_lost"]}.get(word, "")
             except AgentNotFound:
                 pass
-            return Response(badge_svg("agent", word), status, _CACHED, "image/svg+xml")
+            return Response(badge_svg("agent", word, why), status, _CACHED, "image/svg+xml")
 
         return await self._desk.guarded(request, answer, is_public=True)
 
 
-def badge_svg(label: str, word: str) -> str:
-    """Draw a label and a word, with a colour for the word; it can be read without the colour."""
+def badge_svg(label: str, word: str, why: str = "") -> str:
+    """Draw a label and a word, with a colour for the word; it can be read without the colour.
+
+    `why` is said besides to who hovers or listens.
+    """
     label_text, word_text = len(label) * CHARACTER_WIDTH, len(word) * CHARACTER_WIDTH
     left, right = label_text + 2 * PADDING, word_text + 2 * PADDING
-    told = escape(f"{label}: {word}")
+    told = escape(f"{label}: {word} ({why})" if why else f"{label}: {word}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:.0f}" height="20" role="img" '
         f'aria-label="{told}"><title>{told}</title>'
@@ -120,10 +134,13 @@ def _read(transaction: Transaction, agent_id: str) -> dict[str, Any]:
         transaction.now_s,
         judge_one(stored, 0, transaction.now_s, circumstances(transaction)),
     )
+    now_s, reason = transaction.now_s, agent.unknown_reason
     return {
         "agent": agent,
-        "word": public_word(agent.status, agent.health),
-        "sight": sight_of_seen(agent.seen),
+        "word": public_word(agent),
+        "failing": failing_text(agent),
+        "health_lost": "" if reason is None else lost_text(reason, agent.evidence_at, now_s),
+        "sight": sight_of_agent(agent, now_s),
         "is_maintained": is_maintained(agent),
         "now_s": transaction.now_s,
     }

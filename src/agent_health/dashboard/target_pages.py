@@ -11,7 +11,13 @@ from agent_health.access import Action
 from agent_health.dashboard import history
 from agent_health.dashboard.desk import Look, query_in
 from agent_health.dashboard.fleet_facts import SHOWN_SIGHTS
-from agent_health.dashboard.words import LOOKS_ASKED_FOR, sight_of
+from agent_health.dashboard.words import (
+    EVIDENCE_AGES_S,
+    LOOKS_ASKED_FOR,
+    EvidenceAge,
+    sight_of,
+    sight_of_target,
+)
 from agent_health.directory_record import DIRECTORY_PATTERN
 from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
@@ -37,6 +43,8 @@ class TargetsQuery(BaseModel):
     """A word of `words.Sight`."""
     host: Host | None = None
     directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
+    evidence: EvidenceAge | None = None
+    """How old the last measured probe may be."""
     cursor: Cursor | None = None
 
 
@@ -45,7 +53,9 @@ def show_targets(look: Look, request: Request) -> Mapping[str, Any]:
     query = query_in(request, TargetsQuery)
     asked: dict[str, object] = {"limit": PAGE_SIZE, "sort": TargetOrder.HOST.value}
     kept = query.model_dump(mode="json", exclude_none=True)
-    asked |= {name: value for name, value in kept.items() if name != "seen"}
+    asked |= {name: value for name, value in kept.items() if name not in {"seen", "evidence"}}
+    if query.evidence is not None:
+        asked["max_evidence_age"] = EVIDENCE_AGES_S[query.evidence]
     if query.seen is not None:
         asked |= _results(query.seen)
     page: TargetList = look.ask("GET", "/api/v1/targets", query=asked)
@@ -53,10 +63,12 @@ def show_targets(look: Look, request: Request) -> Mapping[str, Any]:
     return {
         "page": page,
         "rows": [
-            {"target": target, "sight": sight_of(target.result, target.why or "")} for target in page.targets
+            {"target": target, "sight": sight_of_target(target, look.transaction.now_s)}
+            for target in page.targets
         ],
         "query": query,
         "sights": SHOWN_SIGHTS,
+        "evidence_ages": EVIDENCE_AGES_S,
         "directories": look.ask("GET", "/api/v1/directories").directories,
         "next_page": None
         if page.cursor is None
@@ -73,7 +85,7 @@ def show_target(look: Look, request: Request) -> Mapping[str, Any]:
     layers = [] if target.seen is None else layers_of(target.seen)
     return {
         "target": target,
-        "sight": sight_of(target.result, target.why or ""),
+        "sight": sight_of_target(target, now_s),
         "layers": [(LAYER_WORDS[name], layer) for name, layer in layers],
         "layer_words": LAYER_WORDS,
         "strip": history.sight_strip(target, now_s),
@@ -103,4 +115,8 @@ def _results(word: str) -> dict[str, object]:
         raise InvalidRequest([Finding("unknown_word", "/seen", expected)])
     if word == "never measured":
         return {"never_measured": True}
-    return {"result": [result.value for result in ResultClass if sight_of(result).word == word]}
+    # Old evidence is unknown, whatever it said.
+    return {
+        "result": [result.value for result in ResultClass if sight_of(result).word == word],
+        "old_evidence": word == "unknown",
+    }

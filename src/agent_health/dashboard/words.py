@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from agent_health.agent_record import AgentRecord, LayerSeen, Seen
 from agent_health.awaited_look import NO_PROBER, nobody_looks
+from agent_health.evidence_age import lost_text
 from agent_health.harmless_text import harmless
 from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
 from agent_health.result_sums import Layer
 from agent_health.sight import LAYER_WORDS, beside_card, sight, signs_of_life
+from agent_health.target_record import TargetSummary
 from agent_health.time_span import duration_text
 from agent_health.verdict import Monitoring
 
@@ -38,10 +40,16 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType({
     "answers": "somebody was there and gave an answer",
     "gated": "somebody is there and asks for credentials or money first",
     "down": "it was asked, and nobody was there who answers as an agent does",
-    "unknown": "it was looked at, and nothing is known: the prober held back, or what it read told nothing",
+    "unknown": "nothing is known now: the last result is too old, or the probe measured nothing",
     "never measured": "nobody has looked yet, which is not the same as down",
 })  # fmt: skip
 """What stands behind a word, for whoever hovers or listens."""
+
+EvidenceAge = Literal["5 min", "15 min", "1 h", "1 d", "7 d"]
+EVIDENCE_AGES_S: Final[Mapping[EvidenceAge, float]] = MappingProxyType(
+    {"5 min": 300.0, "15 min": 900.0, "1 h": 3_600.0, "1 d": 86_400.0, "7 d": 604_800.0}
+)
+"""What the filter of lists by the age of the last measured probe offers."""
 
 LOOKS_ASKED_FOR: Final[Mapping[str, str]] = MappingProxyType({
     "recheck": "Its prober was asked to look now: the result comes within seconds.",
@@ -82,6 +90,20 @@ def sight_of(result: ResultClass | str | None, why: str = "") -> Sight:
     if known in INCONCLUSIVE:
         return Sight("unknown", said)
     return Sight("down" if LayerResult(result=known).has_failed else "unknown", said)
+
+
+def sight_of_target(target: TargetSummary, now_s: float) -> Sight:
+    """Return the word for what is known of a target now: `unknown` if its last measured result is too old."""
+    if target.result is None or target.unknown_reason is None:
+        return sight_of(target.result, target.why or "")
+    return Sight("unknown", lost_text(target.unknown_reason, target.evidence_at, now_s))
+
+
+def sight_of_agent(agent: AgentRecord, now_s: float) -> Sight:
+    """Return the word for what is known of an agent now: `unknown` if its last measured result is too old."""
+    if agent.seen is None or agent.unknown_reason is None or not agent.has_old_evidence:
+        return sight_of_seen(agent.seen)
+    return Sight("unknown", lost_text(agent.unknown_reason, agent.evidence_at, now_s))
 
 
 def sight_of_seen(seen: Seen | None) -> Sight:
@@ -130,6 +152,11 @@ def standing_of(agent: AgentRecord) -> str:
     if agent.standing:
         return agent.standing
     return agent.explanation if agent.explanation not in {"", agent.reason} else spaced(agent.reason)
+
+
+def failing_text(agent: AgentRecord) -> str:
+    """Return that the last probes of an active agent failed, in words; empty if they did not."""
+    return f"last {agent.failing_probes} probes failed" if agent.failing_probes else ""
 
 
 def why_unread(agent: AgentRecord) -> str:

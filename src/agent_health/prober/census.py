@@ -16,6 +16,7 @@ from publicsuffixlist import PublicSuffixList
 
 from agent_health.census_record import Deadlines
 from agent_health.document import HealthStatus
+from agent_health.evidence_age import UnknownReason
 from agent_health.observation import ResultClass
 from agent_health.prober.census_form import (
     MAX_NAME_CHARS,
@@ -89,6 +90,10 @@ class CensusFacts:
     since_s: float | None = None
     """The period that `layers` and `latencies` are counted over; None: there was no probe."""
     until_s: float | None = None
+    evidence_at_s: float | None = None
+    """When a probe last measured something."""
+    old: Mapping[UnknownReason, int] = field(default_factory=dict)
+    """Targets whose last measured result is too old, by the reason: everywhere else they are NOT_MEASURED."""
     hosts: Iterable[HostCount]
     """Each target once, read once."""
     directories: Iterable[tuple[str, ResultClass | None, int]] = ()
@@ -136,6 +141,8 @@ def take_census(facts: CensusFacts) -> Census:
     return Census(
         name=_name(facts.name),
         made_at=_time(facts.made_at_s),
+        evidence_at=None if facts.evidence_at_s is None else _time(facts.evidence_at_s),
+        old=_named({reason.value: count for reason, count in facts.old.items()}),
         since=None if facts.since_s is None else _time(facts.since_s),
         until=None if facts.until_s is None else _time(facts.until_s),
         deadlines=facts.deadlines,

@@ -152,6 +152,10 @@ class Census(_Shown):
     """Whose census it is: the probe definition's name, or that of a list."""
     made_at: Time
     """When it was counted."""
+    evidence_at: Time | None = None
+    """When a probe of any target last measured something; null: none ever did."""
+    old: tuple[NamedCount, ...] = ()
+    """Targets whose last measured result is too old, by the reason; they are among the unknown."""
     since: Time | None
     """The beginning of the period that layers and latencies are counted over; null: there was no probe."""
     until: Time | None

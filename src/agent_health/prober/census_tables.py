@@ -9,6 +9,7 @@ from typing import Final
 
 from agent_health.clock_ahead import lies_ahead
 from agent_health.counted import counted, plural
+from agent_health.evidence_age import REASON_WORDS, UnknownReason
 from agent_health.observation import ResultClass
 from agent_health.prober.census_form import Census, Groups, LayerShares, NamedCount, NamedGroups, Run, ratio
 from agent_health.prober.census_group import Group
@@ -73,12 +74,24 @@ class Table:
 def headline(census: Census) -> str:
     """Say the most important thing in one sentence, and what makes it doubtful in those after it."""
     told = _share(census)
+    if census.old:
+        told = f"{told} {_old_text(census)}"
     if _has_no_answer(census):
         told = f"{told} {OWN_NETWORK}"
     if not census.not_read:
         return told
     could = "could not be read: who it" if len(census.not_read) == 1 else "could not be read: who they"
     return f"{told} {', '.join(census.not_read)} {could} listed before was counted."
+
+
+def _old_text(census: Census) -> str:
+    """Say how many results are too old to count, and why."""
+    old = sum(row.count for row in census.old)
+    reasons = "; ".join(
+        f"{REASON_WORDS[UnknownReason(row.name)]} ({number(row.count)})" for row in census.old
+    )
+    verb = plural(old, "is", "are")
+    return f"{counted(old, 'target')} {verb} unknown, since the last measured result is too old: {reasons}."
 
 
 def _has_no_answer(census: Census) -> bool:

@@ -59,6 +59,8 @@ LIMITS: Final = (
 def period(census: Census) -> str:
     """Say when the census was taken, over which time probes are counted, and who came too late."""
     told = f"Taken {census.made_at:%Y-%m-%d %H:%M:%S} UTC, each target by its last probe."
+    if census.evidence_at is not None:
+        told = f"{told} The newest result was measured {census.evidence_at:%Y-%m-%d %H:%M:%S} UTC."
     if census.deadlines is not None:
         told = f"{told} {_too_late(census.deadlines)}"
     if census.since is None or census.until is None:
@@ -121,6 +123,7 @@ def _facts(census: Census) -> Iterator[_Fact]:
         ("generations", census.generations),
         ("health", census.health),
         ("shown", census.shown),
+        ("old", census.old),
         ("gone", census.gone),
     ):
         for count in counts:
@@ -133,7 +136,13 @@ def _facts(census: Census) -> Iterator[_Fact]:
 
 
 def _of_period(census: Census) -> Iterator[_Fact]:
-    for what, at in (("made_at", census.made_at), ("since", census.since), ("until", census.until)):
+    moments = {
+        "made_at": census.made_at,
+        "evidence_at": census.evidence_at,
+        "since": census.since,
+        "until": census.until,
+    }
+    for what, at in moments.items():
         yield "period", "", what, None if at is None else utc_text(at)
     if census.deadlines is not None:
         for what, seconds in census.deadlines.model_dump().items():

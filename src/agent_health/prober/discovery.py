@@ -32,7 +32,10 @@ MAX_WORD_CHARS: Final = 64
 """Of a binding or a version that a card makes up."""
 MAX_TENANT_CHARS: Final = 128
 
-_OF_A_CARD: Final = ("card_url", "card_etag", "card_digest", "interface_url", "health_url")
+_OF_A_CARD: Final = (
+    "card_url", "card_redirect", "card_etag", "card_digest", "interface_url", "health_url", "link_registry",
+    "link_agent_id",
+)  # fmt: skip
 """What is forgotten of a card that turns out to be another agent's."""
 # RFC 9110 8.8.3, without the octets of no alphabet: it is sent back as it came.
 _ETAG: Final = re.compile(r'(?:W/)?"[!#-~]*"')
@@ -105,6 +108,7 @@ def _judge(visit: Visit, url: URL, fetched: Fetched, etag: str | None) -> LayerR
     visit.health_places = _places_of_health(visit, served.card, fetched)
     _remember_reading(visit, place, fetched, digest)
     visit.learned |= _whom_to_ask(served.card)
+    visit.learned |= _whose(served.card)
     visit.learned["health_url"] = _first_health_url(visit)
     return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))
 
@@ -129,12 +133,13 @@ def _is_as_it_was(visit: Visit, place: str, fetched: Fetched, digest: str) -> bo
 
 
 def _remember_reading(visit: Visit, place: str, fetched: Fetched, digest: str) -> None:
-    etag = fetched.etag or ""
+    etag, led_to = fetched.etag or "", str(fetched.url)
     visit.card_etag = etag if len(etag) <= MAX_ETAG_CHARS and _ETAG.fullmatch(etag) else None
     visit.learned |= {
         "card_read_at_s": visit.at_s,
         # Where it was asked for, not where that led: a redirect may lead elsewhere tomorrow.
         "card_url": place,
+        "card_redirect": None if led_to == place or len(led_to) > MAX_URL_CHARS else led_to,
         "card_etag": visit.card_etag,
         "card_digest": digest,
     }
@@ -159,6 +164,14 @@ def _whom_to_ask(card: AgentCard) -> dict[str, Any]:
         "interface_tenant": tenant if tenant and len(tenant) <= MAX_TENANT_CHARS else None,
         "protocol_version": (interface.protocol_version or card.generation or "")[:MAX_WORD_CHARS] or None,
     }
+
+
+def _whose(card: AgentCard) -> dict[str, Any]:
+    """Return which registered agent the card says that it is the card of; the registry compares it."""
+    registration = None if card.health is None else card.health.registration
+    if registration is None:
+        return {"link_registry": None, "link_agent_id": None}
+    return {"link_registry": registration.registry, "link_agent_id": registration.agent_id}
 
 
 def _plain(interface: AgentInterface) -> str | None:

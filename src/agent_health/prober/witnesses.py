@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextvars import Context
 from itertools import islice
 from typing import Any, Final
 
@@ -217,7 +218,9 @@ class Witnesses:
     # Rounds
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
+        # Not in the context of the probe that failed: the addresses of witnesses would count for its turn,
+        # also after it has ended.
+        task = asyncio.create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -21,7 +21,7 @@ from agent_health.event import EventDraft
 from agent_health.evidence_age import Receipt
 from agent_health.lease import Claim, judge_write, shard_resource
 from agent_health.lifecycle import Status
-from agent_health.observation import Observation
+from agent_health.observation import Observation, ResultClass
 from agent_health.observation_batch import (
     MAX_BATCH_BYTES,
     ObservationAnswer,
@@ -30,6 +30,7 @@ from agent_health.observation_batch import (
     ReportOutcome,
 )
 from agent_health.observed import Observed, fold, with_document_age
+from agent_health.opt_out_proof import origin_of
 from agent_health.probe_memory import ProbeMemory
 from agent_health.receipt import receipt_of
 from agent_health.registry import lease_events
@@ -50,12 +51,22 @@ from agent_health.registry.monitor_row import circumstances_in
 from agent_health.registry.operations import Call, Operation, Reply
 from agent_health.registry.register_agent import add_agents, begin_new_life
 from agent_health.registry.target_results import Results
-from agent_health.storage import agents, event_log, leases, probed, prober_reports, registry_row, targets
+from agent_health.storage import (
+    agents,
+    event_log,
+    leases,
+    links,
+    probed,
+    prober_reports,
+    registry_row,
+    targets,
+)
 from agent_health.storage.agents import ObservedRow, StoredAgent
 from agent_health.storage.database import Transaction
+from agent_health.storage.links import CardSaid
 from agent_health.storage.probed import Subject
 from agent_health.storage.prober_reports import Reported
-from agent_health.target import is_target_id, target_id
+from agent_health.target import is_target_id, read_target, target_id
 
 _URL: TypeAdapter[str] = TypeAdapter(Url)
 _ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY})
@@ -82,6 +93,7 @@ class _Taken:
     receipt: Receipt
     holder: str
     """Of its shard."""
+    memory: ProbeMemory | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +102,10 @@ class _Known:
 
     subjects: dict[str, Subject]
     agents: dict[str, StoredAgent]
-    """By their ids; those that are found are added."""
+    """By the ids of those whom a batch concerns; those that are found are added.
+
+    Of a linked target it is the registered agent.
+    """
 
 
 def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHealthError:
@@ -119,7 +134,8 @@ def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHe
             observation = with_document_age(batch.observations[place], receipt.at_s)
             order = shards.tokens[_shard_of(subject)], batch.numbers[place]
             if results.take(subject, observation, memory, receipt, order):
-                taken.append(_Taken(subject_id, observation, receipt, _holder_of(subject, shards)))
+                holder = _holder_of(subject, shards)
+                taken.append(_Taken(subject_id, observation, receipt, holder, memory))
             else:
                 outcome = ReportOutcome.IGNORED
         outcomes.append(outcome)
@@ -127,6 +143,9 @@ def accept_observations(transaction: Transaction, call: Call) -> Reply | AgentHe
     reported = _reported(taken, known)
     row = registry_row.find(transaction)
     cards = _cards(named, memories, outcomes)
+    # Before anything is logged: whoever decides links locks claims first, then the log.
+    links.note_cards(transaction, _said_by_cards(taken, known))
+    _note_doubles(transaction, taken, known)
     _find_agents(transaction, taken, known, cards)
     folded = iter(_fold_in(transaction, taken, known, circumstances_in(row)))
     decided = [next(folded) if outcome is None else outcome for outcome in outcomes]
@@ -213,7 +232,15 @@ def _locked(transaction: Transaction, subject_ids: list[str]) -> _Known:
     subjects = probed.find(transaction, subject_ids)
     numbers = sorted(subject.agent for subject in subjects.values() if subject.agent is not None)
     found = agents.find_many(transaction, numbers, to_change=True) if numbers else []
-    return _Known(subjects, {agent.agent_id: agent for agent in found})
+    numbered = {agent.id: agent for agent in found}
+    return _Known(
+        subjects,
+        {
+            subject_id: numbered[subject.agent]
+            for subject_id, subject in subjects.items()
+            if subject.agent in numbered
+        },
+    )
 
 
 def _refused(subject: Subject, shards: _Shards) -> ReportOutcome | None:
@@ -261,6 +288,51 @@ def _follow_cards(transaction: Transaction, known: _Known, cards: Mapping[str, s
     agents.set_card_urls(transaction, places)
 
 
+def _said_by_cards(taken: Iterable[_Taken], known: _Known) -> list[CardSaid]:
+    """Return what the cards of crawled targets say of whose they are, of those that were read now.
+
+    A card that was not read, or could not be, says nothing.
+    """
+    said: dict[int, CardSaid] = {}
+    for each in taken:
+        target, discovery = known.subjects[each.subject_id].target, each.observation.discovery
+        if target is None or discovery is None or not is_target_id(each.subject_id):
+            continue
+        memory = each.memory if discovery.result is ResultClass.OK else None
+        if memory is not None and memory.link_registry is not None and memory.link_agent_id is not None:
+            registry = read_target(memory.link_registry)
+            named = (registry, memory.link_agent_id) if isinstance(registry, str) else (None, None)
+            said[target] = CardSaid(target, each.receipt.at_s, *named)
+        elif memory is not None or discovery.result is ResultClass.NOT_AN_AGENT:
+            said[target] = CardSaid(target, each.receipt.at_s, None, None)
+    return list(said.values())
+
+
+def _note_doubles(transaction: Transaction, taken: Iterable[_Taken], known: _Known) -> None:
+    """Note which targets a census counts as another one, of those whose cards were read now.
+
+    A target does if a redirect leads from its card to another target's card, and a registered one if its card
+    is a crawled target's.
+    """
+    places: dict[int, str | None] = {}
+    for each in taken:
+        target, memory = known.subjects[each.subject_id].target, each.memory
+        discovery = each.observation.discovery
+        if target is None or memory is None or discovery is None or discovery.result is not ResultClass.OK:
+            continue
+        is_own = memory.card_redirect is None and not is_target_id(each.subject_id)
+        places[target] = memory.card_url if is_own else memory.card_redirect
+    doubles = links.doubles_among(transaction, [*places])
+    for target, place in sorted(places.items()):
+        if place is None and target not in doubles:
+            continue
+        url = None if place is None else read_target(place)
+        other = None
+        if isinstance(url, str):
+            other = links.find_counted(transaction, url, f"{origin_of(url)}/", target)
+        links.set_counts_as(transaction, target, other)
+
+
 def _find_agents(
     transaction: Transaction,
     taken: Iterable[_Taken],
@@ -277,6 +349,9 @@ def _find_agents(
         is_there = agent is not None and agent.status != Status.DEREGISTERED
         if agent is not None and _is_in_the_way(agent):
             is_there = False
+        if known.subjects[each.subject_id].is_linked:
+            # Its agent may have left a moment ago; the link ends by itself then.
+            continue
         if not is_there and each.observation.is_sign_of_life:
             alive.setdefault(each.subject_id, each.observation)
     if not alive:
@@ -340,13 +415,16 @@ def _fold_in(
     outcomes = [ReportOutcome.NO_SIGN_OF_LIFE_YET] * len(taken)
     places: dict[str, list[int]] = {}
     for place, each in enumerate(taken):
-        places.setdefault(each.subject_id, []).append(place)
+        if known.subjects[each.subject_id].is_first_linked:
+            places.setdefault(each.subject_id, []).append(place)
+        else:
+            outcomes[place] = ReportOutcome.ACCEPTED
     held = leases_of_draining(transaction, known.agents.values())
     rows: list[ObservedRow] = []
     over: dict[int, list[OpenSlot]] = {}
     changes: list[Change] = []
-    for agent_id, where in places.items():
-        agent = known.agents.get(agent_id)
+    for subject_id, where in places.items():
+        agent = known.agents.get(subject_id)
         if agent is None or agent.status == Status.DEREGISTERED:
             continue
         seen = Observed() if agent.observed is None else Observed.from_json(agent.observed)
@@ -357,7 +435,7 @@ def _fold_in(
             if ended := ended_slot(before.slot, seen.slot):
                 over.setdefault(agent.id, []).append(ended)
         rows.append(agents.observed_row(agent.id, seen))
-        verdict = judge_one(agent, held.get(agent_id, 0), transaction.now_s, around, seen)
+        verdict = judge_one(agent, held.get(agent.agent_id, 0), transaction.now_s, around, seen)
         changes.append(change_of(agent, verdict))
     agents.set_observed(transaction, rows)
     keep_half_hours(transaction, over)

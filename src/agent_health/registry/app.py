@@ -22,6 +22,7 @@ from agent_health.rate_limit import RateLimit, RateLimiter
 from agent_health.registry import (
     accept_observations,
     claim_shards,
+    claim_target,
     create_task,
     decree,
     drain_agent,
@@ -61,6 +62,7 @@ from agent_health.registry.error_responses import REFUSAL_MEMBER, error_response
 from agent_health.registry.event_feed import EventFeed
 from agent_health.registry.heard_agents import HeardAgents
 from agent_health.registry.heartbeat_endpoint import HEARTBEAT_PATH, HeartbeatEndpoint
+from agent_health.registry.keep_links import LinkKeeper
 from agent_health.registry.lease_endpoint import LEASE_PATH, LEASES_PATH, RENEW_PATH, LeaseEndpoint
 from agent_health.registry.log_decisions import DecisionLog
 from agent_health.registry.openapi_ways import JSON_TYPE, ROOT_PATH, SIGNPOST
@@ -106,6 +108,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *manage_keys.OPERATIONS,
     *manage_webhooks.OPERATIONS,
     *accept_observations.OPERATIONS,
+    *claim_target.OPERATIONS,
     *claim_shards.OPERATIONS,
     *feed_targets.OPERATIONS,
     *list_targets.OPERATIONS,
@@ -199,6 +202,7 @@ class Registry:
         self.claims = ClaimEndpoint(self.door, self.task_news)
         self.pruner = HistoryPruner(self.database, settings.task_retention_days)
         self.opt_out_checker = OptOutChecker(self.database, settings)
+        self.link_keeper = LinkKeeper(self.database, settings)
         self.log_watch = LogWatch(self.database, self.counts)
         self.marker = MarkerTracker(self.database, settings, self.counts)
         self.metrics = MetricsEndpoint(self.door, self.database, settings, self.counts, certificate_ends_s)
@@ -206,7 +210,13 @@ class Registry:
     @property
     def _housekeeping(self) -> Sequence[Callable[[], Awaitable[None]]]:
         """What has time; all of it at once would be felt by those who ask a server that has just begun."""
-        return self.archivist.run, self.pruner.run, self.opt_out_checker.run, self.log_watch.run
+        return (
+            self.archivist.run,
+            self.pruner.run,
+            self.opt_out_checker.run,
+            self.link_keeper.run,
+            self.log_watch.run,
+        )
 
     def _note_committed(self, appended: Sequence[EventDraft]) -> None:
         self.counts.note_events(appended)

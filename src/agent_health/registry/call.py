@@ -103,7 +103,7 @@ class Door:
             if operation.body is not None:
                 body = checked(operation.body, await self._read_json(request, operation.max_body_bytes))
             if operation.query is not None:
-                query = checked(operation.query, query_of(request))
+                query = checked_query(operation.query, request)
         except AgentHealthError as fault:
             return await self.refusal(digest, fault, check)
 
@@ -296,6 +296,16 @@ def checked(model: type[BaseModel], given: object) -> BaseModel:
         return model.model_validate(given)
     except ValidationError as error:
         raise InvalidRequest(faults_of(error)) from None
+
+
+def checked_query(model: type[BaseModel], request: Request) -> BaseModel:
+    """Return the query as the model's instance; InvalidRequest, also for a name that stands there twice."""
+    given = query_of(request)
+    repeated = [name for name, value in given.items() if isinstance(value, list)][:MAX_FAULTS]
+    if repeated:
+        expected = "expected at most once; several values are separated by commas"
+        raise InvalidRequest([Finding("repeated", json_pointer(name), expected) for name in repeated])
+    return checked(model, given)
 
 
 def faults_of(error: ValidationError) -> list[Finding]:

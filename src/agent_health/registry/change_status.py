@@ -25,7 +25,7 @@ from agent_health.lifecycle import Reason, Signal, Status, begins_new_life, reas
 from agent_health.registry import lease_events
 from agent_health.registry.judge_agents import Change
 from agent_health.registry.move_task import lose_tasks
-from agent_health.storage import agents, commands, event_log, leases, liveness, targets
+from agent_health.storage import agents, commands, event_log, leases, links, liveness, targets
 from agent_health.storage.agents import StoredAgent
 from agent_health.storage.commands import StoredCommand
 from agent_health.storage.database import Transaction
@@ -39,6 +39,7 @@ MONITOR = OwnActor.MONITOR.value
 """Who acts when nobody asked: the sweep, and judgement of what probes saw."""
 
 _ENDED = {Status.DEAD: EndReason.AGENT_DEAD, Status.DEREGISTERED: EndReason.AGENT_DEREGISTERED}
+_STILL_PROBED = frozenset({Signal.SUPERSEDED, Signal.LINKED})
 _DRAIN = "drain"
 
 
@@ -58,17 +59,21 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
     lost = leases.end_all_of(transaction, ended) if ended else {}
     tasks = lose_tasks(transaction, [claim for several in lost.values() for claim in several], actor)
     # Whoever is off the list is not probed any more; the dead are, since they may be found again. Whether who
-    # is superseded is probed, its next life says, which begins at once.
+    # is superseded is probed, its next life says, which begins at once. A linked target is probed for its
+    # agent.
     liveness.forget_agents(
         transaction, [agent_id for agent_id, reason in ended.items() if reason is EndReason.AGENT_DEAD]
     )
-    superseded = {change.agent.agent_id for change in changes if Signal.SUPERSEDED in change.signals}
+    still_probed = {
+        change.agent.agent_id for change in changes if not _STILL_PROBED.isdisjoint(change.signals)
+    }
     off_the_list = [
         agent_id
         for agent_id, reason in ended.items()
-        if reason is EndReason.AGENT_DEREGISTERED and agent_id not in superseded
+        if reason is EndReason.AGENT_DEREGISTERED and agent_id not in still_probed
     ]
     targets.leave_named(transaction, off_the_list, GoneReason.DEREGISTERED)
+    links.decide_anew(transaction, agent_ids=off_the_list)
     settled = _settled_commands(transaction, changes, after)
     drafts: list[EventDraft] = []
     for agent, events in steps:

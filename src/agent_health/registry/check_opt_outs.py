@@ -35,6 +35,8 @@ MAX_CHECKS = 10
 ACTOR = OwnActor.SERVER.value
 """Who acts when a proof is found."""
 
+_ABSENT = frozenset({404, 410})
+
 _log = logging.getLogger("agent_health.registry")
 
 
@@ -76,6 +78,11 @@ class OptOutChecker:
 
 async def served_proof(origin: str, allowed: Sequence[Network]) -> bytes | None:
     """Return what an origin serves where a proof is to stand; None if it serves nothing that could be one."""
+    return (await served_file(origin, allowed)) or None
+
+
+async def served_file(origin: str, allowed: Sequence[Network]) -> bytes | None:
+    """Return the same; empty if the origin says that there is no file, None if nothing is known of it."""
     headers = {"Accept": "text/plain", "Accept-Encoding": "identity", "User-Agent": user_agent()}
     try:
         place = URL(origin + PROOF_PATH)
@@ -85,7 +92,7 @@ async def served_proof(origin: str, allowed: Sequence[Network]) -> bytes | None:
             sessions.session_for(place).get(place, headers=headers, allow_redirects=False) as response,
         ):
             if response.status != 200:
-                return None
+                return b"" if response.status in _ABSENT else None
             return await read_bounded(response, MAX_PROOF_BYTES, counter_of(response))
     except FAILURES:
         return None

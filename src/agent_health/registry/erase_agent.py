@@ -17,6 +17,7 @@ from agent_health.registry.change_status import change_status
 from agent_health.registry.find_agents import existing_agent
 from agent_health.registry.judge_agents import Change
 from agent_health.registry.operations import Call, Operation, Reply
+from agent_health.registry.settle_links import end_link
 from agent_health.replay import Replay
 from agent_health.storage import archive_erasures, directories, event_log, logged_states, states, targets
 from agent_health.storage.archive_erasures import ArchiveErasure
@@ -31,6 +32,7 @@ def erase_agent(transaction: Transaction, call: Call) -> Reply:
     """
     # Locked before the agent, as an import does it.
     directories.unlist(transaction, call.agent_id)
+    end_link(transaction, call.agent_id)
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
     agent_id = agent.agent_id

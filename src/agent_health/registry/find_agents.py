@@ -25,6 +25,7 @@ from agent_health.document import HealthStatus
 from agent_health.errors import AgentNotFound
 from agent_health.lifecycle import Status
 from agent_health.observation import ResultClass
+from agent_health.registry.agent_links import shown_links
 from agent_health.registry.agent_records import etag, record, summary_members
 from agent_health.registry.cursors import Cursor, cursor_at, numbers_in
 from agent_health.registry.judge_agents import judge_one
@@ -133,7 +134,11 @@ def show_agent(transaction: Transaction, call: Call) -> Reply:
     ]
     names = names_told(transaction, call.caller, keys_in_words(agent.explanation)) or None
     shown = record(agent, transaction.now_s, verdict).model_copy(
-        update={"pending_commands": waiting, "names": names}
+        update={
+            "pending_commands": waiting,
+            "names": names,
+            "links": shown_links(transaction, agent),
+        }
     )
     if shown.seen is not None and (unmeasured := _unmeasured(transaction, agent.agent_id)) is not None:
         seen = shown.seen.model_copy(update={"unmeasured": unmeasured})

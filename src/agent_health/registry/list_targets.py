@@ -78,6 +78,9 @@ class TargetListing(Body):
     """Separated by commas; targets whose last result is one of them."""
     never_measured: bool = False
     """Also those of whom nothing is known; without `result`, those alone."""
+    old_evidence: bool | None = None
+    """true: also targets whose last measured result is too old, whatever it was; without `result`, those
+    alone. false: none of those. Absent: by the last result, whatever its age."""
     directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
     """Those that this directory lists."""
     host: Host | None = None
@@ -100,6 +103,7 @@ def list_targets(transaction: Transaction, call: Call) -> Reply:
         subject_id=own,
         results=query.result,
         never_measured=query.never_measured,
+        old_evidence=query.old_evidence,
         directory=None if query.directory is None else _number_of(transaction, query.directory),
         host=query.host,
         include_gone=query.include_gone,

@@ -85,6 +85,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType({
     },
     "ImportEnd": {"pages": 1},
     "OptOutRequest": {"url": "https://agent.example"},
+    "LinkRequest": {"url": "https://agent.example/"},
     "RunRequest": {"name": "census", "is_over": True},
     "ObservationBatch": {
         "observations": [

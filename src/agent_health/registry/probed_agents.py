@@ -8,7 +8,7 @@ directory listed keeps its own URL, whatever its record says later.
 from agent_health.errors import InvalidRequest
 from agent_health.finding import Finding
 from agent_health.registry.opt_out_origins import has_opted_out
-from agent_health.storage import targets
+from agent_health.storage import links, targets
 from agent_health.storage.database import Transaction
 from agent_health.storage.targets import GoneReason
 from agent_health.target import read_target
@@ -42,6 +42,7 @@ def begin_step(transaction: Transaction, url: str | None) -> int:
 
 def end_step(transaction: Transaction, agent_id: str, url: str | None, version: int) -> None:
     """Make an agent a target at this URL; None: it does not want to be one, or not any more."""
+    links.decide_anew(transaction, agent_ids=[agent_id])
     if url is not None:
         targets.enter(transaction, agent_id, url, version)
         return

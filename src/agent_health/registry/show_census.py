@@ -62,8 +62,10 @@ class CensusQuery(Body):
 class HostQuery(Body):
     """The query of `GET /api/v1/census/hosts`."""
 
+    run: Annotated[str, StringConstraints(pattern=RUN_PATTERN)] | None = None
+    """A pass: results up to its end do not age."""
     cursor: Cursor | None = None
-    """As the page before gave it."""
+    """As the page before gave it, with the same query."""
 
 
 def show_census(transaction: Transaction, call: Call) -> Reply:
@@ -74,28 +76,39 @@ def show_census(transaction: Transaction, call: Call) -> Reply:
         until_s = now_s if query.until is None else query.until.timestamp()
         since_s = until_s - PERIOD_SECONDS if query.since is None else query.since.timestamp()
         sums = result_history.sums_between(transaction, ALL_TARGETS, hour_of(since_s), hour_of(until_s) + 1)
+        ended_s = census_counts.ALWAYS_AGES
     else:
         run = _known_run(transaction, query.run)
         since_s, until_s = run.began_at_s, run.ended_at_s or now_s
         sums = census_counts.run_sums(transaction, run.run_id) or []
+        ended_s = _aging_after_s(run)
+    evidence = census_counts.evidence(transaction, pass_ended_s=ended_s)
     answer = CensusCounts(
         made_at=moment(now_s),
         since=moment(since_s),
         until=moment(until_s),
         targets=[
             TargetCount(result=_result(result), count=count)
-            for result, count in census_counts.results(transaction).items()
+            for result, count in census_counts.results(transaction, pass_ended_s=ended_s).items()
         ],
         directories=[
             DirectoryCount(directory=name, result=_result(result), count=count)
-            for name, result, count in census_counts.directories(transaction)
+            for name, result, count in census_counts.directories(transaction, pass_ended_s=ended_s)
         ],
         probes=[
             ProbeCount(layer=Layer(layer), result=ResultClass(result), bucket=bucket, count=count)
             for layer, result, bucket, count in sums
         ],
-        health={HealthStatus(health): count for health, count in census_counts.health(transaction).items()},
-        shown=[_shown(layers, count) for layers, count in census_counts.shown(transaction, sorted(ANSWERED))],
+        health={
+            HealthStatus(health): count
+            for health, count in census_counts.health(transaction, pass_ended_s=ended_s).items()
+        },
+        shown=[
+            _shown(layers, count)
+            for layers, count in census_counts.shown(transaction, sorted(ANSWERED), pass_ended_s=ended_s)
+        ],
+        evidence_at=None if evidence.newest_at_s is None else moment(evidence.newest_at_s),
+        old=dict(evidence.old),
         gone=dict(targets.count_gone(transaction)),
         runs=[_run(run) for run in census_counts.runs(transaction, query.name, MAX_RUNS)],
     )
@@ -108,7 +121,9 @@ def list_hosts(transaction: Transaction, call: Call) -> Reply:
     query = call.query_as(HostQuery)
     first = 0 if query.cursor is None else numbers_in(query.cursor, _LISTED, 1)[0]
     last = min(first + SHARDS_AT_ONCE, SHARDS)
-    rows = census_counts.hosts(transaction, sorted(ANSWERED), shards=range(first, last))
+    run = None if query.run is None else _known_run(transaction, query.run)
+    ended_s = census_counts.ALWAYS_AGES if run is None else _aging_after_s(run)
+    rows = census_counts.hosts(transaction, sorted(ANSWERED), range(first, last), pass_ended_s=ended_s)
     answer = HostCounts(
         hosts=[
             HostCount(host=host, result=_result(result), protocol_version=version, count=count)
@@ -169,6 +184,10 @@ def _known_run(transaction: Transaction, run_id: str) -> StoredRun:
     if run is None:
         raise InvalidRequest([Finding("unknown_run", "/run", "expected the run_id of a pass that has begun")])
     return run
+
+
+def _aging_after_s(run: StoredRun) -> float:
+    return census_counts.NEVER_AGES if run.ended_at_s is None else run.ended_at_s
 
 
 def _run(run: StoredRun) -> CensusRun:

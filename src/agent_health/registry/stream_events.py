@@ -30,7 +30,7 @@ from agent_health.errors import (
 )
 from agent_health.event_chain import Event
 from agent_health.finding import Finding
-from agent_health.registry.call import Door, authenticate, checked, headers_in, query_of
+from agent_health.registry.call import Door, authenticate, checked_query, headers_in
 from agent_health.registry.error_responses import error_response
 from agent_health.registry.event_feed import EventFeed, EventFilter
 from agent_health.registry.read_events import EventSelection, agent_to_read, check_position
@@ -202,7 +202,7 @@ def _check_may_read(caller: Principal) -> None:
 
 def _wanted(request: Request) -> tuple[StreamQuery, int | None]:
     """Return what the query says, and behind which event to begin; InvalidRequest."""
-    query = checked(StreamQuery, query_of(request))
+    query = checked_query(StreamQuery, request)
     assert isinstance(query, StreamQuery)  # noqa: S101 - just read as one
     last_event_id = headers_in(request.scope).get("last-event-id")
     return query, query.after if last_event_id is None else _sequence_in(last_event_id)

@@ -12,7 +12,7 @@ from agent_health.registry import probed_agents
 from agent_health.registry.agent_records import etag, record
 from agent_health.registry.find_agents import existing_agent
 from agent_health.registry.operations import Call, Operation, Reply
-from agent_health.storage import agents, event_log
+from agent_health.storage import agents, event_log, links
 from agent_health.storage.database import Transaction
 from agent_health.verdict import Monitoring
 
@@ -31,6 +31,8 @@ def update_agent(transaction: Transaction, call: Call) -> Reply:
     if "card_url" in changed and probed_agents.has_registered_itself(transaction, agent.agent_id):
         url = probed_agents.url_to_probe(agent.monitoring, changed["card_url"])
         probed_agents.end_step(transaction, agent.agent_id, url, probed_agents.begin_step(transaction, url))
+    if not {"card_url", "endpoint"}.isdisjoint(changed):
+        links.decide_anew(transaction, agent_ids=[agent.agent_id])
     if changed:
         # Shorter thresholds may be past already.
         agents.change(

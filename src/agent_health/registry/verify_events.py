@@ -68,6 +68,7 @@ def verify_log(transaction: Transaction) -> LogReport:
                 logged_states.lease_states(transaction),
                 logged_states.task_states(transaction),
                 logged_states.key_states(transaction),
+                logged_states.link_states(transaction),
             )
         except (TypeError, ValueError) as error:
             # Somebody else has written what we never write.

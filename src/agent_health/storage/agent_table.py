@@ -4,17 +4,19 @@ The API's searches are `agent_search`; here people look for a part of a name, an
 indexes first; the records of one page are fetched only then.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, union_all
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select, union_all
 
+from agent_health.document import HealthStatus
 from agent_health.lifecycle import Status
 from agent_health.storage.agents import StoredAgent, find_many
 from agent_health.storage.database import Transaction
-from agent_health.storage.tables import agents, capabilities, targets
+from agent_health.storage.tables import agents, capabilities, observed, targets
 from agent_health.target import host_of, read_target
 
 
@@ -38,10 +40,13 @@ class TableFilter:
     """A part of the id or of the name, whatever its case in ASCII; or a host, or a URL, that is probed."""
     status: str | None = None
     health: str | None = None
+    """As it is shown now: what is stored is `unknown` once its evidence does not count any more."""
     role_id: str | None = None
     capability: str | None = None
     host: str | None = None
     """Where probes ask it: its platform."""
+    max_evidence_age_s: float | None = None
+    """Agents whose last measured probe is no older; one without any never matches."""
 
 
 Place = tuple[int] | tuple[str] | tuple[float, int]
@@ -117,13 +122,21 @@ def _listing(
 
 
 def counts(transaction: Transaction) -> dict[tuple[str, str], int]:
-    """Return how many agents there are of each status and health."""
+    """Return how many agents there are of each status, and of each health as it is shown now."""
     # The index by health holds both: no row is read.
-    statement = select(agents.c.health, agents.c.status, func.count()).group_by(
-        agents.c.health, agents.c.status
-    )
-    rows = transaction.connection.execute(statement)
-    return {(str(status), str(health)): int(count) for health, status, count in rows}
+    kind = agents.c.status, agents.c.health
+    counted = Counter[tuple[str, str]]()
+    for status, health, count in transaction.connection.execute(select(*kind, func.count()).group_by(*kind)):
+        counted[str(status), str(health)] += int(count)
+    # Of those whose evidence is too old, which the index by its end finds, the health is unknown by now.
+    old = select(observed.c.agent).where(observed.c.evidence_until_s < transaction.now_s)
+    # SQLite would take the index of a bare column, and look each agent up in `observed`.
+    is_known = agents.c.health.concat("") != HealthStatus.UNKNOWN
+    of_old = select(*kind, func.count()).where(agents.c.id.in_(old), is_known).group_by(*kind)
+    for status, health, count in transaction.connection.execute(of_old):
+        counted[str(status), str(health)] -= int(count)
+        counted[str(status), HealthStatus.UNKNOWN.value] += int(count)
+    return dict(counted)
 
 
 def _is_behind(order: Order, after: Place) -> ColumnElement[bool]:
@@ -145,13 +158,18 @@ def _is_behind(order: Order, after: Place) -> ColumnElement[bool]:
 def _conditions(transaction: Transaction, wanted: TableFilter, *, is_walk: bool) -> list[ColumnElement[bool]]:
     equal = (
         (agents.c.status, wanted.status),
-        (agents.c.health, wanted.health),
         (agents.c.role_id, wanted.role_id),
     )
     # SQLite does not take the index of what is an expression.
     conditions = [
         (column.concat("") if is_walk else column) == value for column, value in equal if value is not None
     ]
+    if wanted.health is not None:
+        conditions.append(_has_health(transaction, wanted.health, is_walk=is_walk))
+    if wanted.max_evidence_age_s is not None:
+        seen_from_s = transaction.now_s - wanted.max_evidence_age_s
+        is_fresh = (observed.c.agent == agents.c.id) & (observed.c.evidence_at_s >= seen_from_s)
+        conditions.append(select(observed.c.agent).where(is_fresh).exists())
     if wanted.capability is not None:
         able = select(capabilities.c.agent).where(capabilities.c.capability == wanted.capability)
         if wanted.status is not None:
@@ -169,6 +187,16 @@ def _conditions(transaction: Transaction, wanted: TableFilter, *, is_walk: bool)
             found.append(select(placed.c.id).where(placed.c.agent_id.in_(probed)))
         conditions.append(agents.c.id.in_(union_all(*found) if len(found) > 1 else found[0]))
     return conditions
+
+
+def _has_health(transaction: Transaction, health: str, *, is_walk: bool) -> ColumnElement[bool]:
+    """Whether the health that is shown now is this one (`evidence_age.shown_health`)."""
+    is_stored = (agents.c.health.concat("") if is_walk else agents.c.health) == health
+    is_over = or_(
+        observed.c.evidence_until_s < transaction.now_s, observed.c.health_until_s < transaction.now_s
+    )
+    is_old = select(observed.c.agent).where(observed.c.agent == agents.c.id, is_over).exists()
+    return or_(is_stored, is_old) if health == HealthStatus.UNKNOWN else and_(is_stored, ~is_old)
 
 
 def _targets_at(text: str) -> Select[tuple[str]] | None:

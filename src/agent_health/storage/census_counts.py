@@ -2,16 +2,21 @@
 
 Counts and nothing else: what they say is for `prober/census` to tell. Whoever is no target any more is
 counted with the gone (`targets.count_gone`), and nowhere here.
+
+A result that is too old says nothing any more, and counts as `not_measured`. `pass_ended_s` excepts a census
+by single passes, which is as old as its pass: a result from before that moment does not age.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import inf
+from typing import Any, Final
 
 from pydantic_core import from_json, to_json
 from sqlalchemy import delete, func, insert, select, text, update
 
 from agent_health.census_record import Deadlines
+from agent_health.evidence_age import UnknownReason
 from agent_health.observation import ResultClass
 from agent_health.storage.database import Transaction
 from agent_health.storage.result_history import ALL_TARGETS, SumRow, hour_of, sums_between
@@ -43,17 +48,38 @@ class StoredRun:
     """Targets by what it saw of them, None for those never measured; empty until it has ended."""
 
 
+NEVER_AGES: Final = inf
+"""As `pass_ended_s`: results are counted as they are stored, whatever their age."""
+ALWAYS_AGES: Final = -inf
+
+_IS_OLD = "(evidence_until_s < :now_s AND evidence_at_s > :pass_ended_s AND result IS NOT NULL)"
+_RESULT = f"CASE WHEN {_IS_OLD} THEN 'not_measured' ELSE result END"
+# A URL counts once: a registered target does not count beside a target at the same URL, and a target whose
+# card is another one's does not count beside that one.
+_COUNTS = """gone_at_s IS NULL AND NOT (is_registered AND EXISTS (
+        SELECT 1 FROM targets AS same
+        WHERE same.host = targets.host AND same.url = targets.url AND same.gone_at_s IS NULL
+            AND (NOT same.is_registered OR same.id < targets.id)
+    )) AND NOT (counts_as IS NOT NULL AND EXISTS (
+        SELECT 1 FROM targets AS other WHERE other.id = targets.counts_as AND other.gone_at_s IS NULL
+    ))"""
 # The version of a card is told of the living alone: of the others nobody asks for it.
 _HOSTS = """
-    SELECT host, result, version, count(*) FROM (
-        SELECT host, result, CASE WHEN {is_living} THEN protocol_version END AS version
+    SELECT host, shown, CASE WHEN {is_living} THEN version END, count(*) FROM (
+        SELECT host, {result} AS shown, protocol_version AS version
         FROM targets LEFT JOIN probed ON probed.target = targets.id
-        WHERE gone_at_s IS NULL AND shard >= :first_shard AND shard < :end_shard
-    ) AS living GROUP BY host, result, version
+        WHERE {counts} AND shard >= :first_shard AND shard < :end_shard
+    ) AS living GROUP BY 1, 2, 3
 """
-_HOSTS_SQLITE = text(_HOSTS.format(is_living="result IN (SELECT value FROM json_each(:living))"))
+_HOSTS_SQLITE = text(
+    _HOSTS.format(counts=_COUNTS, result=_RESULT, is_living="shown IN (SELECT value FROM json_each(:living))")
+)
 _HOSTS_POSTGRESQL = text(
-    _HOSTS.format(is_living="result = ANY(ARRAY(SELECT json_array_elements_text(CAST(:living AS json))))")
+    _HOSTS.format(
+        counts=_COUNTS,
+        result=_RESULT,
+        is_living="shown = ANY(ARRAY(SELECT json_array_elements_text(CAST(:living AS json))))",
+    )
 )
 _RUN = select(
     census_runs.c.run_id,
@@ -64,37 +90,77 @@ _RUN = select(
     census_runs.c.not_read,
     census_runs.c.counts,
 )
-_DIRECTORIES = text("""
-    SELECT directories.name, result, count(*)
+_DIRECTORIES_OF = """
+    SELECT directories.name, {result}, count(*)
     FROM listings
     JOIN directories ON directories.id = listings.directory
     JOIN targets ON targets.id = listings.target
     LEFT JOIN probed ON probed.target = listings.target
-    WHERE gone_at_s IS NULL GROUP BY directories.name, result ORDER BY directories.name
-""")
-_RESULTS = text("""
-    SELECT result, count(*) FROM targets LEFT JOIN probed ON probed.target = targets.id
-    WHERE gone_at_s IS NULL GROUP BY result
-""")
+    WHERE gone_at_s IS NULL AND NOT (counts_as IS NOT NULL AND EXISTS (
+        SELECT 1 FROM listings AS beside JOIN targets AS other ON other.id = beside.target
+        WHERE beside.target = targets.counts_as AND beside.directory = listings.directory
+            AND other.gone_at_s IS NULL
+    ))
+    GROUP BY 1, 2 ORDER BY directories.name
+"""
+_DIRECTORIES = text(_DIRECTORIES_OF.format(result=_RESULT))
+_RESULTS_OF = """
+    SELECT {result}, count(*) FROM targets LEFT JOIN probed ON probed.target = targets.id
+    WHERE {counts} GROUP BY 1
+"""
+_RESULTS = text(_RESULTS_OF.format(counts=_COUNTS, result=_RESULT))
+# As `evidence_age.unknown_reason`.
+_OLD_OF = """
+    SELECT
+        CASE
+            WHEN NOT {is_old} THEN NULL
+            WHEN results_until_s < :now_s THEN 'no_prober'
+            ELSE coalesce(unmeasured, 'asked_to_wait')
+        END,
+        count(*), max(evidence_at_s)
+    FROM targets JOIN probed ON probed.target = targets.id
+    WHERE {counts} AND evidence_at_s IS NOT NULL GROUP BY 1
+"""
+_OLD = text(_OLD_OF.format(counts=_COUNTS, is_old=_IS_OLD))
 # The last observation that told anything may be older than the pass.
 _OF_A_RUN = """
     SELECT
         CASE WHEN result IS NOT NULL AND {seen_at_s} < :since_s THEN :not_measured ELSE result END, count(*)
     FROM targets LEFT JOIN probed ON probed.target = targets.id
-    WHERE gone_at_s IS NULL GROUP BY 1
+    WHERE {counts} GROUP BY 1
 """
-_OF_A_RUN_SQLITE = text(_OF_A_RUN.format(seen_at_s="(seen ->> '$.observed_at_s')"))
+_OF_A_RUN_SQLITE = text(_OF_A_RUN.format(counts=_COUNTS, seen_at_s="(seen ->> '$.observed_at_s')"))
 _OF_A_RUN_POSTGRESQL = text(
-    _OF_A_RUN.format(seen_at_s="CAST(CAST(seen AS json) ->> 'observed_at_s' AS double precision)")
+    _OF_A_RUN.format(
+        counts=_COUNTS, seen_at_s="CAST(CAST(seen AS json) ->> 'observed_at_s' AS double precision)"
+    )
 )
-_HEALTH = text("""
-    SELECT health, count(*) FROM agents JOIN targets ON targets.subject_id = agents.agent_id
-    WHERE gone_at_s IS NULL GROUP BY health
-""")
+# A linked target has the health of its registered agent.
+_HEALTH = text(f"""
+    SELECT
+        CASE
+            WHEN evidence_until_s < :now_s AND evidence_at_s > :pass_ended_s THEN 'unknown' ELSE health
+        END,
+        count(*)
+    FROM (
+        SELECT agents.id AS agent, health FROM agents JOIN targets ON targets.subject_id = agents.agent_id
+        LEFT JOIN links ON links.target = targets.id
+        WHERE links.target IS NULL AND {_COUNTS}
+        UNION ALL
+        SELECT agents.id AS agent, health FROM links JOIN agents ON agents.id = links.agent
+        JOIN targets ON targets.id = links.target WHERE {_COUNTS}
+    ) AS counted
+    LEFT JOIN observed ON observed.agent = counted.agent
+    GROUP BY 1
+""")  # noqa: S608 - constants only
 
 
 def hosts(
-    transaction: Transaction, living: Sequence[str], shards: range = range(SHARDS)
+    transaction: Transaction,
+    living: Sequence[str],
+    shards: range = range(SHARDS),
+    *,
+    pass_ended_s: float = ALWAYS_AGES,
 ) -> Iterator[tuple[str, str | None, str | None, int]]:
     """Return host, result, protocol version and count, as they come; the version of those results alone.
 
@@ -105,20 +171,47 @@ def hosts(
         "living": to_json(list(living)).decode(),
         "first_shard": shards.start,
         "end_shard": shards.stop,
+        **_ages(transaction, pass_ended_s),
     }
     few_at_once = statement.execution_options(yield_per=ROWS_AT_ONCE)
     for row in transaction.connection.execute(few_at_once, asked):
         yield row[0], row[1], row[2], row[3]
 
 
-def directories(transaction: Transaction) -> list[tuple[str, str | None, int]]:
+def directories(
+    transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES
+) -> list[tuple[str, str | None, int]]:
     """Return directory, result and count; a target that two directories list counts in both."""
-    return [(name, result, count) for name, result, count in transaction.connection.execute(_DIRECTORIES)]
+    rows = transaction.connection.execute(_DIRECTORIES, _ages(transaction, pass_ended_s))
+    return [(name, result, count) for name, result, count in rows]
 
 
-def results(transaction: Transaction) -> dict[str | None, int]:
+def results(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> dict[str | None, int]:
     """Return how many targets there are by their last result, None for those never measured."""
-    return _by_result(transaction.connection.execute(_RESULTS))
+    return _by_result(transaction.connection.execute(_RESULTS, _ages(transaction, pass_ended_s)))
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceCounts:
+    """How old what is known of targets is."""
+
+    old: Mapping[UnknownReason, int]
+    """How many targets have a result that is too old, by the reason."""
+    newest_at_s: float | None
+    """When a probe last measured something; None if none ever did."""
+
+
+def evidence(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> EvidenceCounts:
+    """Return how many results are too old, and when the newest of all was measured."""
+    rows = list(transaction.connection.execute(_OLD, _ages(transaction, pass_ended_s)))
+    return EvidenceCounts(
+        old={UnknownReason(reason): int(count) for reason, count, _ in rows if reason is not None},
+        newest_at_s=max((float(at_s) for _, _, at_s in rows), default=None),
+    )
+
+
+def _ages(transaction: Transaction, pass_ended_s: float) -> dict[str, float]:
+    return {"now_s": transaction.now_s, "pass_ended_s": pass_ended_s}
 
 
 def results_since(transaction: Transaction, since_s: float) -> dict[str | None, int]:
@@ -136,13 +229,15 @@ def _by_result(rows: Iterable[Any]) -> dict[str | None, int]:
     return {None if result is None else str(result): int(count) for result, count in rows}
 
 
-def health(transaction: Transaction) -> dict[str, int]:
+def health(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> dict[str, int]:
     """Return how many targets are agents by now, by how each calls itself."""
-    rows = transaction.connection.execute(_HEALTH)
+    rows = transaction.connection.execute(_HEALTH, _ages(transaction, pass_ended_s))
     return {str(health): int(count) for health, count in rows}
 
 
-def shown(transaction: Transaction, living: Sequence[str]) -> list[tuple[list[str], int]]:
+def shown(
+    transaction: Transaction, living: Sequence[str], *, pass_ended_s: float = ALWAYS_AGES
+) -> list[tuple[list[str], int]]:
     """Return how the layers of targets with those results ended last, and how many there are of each kind.
 
     In the order in which they are asked; empty for one that never told anything.
@@ -150,10 +245,18 @@ def shown(transaction: Transaction, living: Sequence[str]) -> list[tuple[list[st
     statement = (
         select(probed.c.layers, func.count())
         .select_from(targets.join(probed, probed.c.target == targets.c.id))
-        .where(targets.c.gone_at_s.is_(None), probed.c.result.in_(living), probed.c.layers.is_not(None))
+        .where(
+            text(_COUNTS),
+            probed.c.result.in_(living),
+            probed.c.layers.is_not(None),
+            text(f"NOT coalesce({_IS_OLD}, false)"),
+        )
         .group_by(probed.c.layers)
     )
-    return [(layers.split(","), int(count)) for layers, count in transaction.connection.execute(statement)]
+    return [
+        (layers.split(","), int(count))
+        for layers, count in transaction.connection.execute(statement, _ages(transaction, pass_ended_s))
+    ]
 
 
 def lock_runs(transaction: Transaction) -> None:

@@ -8,8 +8,9 @@ from agent_health.document import HealthStatus
 from agent_health.key_state import KeyState, state_of
 from agent_health.lease import EndReason
 from agent_health.lifecycle import Reason, Status
-from agent_health.replay import AgentState, LeaseState, TaskState
+from agent_health.replay import AgentState, LeaseState, LinkState, TaskState
 from agent_health.storage import keys as stored_keys
+from agent_health.storage import links as stored_links
 from agent_health.storage import task_comments, task_creations, task_runs
 from agent_health.storage import tasks as stored_tasks
 from agent_health.storage.database import Transaction
@@ -113,6 +114,15 @@ def task_states(transaction: Transaction) -> Iterator[TaskState]:
                 reports=row.reports,
             )
         last = rows[-1].number
+
+
+def link_states(transaction: Transaction) -> Iterator[LinkState]:
+    """Read every stored link."""
+    last = 0
+    while rows := stored_links.all_links(transaction, after=last, limit=PAGE):
+        for row in rows:
+            yield LinkState(target_id=row.subject_id, agent_id=row.agent_id)
+        last = rows[-1].target
 
 
 def key_states(transaction: Transaction) -> Iterator[KeyState]:

@@ -28,7 +28,7 @@ class Subject:
     directories: tuple[int, ...]
     """Which list it."""
     agent: int | None
-    """Our number of its record; None if it has none."""
+    """Our number of its record; None if it has none. Of a linked target: that of the registered agent."""
     observed_at_s: float | None
     """When the last result was observed; None before the first one."""
     token: int | None
@@ -39,6 +39,10 @@ class Subject:
     """Of the last that told anything."""
     layers: str | None
     """The last result of each layer; as `registry/target_results` writes it."""
+    is_linked: bool = False
+    """Whether it is one record with a registered agent."""
+    is_first_linked: bool = True
+    """Whether its results go into that record: of several targets of one agent, those of one do."""
 
 
 @dataclass(slots=True)
@@ -68,14 +72,17 @@ _JOINS = """
     LEFT JOIN targets ON targets.subject_id = asked.value
     LEFT JOIN agents ON agents.agent_id = asked.value
     LEFT JOIN probed ON probed.target = targets.id
+    LEFT JOIN links ON links.target = targets.id
 """
+_FIRST = "(SELECT min(others.target) FROM links AS others WHERE others.agent = links.agent)"
 _OF_SQLITE = text(f"""
     SELECT json_group_array(json_array(
         asked.value, targets.id, targets.shard, targets.gone_at_s IS NOT NULL,
         (SELECT json_group_array(directory) FROM listings WHERE listings.target = targets.id),
-        agents.id,
+        coalesce(links.agent, agents.id),
         iif(probed.observed_at_s IS NULL, NULL, json(printf('%!.17g', probed.observed_at_s))),
-        probed.token, probed.number, probed.result, probed.layers
+        probed.token, probed.number, probed.result, probed.layers,
+        links.agent IS NOT NULL, coalesce(links.target = {_FIRST}, true)
     ))
     FROM json_each(:subjects) AS asked {_JOINS}
 """)  # noqa: S608 - constants only
@@ -83,7 +90,8 @@ _OF_POSTGRESQL = text(f"""
     SELECT CAST(json_agg(json_build_array(
         asked.value, targets.id, targets.shard, targets.gone_at_s IS NOT NULL,
         (SELECT json_agg(directory) FROM listings WHERE listings.target = targets.id),
-        agents.id, probed.observed_at_s, probed.token, probed.number, probed.result, probed.layers
+        coalesce(links.agent, agents.id), probed.observed_at_s, probed.token, probed.number, probed.result,
+        probed.layers, links.agent IS NOT NULL, coalesce(links.target = {_FIRST}, true)
     )) AS text)
     FROM unnest(CAST(:subjects AS text[])) AS asked (value) {_JOINS}
 """)  # noqa: S608 - constants only

@@ -293,6 +293,7 @@ targets = Table(
     Column("gone_at_s", Double, comment="since when it is no target any more"),
     Column("gone_reason", String(16)),
     Column("confirmed_at_s", Double, comment="when an operator last said that it may be down"),
+    Column("counts_as", BigInteger, comment="the target whose card this one leads to; it is counted"),
     Index(None, "shard", "version"),
     Index(None, "host", "url", "id"),
     Index("ix_targets_left_shard_version", "left_shard", "version",
@@ -300,6 +301,34 @@ targets = Table(
     Index("ix_targets_gone_at_s", "gone_at_s",
           sqlite_where=text("gone_at_s IS NOT NULL"), postgresql_where=text("gone_at_s IS NOT NULL")),
 )  # fmt: skip
+
+# Claims that were proven once, or that wait for a token. A claim without either is stored nowhere.
+target_claims = Table(
+    "target_claims",
+    metadata,
+    Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
+    Column("agent", RowNumber, ForeignKey("agents.id", ondelete="CASCADE"), primary_key=True),
+    Column("registry", String(2048), comment="that the target's card names, with the agent"),
+    Column("card_at_s", Double, comment="when the card last named both; null: it does not"),
+    Column("token", String(128), comment="to be served by the target's origin as a proof"),
+    Column("asked_at_s", Double, comment="when the agent asked for the token"),
+    Column("checked_at_s", Double, comment="when the server last looked whether it is served"),
+    Column("token_at_s", Double, comment="when it was last found; null: it is not served"),
+    Column("unlinked_at_s", Double, comment="when the last link of the two ended"),
+    Column("proof", String(8), comment="what proves it, as of the last decision"),
+    Column("due_at_s", Double, nullable=False, comment="when the link is to be decided anew"),
+    Index(None, "agent"),
+    Index(None, "due_at_s"),
+)
+
+links = Table(
+    "links",
+    metadata,
+    Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
+    Column("agent", RowNumber, ForeignKey("agents.id", ondelete="CASCADE"), nullable=False),
+    Column("linked_at_s", Double, nullable=False),
+    Index(None, "agent"),
+)
 
 target_log = Table(
     "target_log",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, func, literal, or_, select, tuple_
+from sqlalchemy import Row, Select, false, func, literal, or_, select, tuple_
 
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import agents, directories, listings, probed, targets
@@ -23,6 +23,9 @@ class TargetFilter:
     include_gone: bool = False
     max_evidence_age_s: float | None = None
     """Targets whose last measured result is no older; one without any never matches."""
+    old_evidence: bool | None = None
+    """Targets whose last measured result is too old: False leaves them out; True finds them besides those
+    with one of the results; None takes no notice of the age."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +125,16 @@ def _filtered(
         seen_from_s = transaction.now_s - wanted.max_evidence_age_s
         statement = statement.where(probed.c.evidence_at_s >= seen_from_s)
     result = probed.c.result.concat("") if is_walk else probed.c.result
-    has_result = result.in_(wanted.results)
-    if wanted.results and wanted.never_measured:
-        statement = statement.where(or_(has_result, result.is_(None)))
-    elif wanted.results:
-        statement = statement.where(has_result)
-    elif wanted.never_measured:
-        statement = statement.where(result.is_(None))
+    was_measured = result.is_not(None) & probed.c.evidence_at_s.is_not(None)
+    is_old = was_measured & func.coalesce(probed.c.evidence_until_s < transaction.now_s, false())
+    if wanted.old_evidence is False:
+        statement = statement.where(~is_old)
+    alternatives = (
+        (result.in_(wanted.results), bool(wanted.results)),
+        (is_old, wanted.old_evidence is True),
+        (result.is_(None), wanted.never_measured),
+    )
+    asked = [condition for condition, is_asked in alternatives if is_asked]
+    if asked:
+        statement = statement.where(or_(*asked))
     return statement.select_from(tables)

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from sqlalchemy import Row, delete, insert, select, text, update
 
 from agent_health.light_value import light_value
+from agent_health.storage import links
 from agent_health.storage.database import Transaction
 from agent_health.storage.given_values import given, is_given
 from agent_health.storage.tables import agents, listings, liveness, probed, target_log, targets
@@ -30,6 +31,8 @@ class GoneReason(StrEnum):
     """Its agent left, or was taken off the list; only registering brings it back."""
     OPTED_OUT = "opted_out"
     """Its owner does not want it to be probed."""
+    LINKED = "linked"
+    """Its agent is one record with a crawled target, which is probed in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +274,7 @@ def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, 
     )
     # Nobody probes them any more, so that no answer is expected.
     transaction.connection.execute(delete(liveness).where(liveness.c.target.in_(numbers)))
+    links.decide_anew(transaction, numbers=numbers)
 
 
 def leave_named(transaction: Transaction, subject_ids: Sequence[str], reason: GoneReason) -> None:
@@ -278,6 +282,13 @@ def leave_named(transaction: Transaction, subject_ids: Sequence[str], reason: Go
     numbers = living(transaction, subject_ids) if subject_ids else []
     if numbers:
         leave(transaction, numbers, reason, next_version(transaction))
+
+
+def end_linked(transaction: Transaction, subject_id: str) -> None:
+    """Note that a target that was not probed because of a link is none any more: its agent left."""
+    ended = {"gone_reason": GoneReason.DEREGISTERED.value, "is_registered": False}
+    was_linked = targets.c.subject_id == subject_id, targets.c.gone_reason == GoneReason.LINKED.value
+    transaction.connection.execute(update(targets).where(*was_linked).values(ended))
 
 
 def ask_recheck(transaction: Transaction, number: int, version: int) -> None:

@@ -1,4 +1,4 @@
-"""Does a registry answer, has it the time, does it know the key, and does it believe silence?"""
+"""The examination of a registry: its answer and clock, the key, its decisions, its evidence, its probers."""
 
 import os
 from collections.abc import Iterator
@@ -11,9 +11,14 @@ from agent_health.access import looks_like_key
 from agent_health.cli.examination.asking import MAX_ANSWER_BYTES, answer_of
 from agent_health.cli.examination.finding import Finding, of_the_clock, of_the_mode
 from agent_health.client.variables import KEY_VARIABLE
+from agent_health.clock_ahead import offset_text
 from agent_health.counted import plural
+from agent_health.evidence_age import REASON_WORDS
 from agent_health.monitor_health import MonitorState
 from agent_health.monitor_record import MonitorRecord, TrackRecord
+from agent_health.registry.policies import DEFAULT_POLICIES
+from agent_health.shard_record import ShardsShown
+from agent_health.target_record import TargetList
 from agent_health.utc_time import utc_text
 
 
@@ -95,17 +100,72 @@ def _of_the_key(url: str, key: str) -> Iterator[Finding]:
     elif status in {200, 403}:
         yield Finding("key", "ok", "the registry knows it")
         if asked is not None and status == 200:
-            yield from _of_its_decisions(asked[2])
+            yield from of_the_monitor(asked[2])
+            yield from _of_the_probers(url, key)
     else:
         yield Finding("key", "warning", f"the registry answers {status} to it", "ask again later")
 
 
-def _of_its_decisions(answer: bytes) -> Iterator[Finding]:
-    """Say whether silence takes anybody down now."""
+def of_the_monitor(answer: bytes) -> Iterator[Finding]:
+    """Say whether silence takes anybody down now, and of which agents nothing is known."""
     try:
         monitor = MonitorRecord.model_validate_json(answer)
     except ValidationError:
         return
+    yield from _of_its_decisions(monitor)
+    lost = monitor.lost_evidence
+    if lost is not None:
+        reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
+        told = f"since {utc_text(lost.since, 'seconds')}: {reasons}"
+        yield Finding(
+            "evidence",
+            "warning",
+            f"nothing is known of {lost.agents:,} living {plural(lost.agents, 'agent', 'agents')} {told}",
+            "look at the probers, and at their network: docs/when-wrong.md",
+        )
+    for name, since in monitor.silent_classes.items():
+        yield Finding(
+            "evidence",
+            "warning",
+            f"mass silence in {name} since {utc_text(since, 'seconds')}: failures there do not count",
+            "configure canaries there; if its hosts are really down: POST /api/v1/monitor/confirm",
+        )
+
+
+def _of_the_probers(url: str, key: str) -> Iterator[Finding]:
+    """Say whether anybody probes, and whether the clocks of those who do are right."""
+    root = url.rstrip("/")
+    shards, targets = (
+        answer_of(f"{root}/api/v1/shards", key),
+        answer_of(f"{root}/api/v1/targets?limit=1", key),
+    )
+    if shards is None or targets is None or (shards[0], targets[0]) != (200, 200):
+        return
+    try:
+        living = ShardsShown.model_validate_json(shards[2]).probers
+        count = TargetList.model_validate_json(targets[2]).total
+    except ValidationError:
+        return
+    if living:
+        yield Finding("probers", "ok", f"{len(living)} {plural(len(living), 'is', 'are')} running")
+    elif count:
+        told = f"no prober is running, and {count:,} {plural(count, 'target is', 'targets are')} to be probed"
+        yield Finding("probers", "warning", told, f"agent-health crawl PROBE.yml --registry {url}")
+    else:
+        yield Finding("probers", "skipped", "no prober is running, and no target is to be probed")
+    for prober in living:
+        offset_s = prober.clock_offset_s
+        if offset_s is not None and abs(offset_s) > DEFAULT_POLICIES.clock_offset_seconds:
+            yield Finding(
+                "clock",
+                "warning",
+                f"the clock of prober {prober.holder} is {offset_text(offset_s)} the registry's",
+                "set the clock of its machine (NTP); no verdict follows from it",
+            )
+
+
+def _of_its_decisions(monitor: MonitorRecord) -> Iterator[Finding]:
+    """Say whether silence takes anybody down now."""
     held = {name: track for name, track in monitor.tracks.items() if track.state is MonitorState.HELD}
     if not held:
         yield Finding("decisions", "ok", "silence is believed")

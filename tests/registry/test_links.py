@@ -1,0 +1,369 @@
+"""Links between registered agents and crawled targets, from the card to the record."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.support.databases import WoundClock
+from tests.support.directory_api import put, urls_in
+from tests.support.registry_api import AGENTS, RegistryApi
+
+from agent_health.access import Role
+from agent_health.agent_record import moment
+from agent_health.link_rule import PROOF_GRACE_SECONDS, RELINK_SECONDS
+from agent_health.registry.verify_events import verify_log
+from agent_health.storage.database import Database
+from agent_health.target import SHARDS, target_id
+
+PUBLIC_URL = "https://registry.example"
+ORIGIN = "https://agent.example/"
+CARD = "https://agent.example/.well-known/agent-card.json"
+TARGET = target_id(ORIGIN)
+
+
+@pytest.fixture
+async def api(database: Database, clock: WoundClock) -> AsyncIterator[RegistryApi]:
+    """A registry that knows its public URL, and a directory that lists the agent's origin."""
+    api = RegistryApi(database, clock, public_url=PUBLIC_URL)
+    await api.add_keys()
+    await put(api, "list", "1", [ORIGIN])
+    yield api
+    # Whatever happened, the log gives the stored states.
+    report = await database.read(verify_log)
+    assert report.is_good, (report.fault, report.differences)
+
+
+def probe(clock: WoundClock, url: str = ORIGIN, **members: Any) -> dict[str, Any]:
+    """What a probe saw that found the card and an interface that answers."""
+    return {
+        "target_url": url,
+        "observed_at": moment(clock.at_s).isoformat(),
+        "discovery": {"result": "ok"},
+        "transport": {"result": "ok"},
+        **members,
+    }
+
+
+async def crawl(
+    api: RegistryApi,
+    agent_id: str | None = None,
+    *,
+    url: str = ORIGIN,
+    card_url: str | None = CARD,
+    registry: str = f"{PUBLIC_URL}/",
+    **members: Any,
+) -> str:
+    """Report a probe of a target whose card names this agent, let links be decided, return the outcome."""
+    memory: dict[str, Any] = {"card_url": card_url}
+    if agent_id is not None:
+        memory |= {"link_registry": registry, "link_agent_id": agent_id}
+    answer = await api.report(probe(api.clock, url, **members), memories=[memory])
+    assert answer.status == 200, answer.body
+    await api.registry.link_keeper.check_some()
+    return str(answer.json()["results"][0]["outcome"])
+
+
+async def links(api: RegistryApi, agent_id: str = "agent-1") -> list[tuple[str, str]]:
+    """Return target and state of each link that an agent's record shows."""
+    shown = (await api.record(agent_id)).get("links", [])
+    return [(link["target_id"], link["state"]) for link in shown]
+
+
+async def link_events(api: RegistryApi) -> list[tuple[str, str, str]]:
+    """Return type, agent and proof or reason of all events about links."""
+    found = []
+    for event in await api.events():
+        if event["type"] in {"agent.linked", "agent.unlinked", "agent.link_conflict"}:
+            told = event["payload"]
+            found.append((event["type"], told["agent_id"], told.get("proof") or told["reason"]))
+    return found
+
+
+async def statuses(api: RegistryApi) -> dict[str, str]:
+    """Return the status of every agent that is listed."""
+    answer = await api.ask("GET", AGENTS)
+    return {agent["agent_id"]: agent["status"] for agent in answer.json()["agents"]}
+
+
+async def census(api: RegistryApi) -> dict[str | None, int]:
+    answer = await api.ask("GET", "/api/v1/census", key=Role.READER)
+    return {count.get("result"): count["count"] for count in answer.json()["targets"]}
+
+
+async def probed_urls(api: RegistryApi) -> list[str]:
+    return await urls_in(api, *range(SHARDS))
+
+
+async def test_a_card_that_names_the_agent_makes_one_record(api: RegistryApi) -> None:
+    await crawl(api)
+    assert (await api.record(TARGET))["status"] == "active"
+    await api.register("agent-1", card_url=CARD)
+    assert await links(api) == [(TARGET, "claimed")]
+    assert await crawl(api, "agent-1") == "accepted"
+    assert await links(api) == [(TARGET, "linked")]
+    assert await statuses(api) == {"agent-1": "active"}
+    assert await api.lifecycle(TARGET) == [
+        ("registering", "active", "registered"),
+        ("active", "deregistered", "linked"),
+    ]
+    assert await link_events(api) == [("agent.linked", "agent-1", "card")]
+    assert "seen" not in await api.record("agent-1")
+    # From now on what is seen of the target is seen of the agent; the target stays in its directory.
+    assert await crawl(api, "agent-1") == "accepted"
+    record = await api.record("agent-1")
+    assert record["seen"]["transport"]["result"] == "ok"
+    shown = (await api.ask("GET", f"/api/v1/targets/{TARGET}")).json()
+    assert (shown["directories"], "gone_at" in shown) == (["list"], False)
+    assert await census(api) == {"ok": 1}
+
+
+@pytest.mark.parametrize("monitoring", ["heartbeat", "probe", "both"])
+async def test_the_agents_monitoring_decides_what_the_targets_results_do(
+    api: RegistryApi, clock: WoundClock, monitoring: str
+) -> None:
+    config = {"interval_seconds": 300, "unhealthy_after_seconds": 900, "dead_after_seconds": 3600}
+    agent = await api.register("agent-1", card_url=CARD, monitoring=monitoring, heartbeat_config=config)
+    await crawl(api, "agent-1")
+    await crawl(api, "agent-1")
+    for _ in range(16):
+        clock.advance(300)
+        await api.beat("agent-1", agent["agent_key"])
+        failed: dict[str, Any] = {"discovery": None, "transport": {"result": "timeout"}}
+        assert await crawl(api, "agent-1", **failed) == "accepted"
+        await api.sweep()
+    record = await api.record("agent-1")
+    assert record["status"] == ("dead" if monitoring == "probe" else "active")
+    assert monitoring == "probe" or record["is_unreachable"]
+
+
+async def test_a_url_is_probed_once_while_linked_and_twice_before_and_after(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "list", "2", [CARD])
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    assert await probed_urls(api) == [CARD, CARD]
+    await crawl(api, "agent-1", url=CARD)
+    assert await probed_urls(api) == [CARD]
+    own = (await api.ask("GET", "/api/v1/targets/agent-1")).json()
+    assert own["gone_reason"] == "linked"
+    # Registering anew changes nothing.
+    await api.register("agent-1", card_url=CARD, monitoring="probe", supersede=True)
+    await api.registry.link_keeper.check_some()
+    assert await probed_urls(api) == [CARD]
+    clock.advance(86_400)
+    await crawl(api, None, url=CARD)
+    assert await probed_urls(api) == [CARD, CARD]
+    assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_failed")
+
+
+async def test_a_claim_that_is_not_proven_changes_nothing(api: RegistryApi) -> None:
+    await crawl(api)
+    before = await api.record(TARGET)
+    stranger = await api.register("stranger", card_url=CARD, endpoint=ORIGIN, monitoring="both")
+    await crawl(api)
+    key, tag = stranger["agent_key"], {"if-match": stranger["etag"]}
+    body = {"status": "draining"}
+    drained = await api.ask("PATCH", f"{AGENTS}/stranger/status", body, key=key, headers=tag)
+    assert drained.status == 200
+    assert await links(api, "stranger") == [(TARGET, "claimed")]
+    after = await api.record(TARGET)
+    assert "links" not in after
+    for member in ("status", "version", "incarnation", "registered_at"):
+        assert after[member] == before[member]
+    assert await link_events(api) == []
+    assert ORIGIN in await probed_urls(api)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"registry": "https://other.example"}, "another registry"),
+        ({"registry": "http://registry.example"}, "the registry over plain http"),
+        ({"agent_id": "agent-2"}, "another agent"),
+        ({"agent_id": "nobody"}, "no agent"),
+        ({"agent_id": TARGET}, "the target's own record"),
+    ],
+)
+async def test_a_card_that_names_something_else_proves_nothing(
+    api: RegistryApi, said: dict[str, str], why: str
+) -> None:
+    await api.register("agent-1", card_url=CARD)
+    await api.register("agent-2", card_url="https://elsewhere.example/card.json")
+    await crawl(api, **{"agent_id": "agent-1", **said})
+    assert await links(api) == [(TARGET, "claimed")], why
+    assert await link_events(api) == []
+
+
+async def test_a_target_that_redirects_to_an_agents_card_is_not_that_agent(api: RegistryApi) -> None:
+    """The card that it shows names the agent; but the prober asked for it elsewhere."""
+    other = "https://mirror.example/"
+    await put(api, "mirrors", "1", [other])
+    await api.register("agent-1", card_url=CARD)
+    await crawl(api, "agent-1", url=other, card_url="https://mirror.example/.well-known/agent-card.json")
+    assert await links(api) == []
+    assert (await api.record(target_id(other)))["status"] == "active"
+
+
+async def test_a_prober_that_read_no_card_neither_proves_nor_disproves(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await api.register("agent-1", card_url=CARD)
+    await crawl(api, "agent-1", discovery=None)
+    assert await links(api) == [(TARGET, "claimed")]
+    await crawl(api, "agent-1")
+    for result in ("timeout", "refused", "gated", "http_error", "tls_failure", "dns_failure"):
+        clock.advance(3600)
+        await crawl(api, None, discovery={"result": result}, transport={"result": "timeout"})
+        assert await links(api) == [(TARGET, "linked")], result
+    clock.advance(PROOF_GRACE_SECONDS)
+    await api.registry.link_keeper.check_some()
+    assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_expired")
+
+
+@pytest.mark.parametrize("discovery", ["ok", "not_an_agent"])
+async def test_a_domain_that_was_sold_ends_the_link_at_the_next_reading(
+    api: RegistryApi, clock: WoundClock, discovery: str
+) -> None:
+    await api.register("agent-1", card_url=CARD)
+    await crawl(api, "agent-1")
+    await crawl(api, "agent-1")
+    clock.advance(86_400)
+    await crawl(api, None, discovery={"result": discovery})
+    assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_failed")
+    record = await api.record("agent-1")
+    assert (record["status"], "seen" in record) == ("active", False)
+    # The target's record begins anew with its next liveness signal.
+    assert await crawl(api, None) == "accepted"
+    target = await api.record(TARGET)
+    assert (target["status"], target["health"], target["card_url"]) == ("active", "unknown", CARD)
+
+
+async def test_a_link_that_flaps_is_bounded(api: RegistryApi, clock: WoundClock) -> None:
+    await api.register("agent-1", card_url=CARD)
+    for _ in range(20):
+        await crawl(api, "agent-1")
+        await crawl(api, None)
+        clock.advance(300)
+    told = [kind for kind, _, _ in await link_events(api)]
+    assert told.count("agent.linked") == 1 + (20 * 300 - 1) // int(RELINK_SECONDS)
+
+
+async def test_deregistration_restores_the_targets_record(api: RegistryApi) -> None:
+    agent = await api.register("agent-1", card_url=CARD, monitoring="both")
+    await crawl(api, "agent-1")
+    await crawl(api, "agent-1")
+    gone = await api.ask("DELETE", f"{AGENTS}/agent-1", key=agent["agent_key"])
+    assert gone.status in {200, 204}
+    # A result that comes before the link has ended brings nobody back.
+    answer = await api.report(probe(api.clock), memories=[{"card_url": CARD}])
+    assert answer.json()["counts"] == {"no_sign_of_life_yet": 1}
+    await api.registry.link_keeper.check_some()
+    assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "agent_deregistered")
+    await crawl(api, "agent-1")
+    assert await statuses(api) == {TARGET: "active"}
+    own = (await api.ask("GET", "/api/v1/targets/agent-1")).json()
+    assert (own["gone_reason"], own["is_registered"]) == ("deregistered", False)
+
+
+async def test_other_urls_end_the_claim(api: RegistryApi) -> None:
+    agent = await api.register("agent-1", card_url=CARD)
+    await crawl(api, "agent-1")
+    moved = {"card_url": "https://elsewhere.example/card.json"}
+    tag = (await api.record("agent-1"))["etag"]
+    changed = await api.ask(
+        "PATCH", f"{AGENTS}/agent-1", moved, key=agent["agent_key"], headers={"if-match": tag}
+    )
+    assert changed.status == 200, changed.body
+    await api.registry.link_keeper.check_some()
+    assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "claim_ended")
+    assert await links(api) == []
+
+
+async def test_a_target_that_leaves_its_directory_ends_probing_alone(api: RegistryApi) -> None:
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    await crawl(api, "agent-1")
+    await put(api, "list", "2", ["https://another.example/"], allow_shrink=True)
+    await api.registry.link_keeper.check_some()
+    assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "target_gone")
+    assert (await statuses(api))["agent-1"] == "active"
+    # It registered to be probed, and so it is.
+    assert await probed_urls(api) == [CARD, "https://another.example/"]
+
+
+async def test_an_erased_agent_is_linked_to_nothing(api: RegistryApi) -> None:
+    await api.register("agent-1", card_url=CARD)
+    await crawl(api, "agent-1")
+    assert (await api.ask("DELETE", f"{AGENTS}/agent-1/record")).status == 200
+    await crawl(api, "agent-1")
+    assert await statuses(api) == {TARGET: "active"}
+
+
+async def test_erasing_the_targets_record_ends_the_link(api: RegistryApi) -> None:
+    await crawl(api)
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    await crawl(api, "agent-1")
+    assert await probed_urls(api) == [ORIGIN]
+    assert (await api.ask("DELETE", f"{AGENTS}/{TARGET}/record")).status == 200
+    assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "target_gone")
+    assert await probed_urls(api) == [CARD]
+
+
+async def test_two_targets_of_one_agent_do_not_count_twice_in_its_record(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "cards", "1", [CARD])
+    await api.register("agent-1", card_url=CARD)
+    for _ in range(2):
+        await crawl(api, "agent-1")
+        await crawl(api, "agent-1", url=CARD)
+    assert sorted(await links(api)) == sorted([(TARGET, "linked"), (target_id(CARD), "linked")])
+    clock.advance(300)
+    failed: dict[str, Any] = {"discovery": None, "transport": {"result": "timeout"}}
+    await crawl(api, "agent-1", **failed)
+    await crawl(api, "agent-1", url=CARD, **failed)
+    assert (await api.record("agent-1"))["seen"]["failures_in_row"] == 1
+
+
+async def test_a_census_counts_a_url_once_linked_or_not(api: RegistryApi) -> None:
+    await put(api, "list", "2", [CARD])
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    await api.register("agent-2", card_url=CARD, monitoring="probe")
+    failed = {"discovery": None, "transport": {"result": "timeout"}}
+    own = {"agent_id": "agent-1", "observed_at": moment(api.clock.at_s).isoformat()}
+    await api.report(own | failed)
+    assert await census(api) == {None: 1}
+    await crawl(api, url=CARD)
+    assert await census(api) == {"ok": 1}
+    await crawl(api, "agent-1", url=CARD)
+    assert await census(api) == {"ok": 1}
+    health = (await api.ask("GET", "/api/v1/census", key=Role.READER)).json()["health"]
+    assert health == {"unknown": 1}
+
+
+async def test_a_registered_card_counts_as_the_origin_that_a_directory_lists(api: RegistryApi) -> None:
+    await crawl(api)
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    own = {"agent_id": "agent-1", "observed_at": moment(api.clock.at_s).isoformat()}
+    seen = {"discovery": {"result": "ok"}, "transport": {"result": "ok"}}
+    await api.report(own | seen, memories=[{"card_url": CARD}])
+    assert await census(api) == {"ok": 1}
+
+
+async def test_a_target_that_redirects_to_anothers_card_counts_as_that_one(api: RegistryApi) -> None:
+    mirror = "https://mirror.example/"
+    await put(api, "mirrors", "1", [mirror])
+    await crawl(api)
+    place = {"card_url": f"{mirror}card.json", "card_redirect": CARD}
+    answer = await api.report(probe(api.clock, mirror), memories=[place])
+    assert answer.status == 200, answer.body
+    assert await census(api) == {"ok": 1}
+    # Each directory counts what it lists.
+    shown = (await api.ask("GET", "/api/v1/census", key=Role.READER)).json()["directories"]
+    assert {(each["directory"], each["count"]) for each in shown} == {("list", 1), ("mirrors", 1)}
+    # Two that lead to one another are not both left out.
+    back = {"card_url": CARD, "card_redirect": f"{mirror}card.json"}
+    await api.report(probe(api.clock), memories=[back])
+    assert await census(api) == {"ok": 1}
+    # Once the other one is gone, it counts itself.
+    await put(api, "list", "2", ["https://third.example/"], allow_shrink=True)
+    assert await census(api) == {"ok": 1, None: 1}
