@@ -22,14 +22,15 @@ URLS = {V4: "https://four.example/", V6: "https://six.example/"}
 class Workers:
     """Workers of one key that claim shards, each with what it holds."""
 
-    def __init__(self, api: RegistryApi) -> None:
+    def __init__(self, api: RegistryApi, key: Role = Role.PROBER) -> None:
         self._api = api
+        self._key = key
         self.held: dict[str, dict[int, int]] = {}
 
     async def ask(self, worker: str, **members: object) -> Any:
         held = {str(shard): token for shard, token in self.held.get(worker, {}).items()}
         body = {"worker": worker, "held": held, "interval_s": 300, "ttl_seconds": 3_600, **members}
-        return await self._api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)
+        return await self._api.ask("POST", f"{PATH}/claim", body, key=self._key)
 
     async def claim(self, worker: str, **members: object) -> dict[str, Any]:
         answer = await self.ask(worker, **members)
@@ -76,23 +77,22 @@ async def test_a_worker_whose_network_lost_a_class_gives_all_shards_to_another_o
     api: RegistryApi, workers: Workers
 ) -> None:
     both = [V4, V6]
-    await workers.claim("a", reached_classes=both)
-    await workers.claim("b", reached_classes=both)
-    await workers.claim("a", reached_classes=both)
-    grant = await workers.claim("b", reached_classes=both)
+    whole, other = await share(workers)
+    grant = await workers.claim(whole, reached_classes=both)
     assert (len(grant["shards"]), grant["share"]) == (SHARDS // 2, SHARDS // 2)
+    await workers.report(whole, V4)
 
-    cut_off = await workers.claim("a", reached_classes=[V4])
+    cut_off = await workers.claim(other, reached_classes=[V4])
     assert (cut_off["shards"], cut_off["reason"]) == ([], "reaches_less")
     assert (cut_off["workers"], cut_off["share"]) == (2, SHARDS)
-    rest = await workers.claim("b", reached_classes=both)
+    rest = await workers.claim(whole, reached_classes=both)
     assert len(rest["shards"]) == SHARDS
-    assert (await workers.claim("a", reached_classes=[V4]))["shards"] == []
+    assert (await workers.claim(other, reached_classes=[V4]))["shards"] == []
 
     # Its share is its own again as soon as it reaches what the other one does.
-    await workers.claim("a", reached_classes=both)
-    await workers.claim("b", reached_classes=both)
-    again = await workers.claim("a", reached_classes=both)
+    await workers.claim(other, reached_classes=both)
+    await workers.claim(whole, reached_classes=both)
+    again = await workers.claim(other, reached_classes=both)
     assert len(again["shards"]) == SHARDS // 2
     assert "reason" not in again
     await assert_log_is_good(api)
@@ -164,6 +164,29 @@ async def test_a_worker_that_reports_nothing_for_two_intervals_loses_its_shards(
     assert "reason" not in await workers.claim(other)
     await workers.claim(active)
     assert len((await workers.claim(other))["shards"]) == SHARDS // 2
+    await assert_log_is_good(api)
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("renames", [False, True])
+async def test_a_key_that_takes_shards_and_reports_nothing_gets_them_less_and_less(
+    api: RegistryApi, clock: WoundClock, workers: Workers, *, renames: bool
+) -> None:
+    hostile = Workers(api, Role.ADMIN)
+    had_all: list[bool] = []
+    for number in range(60):
+        # It names none of its shards, and says that it reaches more than others and probes seldom.
+        hostile.held.clear()
+        name = f"w{number}" if renames else "w"
+        await hostile.claim(name, interval_s=86_400, reached_classes=[V4, V6], ttl_seconds=300)
+        await workers.claim("honest", reached_classes=[V4])
+        had_all.append(len(workers.held["honest"]) == SHARDS)
+        if shard_of(host_of(URLS[V4])) in workers.held["honest"]:
+            await workers.report("honest", V4)
+        clock.advance(150)
+    assert had_all[-40:].count(True) > 30
+    (row,) = {each["makes_no_progress"] for each in (await api.ask("GET", PATH)).json()["probers"]} - {False}
+    assert row
     await assert_log_is_good(api)
 
 

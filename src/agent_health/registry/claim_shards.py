@@ -11,7 +11,7 @@ too few.
 """
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated
@@ -26,7 +26,7 @@ from agent_health.errors import TooMany
 from agent_health.lease import Claim, EndReason, ended, is_unexpired, judge_write, next_token, shard_resource
 from agent_health.prober_standing import (
     DEFAULT_INTERVAL_S,
-    NO_PROGRESS_INTERVALS,
+    Idleness,
     WithheldReason,
     Worker,
     count_sharers,
@@ -132,8 +132,9 @@ def claim_shards(transaction: Transaction, call: Call) -> Reply:
     now_s = transaction.now_s
     held = _really_held(shards, holder, asked.held, now_s)
     living = _join(transaction, call, asked, holder)
+    idle = _count_idle(transaction, shards, holder)
     standings = _standings(transaction, living)
-    reason = _withheld(transaction, shards, held, standings[holder], list(standings.values()))
+    reason = _withheld(transaction, idle, standings[holder], list(standings.values()))
     for shard, claim in shards.claims.items():
         if claim.holder == holder and (reason is not None or shard not in held):
             shards.end(shard, EndReason.RELEASED, now_s)
@@ -185,6 +186,7 @@ def leave_shards(transaction: Transaction, call: Call) -> Reply:
     """Give back all that a worker holds, so that others get it at once; again, nothing happens."""
     holder = worker_holder(call.caller, call.query_as(LeavingWorker).worker)
     probers.lock_all(transaction)
+    _count_idle(transaction, _locked(transaction), holder)
     probers.remove(transaction, [holder])
     ended_now = leases.end_all_of(transaction, {holder: EndReason.RELEASED}).get(holder, [])
     event_log.append(transaction, [*lease_events.all_over(ended_now, holder)])
@@ -197,12 +199,12 @@ def show_shards(transaction: Transaction, call: Call) -> Reply:
     asked = call.query_as(ShardChanges)
     after, since = asked.changed_after, asked.unprobed_since
     living = probers.living(transaction, MAX_SHOWN)
-    reports = {each.holder: each.reported_at_s for each in prober_reports.all_of(transaction)}
+    standings = _standings(transaction, living)
     changed = {} if after is None else targets.newest_versions(transaction, after)
     answer = ShardsShown(
         version=targets.last_version(transaction),
         changed={str(shard): version for shard, version in sorted(changed.items())},
-        probers=[_shown(prober, reports.get(prober.holder), transaction.now_s) for prober in living],
+        probers=[_shown(each, standings[each.holder], transaction.now_s) for each in living],
         share=fair_share(max(1, len(living))),
         unprobed=None if since is None else probed.count_unprobed(transaction, since.timestamp()),
     )
@@ -234,7 +236,6 @@ def _join(transaction: Transaction, call: Call, asked: ShardClaimRequest, holder
         interval_s=asked.interval_s,
         reached=None if asked.reached_classes is None else tuple(asked.reached_classes),
         offset_s=offset_s,
-        barred_until_s=None if known is None else known.barred_until_s,
     )
     probers.store(transaction, prober)
     prober_reports.fold_left(transaction, {each.holder for each in others} | {holder})
@@ -274,7 +275,12 @@ def _report_offset(holder: str, before_s: float | None, offset_s: float | None, 
 
 def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict[str, Worker]:
     """Return how each living worker stands, by its holder."""
-    reports = {each.holder: each.reported_at_s for each in prober_reports.all_of(transaction)}
+    reports = {each.holder: each for each in prober_reports.all_of(transaction)}
+
+    def barred_until_s(holder: str) -> float:
+        rows = reports.get(holder), reports.get(prober_reports.key_of(holder))
+        return max((row.idle.barred_until_s for row in rows if row and row.idle), default=-inf)
+
     has_said = any(prober.reached is not None for prober in living)
     known = liveness.classes(transaction) if has_said else ()
     return {
@@ -282,17 +288,37 @@ def _standings(transaction: Transaction, living: Sequence[StoredProber]) -> dict
             holder=prober.holder,
             interval_s=prober.interval_s or DEFAULT_INTERVAL_S,
             reached=within_known(prober.reached, known),
-            reported_at_s=reports.get(prober.holder, -inf),
-            barred_until_s=-inf if prober.barred_until_s is None else prober.barred_until_s,
+            reported_at_s=reports[prober.holder].reported_at_s if prober.holder in reports else -inf,
+            barred_until_s=barred_until_s(prober.holder),
         )
         for prober in living
     }
 
 
+def _count_idle(transaction: Transaction, shards: _Shards, holder: str) -> dict[str, Idleness]:
+    """Count how long a worker, and all workers of its key, have held living agents without a result.
+
+    By our books: a worker that names none of its shards has held them all the same.
+    """
+    now_s = transaction.now_s
+    key = prober_reports.key_of(holder)
+    rows = prober_reports.all_of(transaction)
+    counted: dict[str, Idleness] = {}
+    for name in (holder, key):
+        own = next((row.idle for row in rows if row.holder == name), None)
+        of_it = [row.reported_at_s for row in rows if name in (row.holder, prober_reports.key_of(row.holder))]
+        reported_at_s = max(of_it, default=-inf)
+        held = [shard for shard, claim in shards.claims.items() if _is_held_by(claim, name)]
+        holds = bool(held) and liveness.holds_living_agents(transaction, held)
+        before = Idleness(at_s=now_s) if own is None else own
+        counted[name] = before.counted(reported_at_s, now_s, holds=holds)
+        prober_reports.note_idle(transaction, name, counted[name])
+    return counted
+
+
 def _withheld(
     transaction: Transaction,
-    shards: _Shards,
-    held: Collection[int],
+    idle: Mapping[str, Idleness],
     me: Worker,
     all_workers: Sequence[Worker],
 ) -> WithheldReason | None:
@@ -300,14 +326,18 @@ def _withheld(
     now_s = transaction.now_s
     others = [worker for worker in all_workers if worker.holder != me.holder]
     reason = withheld(me, others, now_s)
-    if reason is not None or not held:
+    if reason is not None:
         return reason
-    held_since_s = min(shards.claims[shard].acquired_at_s for shard in held)
-    is_stuck = makes_no_progress(me, held_since_s, others, now_s)
-    if not is_stuck or not liveness.holds_living_agents(transaction, held):
-        return None
-    probers.bar(transaction, me.holder, now_s + NO_PROGRESS_INTERVALS * me.interval_s)
-    return WithheldReason.NO_PROGRESS
+    for name, idleness in idle.items():
+        rivals = [other for other in others if prober_reports.key_of(other.holder) != name]
+        if makes_no_progress(idleness.idle_s, me.interval_s, rivals, now_s):
+            prober_reports.note_idle(transaction, name, idleness.barred(me.interval_s, now_s))
+            return WithheldReason.NO_PROGRESS
+    return None
+
+
+def _is_held_by(claim: Claim, name: str) -> bool:
+    return claim.holder is not None and name in (claim.holder, prober_reports.key_of(claim.holder))
 
 
 def _really_held(shards: _Shards, holder: str, named: Mapping[int, int], now_s: float) -> set[int]:
@@ -319,8 +349,7 @@ def _really_held(shards: _Shards, holder: str, named: Mapping[int, int], now_s: 
     }
 
 
-def _shown(prober: StoredProber, reported_at_s: float | None, now_s: float) -> LivingProber:
-    is_barred = prober.barred_until_s is not None and now_s < prober.barred_until_s
+def _shown(prober: StoredProber, standing: Worker, now_s: float) -> LivingProber:
     return LivingProber(
         holder=prober.holder,
         joined_at=moment(prober.joined_at_s),
@@ -328,8 +357,8 @@ def _shown(prober: StoredProber, reported_at_s: float | None, now_s: float) -> L
         interval_s=prober.interval_s,
         reached_classes=None if prober.reached is None else list(prober.reached),
         clock_offset_s=prober.offset_s,
-        reported_at=None if reported_at_s is None else moment(reported_at_s),
-        makes_no_progress=is_barred,
+        reported_at=moment(standing.reported_at_s) if standing.reported_at_s > 0 else None,
+        makes_no_progress=now_s < standing.barred_until_s,
     )
 
 

@@ -1,10 +1,15 @@
 """Reports of probers: when each worker last reported a result, and what became of living agents in them."""
 
 from collections.abc import Collection
+from dataclasses import asdict
+from math import inf
 from typing import NamedTuple
 
+from pydantic import TypeAdapter
+from pydantic_core import to_json
 from sqlalchemy import delete, select, text
 
+from agent_health.prober_standing import Idleness
 from agent_health.storage.database import Transaction
 from agent_health.storage.tables import prober_reports
 
@@ -30,6 +35,8 @@ class WorkerReports(NamedTuple):
     holder: str
     reported_at_s: float
     reported: Reported
+    idle: Idleness | None
+    """As its last claim left it; of a key, that of all its workers together."""
 
 
 _ADD = text("""
@@ -46,6 +53,20 @@ _ADD = text("""
 """)
 
 
+_NOTE = text("""
+    INSERT INTO prober_reports (holder, reported_at_s, answered, failed, unmeasured, idle)
+    VALUES (:holder, 0, 0, 0, 0, :idle)
+    ON CONFLICT (holder) DO UPDATE SET idle = excluded.idle
+""")
+_IDLENESS = TypeAdapter(Idleness)
+
+
+def note_idle(transaction: Transaction, holder: str, idle: Idleness) -> None:
+    """Note how long a worker or a key has held shards without a result."""
+    members = {name: value for name, value in asdict(idle).items() if value != -inf}
+    transaction.connection.execute(_NOTE, {"holder": holder, "idle": to_json(members).decode()})
+
+
 def add(transaction: Transaction, holder: str, at_s: float, reported: Reported) -> None:
     """Add what a worker reported at this time."""
     transaction.connection.execute(_ADD, {"holder": holder, "at_s": at_s, **reported._asdict()})
@@ -55,7 +76,12 @@ def all_of(transaction: Transaction) -> list[WorkerReports]:
     """Return the sums of all workers, and of those that left."""
     wanted = select(prober_reports).order_by(prober_reports.c.holder)
     return [
-        WorkerReports(row.holder, row.reported_at_s, Reported(row.answered, row.failed, row.unmeasured))
+        WorkerReports(
+            row.holder,
+            row.reported_at_s,
+            Reported(row.answered, row.failed, row.unmeasured),
+            None if row.idle is None else _IDLENESS.validate_json(row.idle),
+        )
         for row in transaction.connection.execute(wanted)
     ]
 

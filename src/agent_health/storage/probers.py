@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, delete, select, update
+from sqlalchemy import Row, delete, select
 
 from agent_health.storage.agents import insert_or_replace
 from agent_health.storage.database import Transaction
@@ -25,7 +25,6 @@ class StoredProber:
     """Network classes in which a witness answered it; None before it knows."""
     offset_s: float | None = None
     """Its wall clock minus the database's; None if it does not tell its time."""
-    barred_until_s: float | None = None
 
 
 _COLUMNS = tuple(probers.c[name] for name in StoredProber.__dataclass_fields__)
@@ -54,12 +53,6 @@ def store(transaction: Transaction, prober: StoredProber) -> None:
     row: dict[str, Any] = {column.name: getattr(prober, column.name) for column in _COLUMNS}
     row["reached"] = None if prober.reached is None else json.dumps(prober.reached)
     transaction.connection.execute(insert_or_replace(transaction, probers, "holder"), row)
-
-
-def bar(transaction: Transaction, holder: str, until_s: float) -> None:
-    """Note until when a worker gets no shard, since it made no progress."""
-    changed = update(probers).where(probers.c.holder == holder)
-    transaction.connection.execute(changed.values(barred_until_s=until_s))
 
 
 def remove(transaction: Transaction, holders: Iterable[str]) -> None:

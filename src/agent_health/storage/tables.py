@@ -473,7 +473,6 @@ probers = Table(
     Column("interval_s", Double, comment="of its crawl"),
     Column("reached", Text, comment="network classes in which a witness answered it, as JSON"),
     Column("offset_s", Double, comment="its wall clock minus ours"),
-    Column("barred_until_s", Double, comment="it made no progress, and gets no shard before"),
 )
 
 # Apart from `probers`, which a claim locks as a whole: who reports does not wait for claims. Of workers that
@@ -488,6 +487,7 @@ prober_reports = Table(
     Column("answered", BigInteger, nullable=False, comment="results of living agents, like the next two"),
     Column("failed", BigInteger, nullable=False),
     Column("unmeasured", BigInteger, nullable=False),
+    Column("idle", Text, comment="prober_standing.Idleness as JSON"),
 )
 
 opt_outs = Table(

@@ -63,7 +63,6 @@ def upgrade() -> None:
         "interval_s": (sa.Double(), "of its crawl"),
         "reached": (sa.Text(), "network classes in which a witness answered it, as JSON"),
         "offset_s": (sa.Double(), "its wall clock minus ours"),
-        "barred_until_s": (sa.Double(), "it made no progress, and gets no shard before"),
     }
     for name, (kind, comment) in probers.items():
         op.add_column("probers", sa.Column(name, kind, comment=comment))
@@ -81,6 +80,7 @@ def upgrade() -> None:
         ),
         sa.Column("failed", sa.BigInteger(), nullable=False),
         sa.Column("unmeasured", sa.BigInteger(), nullable=False),
+        sa.Column("idle", sa.Text(), comment="prober_standing.Idleness as JSON"),
         sa.PrimaryKeyConstraint("holder", name="pk_prober_reports"),
     )
     op.create_table(
