@@ -302,6 +302,12 @@ def test_no_more_rules_are_kept_than_anybody_writes() -> None:
     assert may_fetch(robots, f"/{MAX_RULES}")
 
 
+def test_pattern_longer_than_any_path_is_not_kept() -> None:
+    robots = rules(f"{FOR_US}Disallow: /{'a' * MAX_PATH_CHARS}\nDisallow: /*{'é' * MAX_PATH_CHARS}\n")
+    assert robots == Robots()
+    assert not may(f"{FOR_US}Disallow: /{'a' * (MAX_PATH_CHARS - 1)}", f"/{'a' * MAX_PATH_CHARS}")
+
+
 def test_a_path_of_any_length_is_matched_by_its_beginning() -> None:
     path = f"/a{'b' * MAX_PATH_CHARS}c"
     assert not may(f"{FOR_US}Disallow: /a", path)

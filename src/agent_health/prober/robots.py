@@ -135,8 +135,10 @@ def _rules_for_us(body: bytes) -> tuple[Rule, ...]:
                     patterns[name][key == b"allow", value.decode("utf-8", "surrogateescape")] = None
     # Groups of one name are one group; that for everybody counts for those who have none of their own.
     counting = patterns[PRODUCT if PRODUCT in named else "*"]
-    rules = [_rule(pattern, is_allowed=is_allowed) for is_allowed, pattern in counting]
-    return tuple(sorted(rules, key=lambda rule: (-rule.length, not rule.is_allowed)))
+    rules = (_rule(pattern, is_allowed=is_allowed) for is_allowed, pattern in counting)
+    # No path that is matched is longer.
+    matching = [rule for rule in rules if sum(map(len, rule.pieces)) <= MAX_PATH_CHARS]
+    return tuple(sorted(matching, key=lambda rule: (-rule.length, not rule.is_allowed)))
 
 
 def _name(value: str) -> str:
