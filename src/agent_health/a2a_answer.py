@@ -27,7 +27,9 @@ _ASKING_METHODS = frozenset({
     "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",  # A2A 1.0
     "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel",  # A2A 0.x
 })  # fmt: skip
-_SENDING_PATHS = ("message:send", "message:stream")  # A2A's REST binding
+STREAMING_PATH: Final = "message:stream"
+"""How the path of a streaming send ends in A2A's REST binding."""
+_SENDING_PATHS = ("message:send", STREAMING_PATH)
 
 # How much the outcome of one answer weighs in a batch: the heaviest one is that of the batch.
 _WEIGHT_IN_BATCH: Mapping[Outcome, int] = MappingProxyType({

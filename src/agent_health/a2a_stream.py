@@ -70,6 +70,8 @@ class StreamEnd:
     """Whether an event was JSON-RPC."""
     has_other_data: bool = False
     """Whether the data of an event was not JSON."""
+    has_events: bool = False
+    """Whether there was an event with data, read or not; comments and `retry` alone are no event."""
 
 
 class EventStreamReader:
@@ -80,8 +82,8 @@ class EventStreamReader:
     """
 
     __slots__ = (
-        "_error", "_has_begun", "_has_other_data", "_is_rpc", "_is_skipping", "_last", "_lessons_left",
-        "_max_event_bytes", "_missed", "_rest", "_shape",
+        "_error", "_has_begun", "_has_events", "_has_other_data", "_is_rpc", "_is_skipping", "_last",
+        "_lessons_left", "_max_event_bytes", "_missed", "_rest", "_shape",
     )  # fmt: skip
 
     def __init__(self, max_event_bytes: int) -> None:
@@ -93,7 +95,7 @@ class EventStreamReader:
         self._error: Outcome | None = None
         self._last = ANSWERED
         self._missed: Inspection | None = None
-        self._is_rpc = self._has_other_data = False
+        self._is_rpc = self._has_other_data = self._has_events = False
         self._shape: Shape | None = None
         self._lessons_left = _MAX_LESSONS if max_event_bytes >= MAX_SHAPED_BYTES else 0
 
@@ -147,7 +149,13 @@ class EventStreamReader:
         outcome = self._last if self._error is None else self._error
         if self._missed is not None and outcome is ANSWERED:
             outcome = Outcome.NOT_INSPECTED
-        return StreamEnd(outcome, self._missed, self._is_rpc, self._has_other_data)
+        return StreamEnd(
+            outcome,
+            self._missed,
+            is_rpc=self._is_rpc,
+            has_other_data=self._has_other_data,
+            has_events=self._has_events or self._missed is not None,
+        )
 
     def _hold(self, piece: bytes) -> None:
         if self._is_skipping:
@@ -189,6 +197,7 @@ class EventStreamReader:
             self._shape = _shape_of(ended)
 
     def _note_event(self, name: bytes, data: bytes) -> None:
+        self._has_events = True
         if name == b"error":
             self._error = _outcome_of_error_event(data)
             return

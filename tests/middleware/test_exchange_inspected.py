@@ -311,6 +311,25 @@ async def test_an_answer_to_a_json_rpc_call_must_be_what_it_claims(body: bytes) 
         assert await answered([event(body)], EVENTS) == "malformed"
 
 
+PING = b": ping\r\n\r\n"
+
+
+@pytest.mark.parametrize("body", [b"", PING, [b""], [PING], [PING, PING], [b"data: {}\n"]])
+async def test_event_stream_without_an_event_answers_no_call(body: bytes | list[bytes]) -> None:
+    sending = {"scope": http_scope("/agent/message:stream"), "asked": request(b'{"message":{}}')}
+    assert await answered(body, EVENTS) == "malformed"
+    assert await answered(body, EVENTS, **sending) == "malformed"
+    # Who only listens, notifies, or asks in another way, is owed no event.
+    assert await answered(body, EVENTS, asked=request(), scope=http_scope(method="GET")) == "answered"
+    assert await answered(body, EVENTS, asked=request(b'{"jsonrpc":"2.0","method":"m"}')) == "answered"
+    assert await answered(body, EVENTS, status=202) == "answered"
+
+
+async def test_caller_who_leaves_before_the_first_event_makes_nothing_malformed() -> None:
+    steps: list[Step] = [RECEIVE, start(headers=EVENTS), chunk(PING), RECEIVE]
+    assert (await play(steps, server=Server(call(), DISCONNECT))).outcome == "abandoned"
+
+
 @pytest.mark.parametrize(
     "asked", [request(), request(b"text"), request(b'{"a":1}'), request(b'{"jsonrpc":"2.0","method":"m"}')]
 )

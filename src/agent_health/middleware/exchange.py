@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from agent_health.a2a_answer import (
     MAX_CALL_BYTES,
+    STREAMING_PATH,
     NotJson,
     TooComplex,
     expects_rpc_answer,
@@ -18,7 +19,7 @@ from agent_health.a2a_answer import (
     outcome_of_json,
     parse_or_none,
 )
-from agent_health.a2a_stream import Shape, has_shape
+from agent_health.a2a_stream import Shape, StreamEnd, has_shape
 from agent_health.inspection import Inspection
 from agent_health.middleware.body import (
     EVENTS,
@@ -358,7 +359,7 @@ class Exchange:
             return outcome, None
         if self._body is not None and isinstance(self._body.kept, EventsBody):
             # Clients leave once they have read the error, or the last state.
-            stated = self._judge_events(self._body.kept, b"")
+            stated = self._judge_events(self._body.kept.end(b""))
             if stated[0] is not ANSWERED and stated[0] is not Outcome.NOT_INSPECTED:
                 return stated
         return (Outcome.ABANDONED_LATE if waited_ns > self._observer.timeout_ns else Outcome.ABANDONED), None
@@ -392,10 +393,16 @@ class Exchange:
         if self._content is JSON:
             return self._judge_json(kept if isinstance(kept, JsonBody) else None, last, sent["status"])
         max_bytes = self._observer.max_inspected_bytes
-        return self._judge_events(kept if isinstance(kept, EventsBody) else EventsBody(max_bytes), last)
+        end = (kept if isinstance(kept, EventsBody) else EventsBody(max_bytes)).end(last)
+        if not end.has_events and sent["status"] == 200 and self._expects_events():
+            return MALFORMED
+        return self._judge_events(end)
 
-    def _judge_events(self, events: EventsBody, last: bytes) -> Judged:
-        end = events.end(last)
+    def _expects_events(self) -> bool:
+        """Whether an event stream without an event is no answer to this request."""
+        return self._scope["path"].endswith(STREAMING_PATH) or expects_rpc_answer(self._call())
+
+    def _judge_events(self, end: StreamEnd) -> Judged:
         outcome = end.outcome
         is_failure = outcome is not ANSWERED and outcome is not Outcome.NOT_INSPECTED
         if end.has_other_data and not is_failure and (end.is_rpc or expects_rpc_answer(self._call())):
