@@ -90,6 +90,10 @@ def test_stream_tells_whether_it_had_an_event() -> None:
     assert skipped.end().has_events
 
 
+def test_event_with_empty_data_says_nothing() -> None:
+    assert read_event_stream(b"id: 1\ndata: \n\n") == StreamEnd(ANSWERED, has_events=True)
+
+
 def test_data_that_is_no_json_is_told() -> None:
     done = StreamEnd(ANSWERED, has_other_data=True, has_events=True)
     assert read_event_stream(event_of("[DONE]")) == done

@@ -188,7 +188,10 @@ class EventStreamReader:
             return
         count = 0
         for name, data in _events(ended.splitlines()):
-            self._note_event(name, data)
+            self._has_events = True
+            # An MCP server that can resume a stream begins it with an id, and data that are empty.
+            if data or name == b"error":
+                self._note_event(name, data)
             count += 1
             if self._error is not None:
                 return
@@ -197,7 +200,6 @@ class EventStreamReader:
             self._shape = _shape_of(ended)
 
     def _note_event(self, name: bytes, data: bytes) -> None:
-        self._has_events = True
         if name == b"error":
             self._error = _outcome_of_error_event(data)
             return

@@ -325,6 +325,14 @@ async def test_event_stream_without_an_event_answers_no_call(body: bytes | list[
     assert await answered(body, EVENTS, status=202) == "answered"
 
 
+async def test_stream_that_can_be_resumed_begins_with_empty_data() -> None:
+    """MCP 2025-11-25: the server may then close the stream, and answer on another one."""
+    priming = b"id: 1\r\nretry: 1000\r\ndata: \r\n\r\n"
+    assert await answered([priming, event(RESULT)], EVENTS) == "answered"
+    assert await answered([priming, event(FAULT)], EVENTS) == "server_fault"
+    assert await answered([priming], EVENTS) == "answered"
+
+
 async def test_caller_who_leaves_before_the_first_event_makes_nothing_malformed() -> None:
     steps: list[Step] = [RECEIVE, start(headers=EVENTS), chunk(PING), RECEIVE]
     assert (await play(steps, server=Server(call(), DISCONNECT))).outcome == "abandoned"
