@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -375,6 +376,55 @@ async def test_a_slow_upload_is_the_callers_time() -> None:
     assert outcomes(middleware) == {"answered": 1}
     assert document.calibration is not None
     assert document.calibration.latency_p99_ms == pytest.approx(100, rel=0.01)
+
+
+@pytest.mark.parametrize("outcome", ["answered", "abandoned", "timed_out"])
+async def test_stalled_upload_is_never_overdue(outcome: str) -> None:
+    """Any caller can stall one; but an app that hangs once it has the whole body is overdue."""
+    clock = HandClock()
+    incoming: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        if outcome == "timed_out":
+            await receive()
+        await send(start())
+        await send(final(b"ok"))
+
+    middleware = AgentHealthMiddleware(app, agent_id="urn:agent", timeout_seconds=30, clock=clock.clock)
+    under_way = asyncio.create_task(middleware(http_scope(), incoming.get, swallow))
+    incoming.put_nowait(request(b"a", more_body=True))
+    await asyncio.sleep(0)
+    clock.advance(100)
+    assert outcomes(middleware) == {}
+    incoming.put_nowait(DISCONNECT if outcome == "abandoned" else request(b"b"))
+    if outcome == "timed_out":
+        await asyncio.sleep(0)
+        clock.advance(31)
+        assert outcomes(middleware) == {"timed_out": 1}
+        incoming.put_nowait(DISCONNECT)
+    await under_way
+    assert outcomes(middleware) == {outcome: 1}
+
+
+async def test_time_of_a_receive_that_was_given_up_is_no_upload_for_ever() -> None:
+    clock = HandClock()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await receive()
+        await asyncio.Event().wait()
+
+    middleware = AgentHealthMiddleware(app, agent_id="urn:agent", timeout_seconds=30, clock=clock.clock)
+    hanging = asyncio.create_task(middleware(http_scope(), asyncio.Event().wait, swallow))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    clock.advance(31)
+    assert outcomes(middleware) == {"timed_out": 1}
+    hanging.cancel()
+    await asyncio.wait([hanging])
 
 
 async def idle_receive() -> Message:

@@ -92,13 +92,15 @@ class Exchange:
     __slots__ = (
         "_began_ns", "_body", "_content", "_ended_ns", "_first_byte_ns", "_headers", "_is_complete",
         "_is_sent_by_server", "_judged", "_keep", "_last", "_left_ns", "_observer", "_receive", "_request",
-        "_scope", "_send", "_shape", "_start", "is_counted",
+        "_scope", "_send", "_shape", "_start", "_upload_ns", "is_counted",
     )  # fmt: skip
 
     _shape: Shape | None
     """Of a stream, once it has begun: the shape of events that need not be read."""
     _last: bytes | None
     """The last piece of the answer's body, until it is judged."""
+    _upload_ns: int | None
+    """Since when the app waits for more of the request's body, 0 if it does not; None once that is whole."""
 
     def begin(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
         """Follow a request that has just come in."""
@@ -112,21 +114,17 @@ class Exchange:
         self._keep: Callable[[Any], None] | None = None
         self._request: bytes | RequestBody | None = None
         self._judged: Judged | None = None
-        self._first_byte_ns = self._ended_ns = self._left_ns = 0
+        self._first_byte_ns = self._ended_ns = self._left_ns = self._upload_ns = 0
         self._is_complete = self._is_sent_by_server = self.is_counted = False
         now_ns = observer.now_ns
         self._began_ns = now_ns()
 
     async def receive(self) -> Message:
         """Pass on what the caller sends; keep a short call, note when the caller leaves."""
-        now_ns = self._observer.now_ns
         receive = self._receive
-        asked_ns = now_ns()
-        message = await receive()
+        message = await (receive() if self._upload_ns is None else self._receive_upload())
         kind = message["type"]
         if kind == "http.request":
-            # A slow upload is the caller's time.
-            self._began_ns += now_ns() - asked_ns
             try:
                 body = message["body"]
             except KeyError:
@@ -138,7 +136,22 @@ class Exchange:
                 else:
                     self._keep_request(body)
         elif kind == "http.disconnect" and not self._ended_ns and not self._left_ns:
+            now_ns = self._observer.now_ns
             self._left_ns = now_ns()
+        return message
+
+    async def _receive_upload(self) -> Message:
+        """Receive while the request's body is not whole: a slow upload is the caller's time."""
+        now_ns = self._observer.now_ns
+        self._upload_ns = asked_ns = now_ns()
+        is_whole = False
+        try:
+            message = await self._receive()
+            is_whole = not message.get("more_body")
+        finally:
+            # In this order, as another thread may ask meanwhile whether the answer is overdue.
+            self._began_ns += now_ns() - asked_ns
+            self._upload_ns = None if is_whole else 0
         return message
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - calls would cost more than the work
@@ -197,7 +210,7 @@ class Exchange:
 
     def end_if_overdue(self, now_ns: int) -> None:
         """Count the exchange as timed out if its first byte is overdue: it may never end. May raise."""
-        latency_ns = now_ns - self._began_ns
+        latency_ns = (self._upload_ns or now_ns) - self._began_ns
         is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
         if is_waiting and latency_ns > self._observer.timeout_ns:
             self.is_counted = True
