@@ -355,6 +355,20 @@ async def test_a_status_without_a_body_needs_none(status: int) -> None:
     assert await answered(b"", JSON, status=status) == "answered"
 
 
+@pytest.mark.parametrize("status", [200, 206])
+@pytest.mark.parametrize("headers", [JSON, EVENTS])
+@pytest.mark.parametrize("part", [b'{"a"', b"data: {\n\n", b""])
+async def test_part_of_an_answer_counts_by_its_status(
+    status: int, headers: dict[str, str], part: bytes
+) -> None:
+    """Any caller can ask for a part, by `Range`."""
+    ranged = headers | ({"Content-Range": "bytes 0-9/400"} if status == 200 else {})
+    assert await answered(part, ranged, status=status) == "answered"
+    assert await answered([part[:3], part[3:]], ranged, status=status) == "answered"
+    leaving: list[Step] = [RECEIVE, start(status, ranged), chunk(part), RECEIVE]
+    assert (await play(leaving, server=Server(call(), DISCONNECT))).outcome == "abandoned"
+
+
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
 @pytest.mark.parametrize("message", [PATHSEND, ZEROCOPY])
 async def test_what_the_server_takes_from_a_file_was_not_inspected(

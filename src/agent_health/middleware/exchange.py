@@ -37,6 +37,7 @@ from agent_health.middleware.body import (
     content_of,
     header,
     is_compressed,
+    is_partial,
     judge_json,
 )
 from agent_health.outcome import ANSWERED, TASK_FAILED, Outcome, outcome_of_exception, outcome_of_status
@@ -392,7 +393,7 @@ class Exchange:
             self._content = content_of(sent)
         if self._content is OTHER:
             return ANSWERED, None
-        return self._judge_body(sent)
+        return (ANSWERED, None) if is_partial(sent) else self._judge_body(sent)
 
     def _judge_body(self, sent: Message) -> Judged:
         """Judge a 2xx answer that claims JSON or an event stream; `sent` is its start as the app sent it."""
