@@ -104,6 +104,7 @@ async def test_a_json_rpc_error_counts_by_its_code_in_json_and_in_events(code: i
         {"content-type": "application/a2a+json"},
         {"x-first": "1", "content-type": "application/json"},
         {"content-type": "application/json", "content-encoding": "identity"},
+        {"content-type": "application/json", "content-encoding": " Identity "},
         {"Content-Type": "application/json"},
     ],
 )

@@ -57,7 +57,7 @@ def header(start: Message, wanted: bytes) -> bytes:
 
 def is_compressed(start: Message) -> bool:
     """Whether the application encoded the body of an answer, as a compression inside the middleware does."""
-    return header(start, b"content-encoding").lower() not in _READABLE_ENCODINGS
+    return header(start, b"content-encoding").strip().lower() not in _READABLE_ENCODINGS
 
 
 def is_partial(start: Message) -> bool:
