@@ -290,6 +290,20 @@ async def test_a_caller_who_leaves_is_judged_by_how_long_it_waited(
     """B7: a return without the final body, and http.disconnect followed by an empty one."""
     steps: list[Step] = [RECEIVE, start(headers=headers), *before, seconds, RECEIVE, *rest]
     played = await play(steps, server=Server(request(), DISCONNECT))
+    flows = headers is EVENTS and before
+    assert played.outcome == ("abandoned" if flows else outcome)
+
+
+@pytest.mark.parametrize(("first_s", "outcome"), [(30.0, "abandoned"), (30.1, "abandoned_late")])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_caller_who_leaves_an_event_stream_waited_for_its_first_byte(
+    *, first_s: float, outcome: str, is_cancelled: bool
+) -> None:
+    """A stream may flow for hours: how long its caller listens is no fault of the agent."""
+    tick = chunk(b": tick\n\n")
+    leaves: Step = asyncio.CancelledError() if is_cancelled else RECEIVE
+    steps: list[Step] = [RECEIVE, start(headers=EVENTS), first_s, tick, 3600.0, tick, 3600.0, leaves]
+    played = await play(steps, server=Server(request(), DISCONNECT), counting="server_faults")
     assert played.outcome == outcome
 
 

@@ -376,6 +376,9 @@ class Exchange:
             stated = self._judge_events(self._body.kept.end(b""))
             if stated[0] is not ANSWERED and stated[0] is not Outcome.NOT_INSPECTED:
                 return stated
+        if self._content is EVENTS and self._first_byte_ns:
+            # It flows for as long as the caller likes.
+            waited_ns = self._first_byte_ns - self._began_ns
         return (Outcome.ABANDONED_LATE if waited_ns > self._observer.timeout_ns else Outcome.ABANDONED), None
 
     def _judge_answer(self) -> tuple[Outcome, Inspection | None]:
