@@ -426,13 +426,15 @@ async def test_time_of_a_receive_that_was_given_up_is_no_upload_for_ever() -> No
     clock = HandClock()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
         with suppress(TimeoutError):
             async with asyncio.timeout(0):
                 await receive()
         await asyncio.Event().wait()
 
+    server = Server(request(b"a", more_body=True))
     middleware = AgentHealthMiddleware(app, agent_id="urn:agent", timeout_seconds=30, clock=clock.clock)
-    hanging = asyncio.create_task(middleware(http_scope(), asyncio.Event().wait, swallow))
+    hanging = asyncio.create_task(middleware(http_scope(), server.receive, swallow))
     for _ in range(10):
         await asyncio.sleep(0)
     clock.advance(31)

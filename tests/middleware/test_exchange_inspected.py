@@ -317,7 +317,7 @@ PING = b": ping\r\n\r\n"
 
 @pytest.mark.parametrize("body", [b"", PING, [b""], [PING], [PING, PING], [b"data: {}\n"]])
 async def test_event_stream_without_an_event_answers_no_call(body: bytes | list[bytes]) -> None:
-    sending = {"scope": http_scope("/agent/message:stream"), "asked": request(b'{"message":{}}')}
+    sending: dict[str, Any] = {"scope": http_scope("/agent/message:stream"), "asked": request(b"{}")}
     assert await answered(body, EVENTS) == "malformed"
     assert await answered(body, EVENTS, **sending) == "malformed"
     # Who only listens, notifies, or asks in another way, is owed no event.

@@ -63,12 +63,12 @@ class Observer(Protocol):
     def count(
         self,
         outcome: int,
-        latency_ns: int,
+        latency_ns: int | None,
         first_byte_ns: int | None,
         now_ns: int,
         inspection: int | None = None,
     ) -> None:
-        """Count one interaction; may raise."""
+        """Count one interaction, without a latency if that is None; may raise."""
 
     def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
         """Count one answer that took less than `quick_ns` and was nothing to inspect; may raise."""
@@ -213,7 +213,7 @@ class Exchange:
         """Count the exchange as timed out if its first byte is overdue: it may never end. May raise."""
         latency_ns = (self._upload_ns or now_ns) - self._began_ns
         is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
-        if is_waiting and latency_ns > self._observer.timeout_ns:
+        if is_waiting and latency_ns > self._observer.timeout_ns and not self._is_standing():
             self.is_counted = True
             self._observer.count(Outcome.TIMED_OUT, latency_ns, None, now_ns)
 
@@ -355,16 +355,23 @@ class Exchange:
         inspection = None
         if not is_whole:
             outcome, inspection = self._judge_break(error, latency_ns)
-        elif first_byte_ns > observer.timeout_ns:
+        elif first_byte_ns > observer.timeout_ns and not self._is_standing():
             outcome = Outcome.TIMED_OUT
         else:
             outcome, inspection = self._judge_answer()
-        if self._content is not EVENTS:
+        if self._is_standing():
+            observer.count(outcome, None, None, now_ns, inspection)
+        elif self._content is not EVENTS:
             observer.count(outcome, latency_ns, None, now_ns, inspection)
         elif observer.streams_by_first_byte:
             observer.count(outcome, first_byte_ns, first_byte_ns, now_ns, inspection)
         else:
             observer.count(outcome, latency_ns, first_byte_ns, now_ns, inspection)
+
+    def _is_standing(self) -> bool:
+        """Whether this is an event stream that a GET opened: it waits for events that may never come."""
+        start = self._start
+        return self._scope["method"] == "GET" and start is not None and content_of(start) is EVENTS
 
     def _judge_break(self, error: BaseException | None, waited_ns: int) -> tuple[Outcome, Inspection | None]:
         """Judge what did not end well: the caller left, the app raised or did not finish."""
@@ -376,6 +383,8 @@ class Exchange:
             stated = self._judge_events(self._body.kept.end(b""))
             if stated[0] is not ANSWERED and stated[0] is not Outcome.NOT_INSPECTED:
                 return stated
+        if self._is_standing():
+            return Outcome.ABANDONED, None
         if self._content is EVENTS and self._first_byte_ns:
             # It flows for as long as the caller likes.
             waited_ns = self._first_byte_ns - self._began_ns
