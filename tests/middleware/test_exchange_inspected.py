@@ -152,6 +152,13 @@ async def test_the_rest_binding_tells_sends_from_polls_by_the_path(
     assert await answered(FAILED_REST, JSON, asked=asked, scope=scope) == outcome
 
 
+async def test_call_whose_method_is_not_found_is_a_send_below_any_path() -> None:
+    long = b'{"params":{"text":"%s"},"method":"SendMessage","jsonrpc":"2.0","id":1,"more":{}}' % (b"y" * 2000)
+    for scope in (http_scope("/tasks/rpc"), http_scope("/tasks/rpc", "GET"), http_scope("/")):
+        for asked in (request(long), request(b'{"jsonrpc":"2.0","id":1}')):
+            assert await answered(FAILED, JSON, asked=asked, scope=scope) == "task_failed"
+
+
 async def test_a_call_in_many_messages_is_read_as_one() -> None:
     body = call("GetTask")["body"]
     parts = [request(body[at : at + 1], more_body=True) for at in range(len(body))]
