@@ -281,6 +281,23 @@ def test_no_deciding_event_has_the_shape_of_a_harmless_one(spelling: str, decidi
             assert not has_shape(shape, piece)
 
 
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"status": {"state": "ok"}, "text": {}},
+        {"artifact": {"parts": []}, "text": {}},
+        {"status": {"state": "ok"}, "error": None},
+        {"statusUpdate": {"status": {"state": "ok"}}, "error": None},
+        {"artifactUpdate": {"artifact": {}}, "error": None},
+        rpc(result={"status": {"state": "working"}, "isError": False, "x": {}}),
+    ],
+)
+def test_event_beside_which_an_error_may_stand_has_no_shape(harmless: Any) -> None:
+    assert shape_after(event(harmless)) is None
+    failed = harmless | {"error": {"code": 500}}
+    assert read(event(harmless), event(failed)).outcome is FAULT
+
+
 def test_event_in_pieces_has_no_shape() -> None:
     whole = artifact()
     shape = shape_after(whole)

@@ -40,11 +40,14 @@ _MEMBERS = (
     rb'(?:(?!"(?:result|error|task|statusUpdate|status|state|artifactUpdate|artifact)")'
     rb'"[^"\\]*+": ?+(?:"[^"\\]*+"|[-+.0-9a-zA-Z]++), ?+)*+'
 )
+_STATE = rb'"status": ?+\{' + _MEMBERS + rb'"state": ?+"[^"\\]*+"'
+_REST_UPDATE = rb'(?:"artifactUpdate": ?+\{|"statusUpdate": ?+\{' + _MEMBERS + _STATE + rb")"
+# Without a name of A2A around it, an artifact or a status may be anybody's, beside an error.
 _UPDATE = re.compile(
-    rb"data: ?+\{" + _MEMBERS + rb'(?:"result": ?+\{' + _MEMBERS + rb")?+"
-    rb'(?:"artifact(?:Update)?+": ?+\{'
-    rb'|(?:"statusUpdate": ?+\{' + _MEMBERS + rb')?+"status": ?+\{' + _MEMBERS + rb'"state": ?+"[^"\\]*+")'
-)
+    rb"data: ?+\{" + _MEMBERS + rb"(?:" + _REST_UPDATE + rb'|"result": ?+\{' + _MEMBERS + rb"(?:"
+    + _REST_UPDATE + rb'|"artifact": ?+\{|' + _STATE + rb"))"
+)  # fmt: skip
+_MAY_DECIDE = (b'"error"', b'"isError"')
 _CLOSING = re.compile(rb"[}\]]+(\r\n\r\n|\n\n)\Z")
 
 
@@ -254,6 +257,9 @@ def has_shape(shape: Shape, piece: bytes) -> bool:
 
 def _shape_of(event: bytes) -> Shape | None:
     """Return the shape of a whole event that was read and decides nothing, None if it has none."""
+    if any(name in event for name in _MAY_DECIDE):
+        # Their values may be others in the next one.
+        return None
     begins, ends = _UPDATE.match(event, 0, _MAX_PREFIX_BYTES), _CLOSING.search(event, max(0, len(event) - 64))
     if begins is None or ends is None or begins.end() > ends.start():
         return None
