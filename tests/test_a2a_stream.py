@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -80,11 +81,25 @@ def test_nothing_at_all_is_an_answer() -> None:
     assert read_event_stream(b"") == StreamEnd(ANSWERED)
 
 
+def test_stream_tells_whether_it_had_an_event() -> None:
+    for nothing in (b"", b": ping\n\n", b"retry: 100\n\n", b"event: error\n\n", b"data: {}\n"):
+        assert not read_event_stream(nothing).has_events
+    assert read_event_stream(event({})).has_events
+    skipped = EventStreamReader(10)
+    skipped.append(event_of("12345678901"))
+    assert skipped.end().has_events
+
+
+def test_event_with_empty_data_says_nothing() -> None:
+    assert read_event_stream(b"id: 1\ndata: \n\n") == StreamEnd(ANSWERED, has_events=True)
+
+
 def test_data_that_is_no_json_is_told() -> None:
-    assert read_event_stream(event_of("[DONE]")) == StreamEnd(ANSWERED, has_other_data=True)
+    done = StreamEnd(ANSWERED, has_other_data=True, has_events=True)
+    assert read_event_stream(event_of("[DONE]")) == done
     mixed = event_of("[DONE]") + event(rpc(result={}))
-    assert read_event_stream(mixed) == StreamEnd(ANSWERED, is_rpc=True, has_other_data=True)
-    deep = StreamEnd(Outcome.NOT_INSPECTED, Inspection.COMPLEX)
+    assert read_event_stream(mixed) == replace(done, is_rpc=True)
+    deep = StreamEnd(Outcome.NOT_INSPECTED, Inspection.COMPLEX, has_events=True)
     assert read_event_stream(event_of("[" * 15_000)) == deep
     assert read_event_stream(event_of("[" * 200_000)) == deep
 
@@ -143,7 +158,9 @@ def test_event_up_to_the_limit_is_read() -> None:
     limit = len(artifact("x" * 9 * KIB))
     for pieces in ([whole], [whole[:5000], whole[5000:]], [whole[at : at + 1] for at in range(len(whole))]):
         assert read(*pieces, max_event_bytes=len(whole)).outcome is FAILED
-    assert read(artifact("x" * 9 * KIB), max_event_bytes=limit) == StreamEnd(ANSWERED, is_rpc=True)
+    assert read(artifact("x" * 9 * KIB), max_event_bytes=limit) == StreamEnd(
+        ANSWERED, is_rpc=True, has_events=True
+    )
     assert read(artifact("x" * 9 * KIB), max_event_bytes=limit - 1).missed is Inspection.OVERSIZED
 
 
@@ -154,7 +171,7 @@ def test_event_beyond_the_limit_hides_no_failure_after_it(cut: int) -> None:
     assert read(*pieces, max_event_bytes=5 * KIB).outcome is FAILED
     good = [long[:cut], long[cut:], event(rpc(result=update_10("COMPLETED")))]
     assert read(*good, max_event_bytes=5 * KIB) == StreamEnd(
-        Outcome.NOT_INSPECTED, Inspection.OVERSIZED, is_rpc=True
+        Outcome.NOT_INSPECTED, Inspection.OVERSIZED, is_rpc=True, has_events=True
     )
 
 
@@ -162,7 +179,7 @@ def test_event_that_begins_behind_a_long_one_in_its_piece_is_not_misread() -> No
     long = artifact("x" * 9 * KIB)
     begun = event(rpc(result=update_10("FAILED")))
     ended = read(long + begun[:20], begun[20:], artifact(), max_event_bytes=5 * KIB)
-    assert ended == StreamEnd(Outcome.NOT_INSPECTED, Inspection.OVERSIZED, is_rpc=True)
+    assert ended == StreamEnd(Outcome.NOT_INSPECTED, Inspection.OVERSIZED, is_rpc=True, has_events=True)
 
 
 @pytest.mark.parametrize("name", [b"event: error\n", b"event:error\r\n", b": x\nevent: error\r"])
@@ -191,7 +208,7 @@ def test_a_skipped_event_is_not_read() -> None:
     assert reader.held_bytes <= 1
     reader.append(event(rpc_error(-32603))[20:])
     reader.append(artifact())
-    assert reader.end() == StreamEnd(Outcome.NOT_INSPECTED, Inspection.NO_ROOM, is_rpc=True)
+    assert reader.end() == StreamEnd(Outcome.NOT_INSPECTED, Inspection.NO_ROOM, is_rpc=True, has_events=True)
 
 
 @given(
@@ -262,6 +279,23 @@ def test_no_deciding_event_has_the_shape_of_a_harmless_one(spelling: str, decidi
             last + harmless,
         ):
             assert not has_shape(shape, piece)
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"status": {"state": "ok"}, "text": {}},
+        {"artifact": {"parts": []}, "text": {}},
+        {"status": {"state": "ok"}, "error": None},
+        {"statusUpdate": {"status": {"state": "ok"}}, "error": None},
+        {"artifactUpdate": {"artifact": {}}, "error": None},
+        rpc(result={"status": {"state": "working"}, "isError": False, "x": {}}),
+    ],
+)
+def test_event_beside_which_an_error_may_stand_has_no_shape(harmless: Any) -> None:
+    assert shape_after(event(harmless)) is None
+    failed = harmless | {"error": {"code": 500}}
+    assert read(event(harmless), event(failed)).outcome is FAULT
 
 
 def test_event_in_pieces_has_no_shape() -> None:

@@ -49,6 +49,13 @@ def test_whatever_is_said_can_be_shown_and_what_is_shown_stays(text: str) -> Non
         assert shown == text
 
 
+def test_every_space_of_unicode_is_shown_as_a_space() -> None:
+    spaces = [char for char in map(chr, range(0x110000)) if unicodedata.category(char) == "Zs"]
+    assert len(spaces) == 17
+    for show in (harmless, visible):
+        assert [show(f"a{space}b") for space in spaces] == ["a b"] * len(spaces)
+
+
 def test_some_characters_may_stay() -> None:
     assert harmless("a\nb\tc", keep="\n") == "a\nb\ufffdc"
 

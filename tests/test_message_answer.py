@@ -156,6 +156,7 @@ def test_an_answer_in_events_is_read_to_its_end() -> None:
     assert streamed(event(rpc_error(-32603), "error")) is FAILED
     assert streamed(event(rpc_error(-32005))) is OK
     assert streamed(b"data: {nope\r\n\r\n") is INVALID
+    assert streamed() is streamed(b": ping\r\n\r\n") is INVALID
 
 
 # ── anything ──

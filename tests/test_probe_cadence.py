@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from itertools import pairwise
 from math import inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import assume, example, given
@@ -761,8 +762,9 @@ def test_ticks_that_back_off_left_out_are_not_missed() -> None:
 def test_a_cadence_that_makes_no_sense_is_refused_by_the_name_of_its_setting(
     field: str, name: str, value: float
 ) -> None:
+    wrong: dict[str, Any] = {field: value}
     with pytest.raises(InvalidSetting, match=name):
-        Cadence(**{field: value})
+        Cadence(**wrong)
 
 
 def test_a_back_off_shorter_than_the_interval_is_refused() -> None:

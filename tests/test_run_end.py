@@ -26,12 +26,34 @@ STOPS = st.none() | st.sampled_from(list(Stop))
         (Stop.BUDGET, -15, ("completed", "help")),
         (Stop.DRAIN, -15, ("killed", "release")),
         (Stop.DRAIN, 0, ("completed", "complete")),
+        (Stop.TIMEOUT, 0, ("completed", "complete")),
     ],
 )
 def test_how_it_ended_decides_what_is_told(
     stopped: Stop | None, exit_code: int, expected: tuple[str, str]
 ) -> None:
     end = judge_end(stopped, exit_code, written=None, completes_on_exit=True)
+    assert (end.exit_reason, end.telling) == expected
+
+
+@pytest.mark.parametrize("has_output", [False, True])
+@pytest.mark.parametrize(
+    ("stopped", "expected"),
+    [
+        (Stop.TIMEOUT, ("timeout", "release")),
+        (Stop.NO_PROGRESS, ("no_progress", "release")),
+        (Stop.BUDGET, ("completed", "help")),
+        (Stop.DRAIN, ("killed", "release")),
+    ],
+)
+def test_exit_code_0_on_a_signal_is_no_result_but_of_a_drain_with_an_output(
+    *, stopped: Stop, expected: tuple[str, str], has_output: bool
+) -> None:
+    end = judge_end(
+        stopped, 0, written=None, completes_on_exit=True, was_signalled=True, has_output=has_output
+    )
+    if stopped is Stop.DRAIN and has_output:
+        expected = ("completed", "complete")
     assert (end.exit_reason, end.telling) == expected
 
 

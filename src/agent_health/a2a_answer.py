@@ -27,7 +27,9 @@ _ASKING_METHODS = frozenset({
     "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",  # A2A 1.0
     "tasks/get", "tasks/list", "tasks/resubscribe", "tasks/cancel",  # A2A 0.x
 })  # fmt: skip
-_SENDING_PATHS = ("message:send", "message:stream")  # A2A's REST binding
+STREAMING_PATH: Final = "message:stream"
+"""How the path of a streaming send ends in A2A's REST binding."""
+_SENDING_PATHS = ("message:send", STREAMING_PATH)
 
 # How much the outcome of one answer weighs in a batch: the heaviest one is that of the batch.
 _WEIGHT_IN_BATCH: Mapping[Outcome, int] = MappingProxyType({
@@ -90,11 +92,15 @@ def is_poll(http_method: str, path: str, request: object) -> bool:
     """Whether a request only asks about a task, so that a FAILED task is a good answer to it.
 
     `request` is the parsed request body, or None if it is not known. Sending is assumed
-    where nothing says otherwise. A batch is a poll if all of its calls are.
+    where nothing says otherwise. A batch is a poll if all of its calls are. A JSON-RPC call is known by
+    its method alone: below any path, also one with `/tasks/` in it, it may be a send.
     """
-    methods = [_method_of(call) for call in request] if isinstance(request, list) else [_method_of(request)]
+    calls = request if isinstance(request, list) else [request]
+    methods = [_method_of(call) for call in calls]
     if any(methods):
         return all(method in _ASKING_METHODS for method in methods)
+    if any(isinstance(call, dict) and "jsonrpc" in call for call in calls):
+        return False
     if path.endswith(_SENDING_PATHS):
         return False
     return http_method == "GET" or "/tasks/" in path

@@ -40,11 +40,14 @@ _MEMBERS = (
     rb'(?:(?!"(?:result|error|task|statusUpdate|status|state|artifactUpdate|artifact)")'
     rb'"[^"\\]*+": ?+(?:"[^"\\]*+"|[-+.0-9a-zA-Z]++), ?+)*+'
 )
+_STATE = rb'"status": ?+\{' + _MEMBERS + rb'"state": ?+"[^"\\]*+"'
+_REST_UPDATE = rb'(?:"artifactUpdate": ?+\{|"statusUpdate": ?+\{' + _MEMBERS + _STATE + rb")"
+# Without a name of A2A around it, an artifact or a status may be anybody's, beside an error.
 _UPDATE = re.compile(
-    rb"data: ?+\{" + _MEMBERS + rb'(?:"result": ?+\{' + _MEMBERS + rb")?+"
-    rb'(?:"artifact(?:Update)?+": ?+\{'
-    rb'|(?:"statusUpdate": ?+\{' + _MEMBERS + rb')?+"status": ?+\{' + _MEMBERS + rb'"state": ?+"[^"\\]*+")'
-)
+    rb"data: ?+\{" + _MEMBERS + rb"(?:" + _REST_UPDATE + rb'|"result": ?+\{' + _MEMBERS + rb"(?:"
+    + _REST_UPDATE + rb'|"artifact": ?+\{|' + _STATE + rb"))"
+)  # fmt: skip
+_MAY_DECIDE = (b'"error"', b'"isError"')
 _CLOSING = re.compile(rb"[}\]]+(\r\n\r\n|\n\n)\Z")
 
 
@@ -70,6 +73,8 @@ class StreamEnd:
     """Whether an event was JSON-RPC."""
     has_other_data: bool = False
     """Whether the data of an event was not JSON."""
+    has_events: bool = False
+    """Whether there was an event with data, read or not; comments and `retry` alone are no event."""
 
 
 class EventStreamReader:
@@ -80,8 +85,8 @@ class EventStreamReader:
     """
 
     __slots__ = (
-        "_error", "_has_begun", "_has_other_data", "_is_rpc", "_is_skipping", "_last", "_lessons_left",
-        "_max_event_bytes", "_missed", "_rest", "_shape",
+        "_error", "_has_begun", "_has_events", "_has_other_data", "_is_rpc", "_is_skipping", "_last",
+        "_lessons_left", "_max_event_bytes", "_missed", "_rest", "_shape",
     )  # fmt: skip
 
     def __init__(self, max_event_bytes: int) -> None:
@@ -93,7 +98,7 @@ class EventStreamReader:
         self._error: Outcome | None = None
         self._last = ANSWERED
         self._missed: Inspection | None = None
-        self._is_rpc = self._has_other_data = False
+        self._is_rpc = self._has_other_data = self._has_events = False
         self._shape: Shape | None = None
         self._lessons_left = _MAX_LESSONS if max_event_bytes >= MAX_SHAPED_BYTES else 0
 
@@ -147,7 +152,13 @@ class EventStreamReader:
         outcome = self._last if self._error is None else self._error
         if self._missed is not None and outcome is ANSWERED:
             outcome = Outcome.NOT_INSPECTED
-        return StreamEnd(outcome, self._missed, self._is_rpc, self._has_other_data)
+        return StreamEnd(
+            outcome,
+            self._missed,
+            is_rpc=self._is_rpc,
+            has_other_data=self._has_other_data,
+            has_events=self._has_events or self._missed is not None,
+        )
 
     def _hold(self, piece: bytes) -> None:
         if self._is_skipping:
@@ -180,7 +191,10 @@ class EventStreamReader:
             return
         count = 0
         for name, data in _events(ended.splitlines()):
-            self._note_event(name, data)
+            self._has_events = True
+            # An MCP server that can resume a stream begins it with an id, and data that are empty.
+            if data or name == b"error":
+                self._note_event(name, data)
             count += 1
             if self._error is not None:
                 return
@@ -243,6 +257,9 @@ def has_shape(shape: Shape, piece: bytes) -> bool:
 
 def _shape_of(event: bytes) -> Shape | None:
     """Return the shape of a whole event that was read and decides nothing, None if it has none."""
+    if any(name in event for name in _MAY_DECIDE):
+        # Their values may be others in the next one.
+        return None
     begins, ends = _UPDATE.match(event, 0, _MAX_PREFIX_BYTES), _CLOSING.search(event, max(0, len(event) - 64))
     if begins is None or ends is None or begins.end() > ends.start():
         return None

@@ -14,7 +14,12 @@ import re
 from typing import Final
 
 REPLACEMENT: Final = "\ufffd"
-_MARKS: Final = dict.fromkeys(map(ord, "\u200e\u200f\u061c"))
+_MARKS: Final[dict[int, str | None]] = dict.fromkeys(map(ord, "\u200e\u200f\u061c"))
+# The spaces of Unicode (Zs), such as the ideographic one: people see a space.
+_SPACES: Final[dict[int, str | None]] = dict.fromkeys(
+    (0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), " "
+)
+_SHOWN: Final = _MARKS | _SPACES
 _JOINED: Final = "[^\\x00-\\x7f\u200c\u200d]"
 _JOINERS: Final = re.compile(f"(?<={_JOINED})[\u200c\u200d](?={_JOINED})")
 
@@ -23,7 +28,7 @@ def harmless(text: str, *, keep: str = "") -> str:
     """Return a text as it may be shown; of what may not be, the characters in `keep` stay."""
     if text.isprintable():
         return text
-    text = text.translate(_MARKS)
+    text = text.translate(_SHOWN)
     joiners = {found.start() for found in _JOINERS.finditer(text)}
     return "".join(
         char if char.isprintable() or char in keep or at in joiners else REPLACEMENT

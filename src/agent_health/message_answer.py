@@ -136,6 +136,8 @@ def _judge_result(message: object, content_type: str, *, is_rpc: bool) -> Messag
 def _judge_stream(body: bytes) -> MessageAnswer:
     """Judge an answer in events, which nobody asked for and some agents give."""
     end = read_event_stream(body)
+    if not end.has_events:
+        return MessageAnswer(ResultClass.INVALID_DOCUMENT, "the answer is a stream without any event")
     if end.has_other_data and end.outcome in {Outcome.ANSWERED, Outcome.NOT_INSPECTED}:
         return MessageAnswer(ResultClass.INVALID_DOCUMENT, "an event of the answer is not JSON")
     result, meaning = _CLASSES[end.outcome]

@@ -76,20 +76,30 @@ _STOPPED: Final = {
 
 
 def judge_end(
-    stopped: Stop | None, exit_code: int, *, written: Telling | None, completes_on_exit: bool
+    stopped: Stop | None,
+    exit_code: int,
+    *,
+    written: Telling | None,
+    completes_on_exit: bool,
+    was_signalled: bool = False,
+    has_output: bool = False,
 ) -> RunEnd:
     """Decide what a run that is over has come to.
 
     `exit_code` is that of the agent's process, negative for a signal; `written`: with what the agent
-    has ended its run itself, COMPLETE or HELP; `completes_on_exit`: exit code 0 is as good as that.
+    has ended its run itself, COMPLETE or HELP; `completes_on_exit`: exit code 0 is as good as that;
+    `was_signalled`: the agent was asked to end, so that it did not end by itself; `has_output`: it left
+    an output file.
     """
     if written is not None:
         # What it did afterwards, and how it ended, changes nothing of a finished task.
         return RunEnd(ExitReason.COMPLETED, Telling.NOTHING, asks_people=written is Telling.HELP)
     if stopped is not None and _STOPPED[stopped].telling is Telling.NOTHING:
         return _STOPPED[stopped]
-    if exit_code == 0 and completes_on_exit:
-        # It was faster than whoever wanted it to end, or it listened.
+    # Many programs exit with 0 on SIGTERM, also hung ones. Only one that has to leave in time may have
+    # finished its work for that: then there is an output.
+    is_finished = not was_signalled or (stopped is Stop.DRAIN and has_output)
+    if exit_code == 0 and completes_on_exit and is_finished:
         return RunEnd(ExitReason.COMPLETED, Telling.COMPLETE)
     if stopped is not None:
         return _STOPPED[stopped]

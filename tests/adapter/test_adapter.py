@@ -73,6 +73,20 @@ async def test_a_drain_ends_a_run_that_takes_too_long_and_gives_it_back(world: W
     assert (now.status, now.attempts, now.lost_runs) == ("queued", 0, 1)
 
 
+@pytest.mark.parametrize(("leaves", "run"), [("true", ("completed", None)), ("false", ("killed", 0))])
+async def test_exit_code_0_of_a_drained_agent_counts_with_an_output_only(
+    world: World, leaves: str, run: tuple[str, int | None]
+) -> None:
+    out = f"{leaves} && echo '{{}}' > $AGENT_HEALTH_WORKSPACE/output.json; exit 0"
+    code = f'trap "{out}" TERM; echo $$ > pid; while :; do sleep 0.05; done'
+    async with world.adapting(*shell(code), wanted=OF_POOL, drain_s=0.3, grace_s=5) as adapter:
+        await adapter.until("started")
+        await looked("the agent is ready", adapter.workspace() / "pid")
+        adapter.adapter.drain("enough")
+        assert (await adapter.outcome()).exit_code == 0
+    assert await world.runs() == [run]
+
+
 async def test_the_whole_time_is_the_agents_before_its_grace_begins(world: World) -> None:
     go = world.directory / "go"
     code = f"until test -e {go}; do sleep 0.05; done"

@@ -109,6 +109,19 @@ async def test_a_call_that_has_failed_by_the_servers_own_word_costs_nothing(
         assert (await work.task()).budget.available.usd == 0.5
 
 
+async def test_structured_content_of_a_failure_is_left_out(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    """It need not keep the promise of the tool's output schema, to which some clients hold it."""
+    tools = {"typed": {"usd_per_call": 0.25}}
+    upstreams = read(limits={}, upstreams={"acme": {"url": upstream.url, "tools": tools}})
+    async with proxied(registry, "typed", upstreams, budget={"usd": 0.5}) as work:
+        good = await work.call("typed", {"word": "hi"})
+        bad = await work.call("typed", {"fails": True})
+    assert good.structured_content == {"word": "hi"}
+    assert (bad.is_error, bad.structured_content, text_of(bad)) == (True, None, "typed")
+
+
 async def test_what_may_have_been_carried_out_is_paid_for(registry: RegistryServer, tmp_path: Path) -> None:
     command = [sys.executable, upstream_tools.__file__, str(tmp_path / "record")]
     tools = {name: {"usd_per_call": 0.25} for name in ("long", "wait", "die")} | {"costly": COSTLY}

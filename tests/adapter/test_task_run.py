@@ -191,6 +191,19 @@ async def test_hung_agent_is_ended_and_its_task_goes_back(world: World, code: st
     assert (await world.now()).status == "queued"
 
 
+@pytest.mark.parametrize("stop", [{"no_progress_s": 0.5}, {"timeout_s": 0.5}])
+async def test_hung_agent_that_exits_with_0_when_it_is_ended_hands_nothing_in(
+    world: World, stop: dict[str, float]
+) -> None:
+    hung = "trap 'exit 0' TERM; echo '{}' > $AGENT_HEALTH_WORKSPACE/output.json; while :; do sleep 0.1; done"
+    async with world.adapting(*shell(hung), grace_s=5, **stop) as adapter:
+        outcome = await adapter.outcome()
+    assert outcome.exit_code == 0
+    reason = "no_progress" if "no_progress_s" in stop else "timeout"
+    assert await world.runs() == [(reason, 0)]
+    assert (await world.now()).status == "queued"
+
+
 async def test_agent_without_progress_is_left_alone_unless_a_time_is_set(world: World) -> None:
     async with world.adapting(*shell("sleep 1")) as adapter:
         assert (await adapter.outcome()).is_done

@@ -1,5 +1,6 @@
 """How is a request counted whose answer came whole? (protocol.md section 2; B2 to B4, B6, B9, B12)"""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from starlette.background import BackgroundTask
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from tests.support.hand_clock import HandClock
 from tests.support.scripted import (
+    DISCONNECT,
     EVENTS,
     JSON,
     PATHSEND,
@@ -20,11 +22,13 @@ from tests.support.scripted import (
     chunk,
     final,
     http_scope,
+    outcomes,
     play,
     request,
     start,
 )
 
+from agent_health import AgentHealthMiddleware
 from agent_health.middleware.exchange import Receive, Scope, Send
 
 JSON_7 = JSON | {"content-length": "7"}
@@ -254,6 +258,54 @@ async def test_the_latency_of_a_stream_is_its_first_byte_unless_the_last_is_aske
     assert extensions is not None
     first_byte = extensions["io.github.agent-health.first-byte"]
     assert first_byte["latency_p99_ms"] == pytest.approx(100, rel=0.01)
+
+
+KEEP_ALIVE = b": ping\n\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ([final(KEEP_ALIVE)], "answered"),
+        ([chunk(KEEP_ALIVE), 15.0, final()], "answered"),
+        ([chunk(KEEP_ALIVE), ValueError()], "raised"),
+        ([chunk(b'data: {"jsonrpc":"2.0","error":{"code":-32603}}\n\n'), final()], "server_fault"),
+        ([chunk(KEEP_ALIVE), RECEIVE], "abandoned"),
+        ([RECEIVE], "abandoned"),
+    ],
+)
+async def test_event_stream_that_a_get_opens_has_neither_latency_nor_timeout(
+    body: list[Step], outcome: str
+) -> None:
+    steps: list[Step] = [RECEIVE, start(headers=EVENTS), 45.0, *body]
+    server = Server(request(), DISCONNECT)
+    played = await play(steps, scope=http_scope(method="GET"), server=server)
+    assert played.outcome == outcome
+    document = played.middleware.health.document()
+    assert document.calibration is not None
+    assert document.calibration.sample_count == (0 if outcome == "abandoned" else 1)
+    assert document.calibration.latency_p99_ms is None
+    assert "io.github.agent-health.first-byte" not in (document.extensions or {})
+
+
+async def test_standing_stream_is_never_overdue() -> None:
+    clock = HandClock()
+    server = Server(request())
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(start(headers=EVENTS))
+        await receive()
+        await receive()
+
+    middleware = AgentHealthMiddleware(app, agent_id="urn:agent", clock=clock.clock)
+    listening = asyncio.create_task(middleware(http_scope(method="GET"), server.receive, server.send))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    clock.advance(3600)
+    assert outcomes(middleware) == {}
+    server.leave()
+    await listening
+    assert outcomes(middleware) == {"abandoned": 1}
 
 
 @pytest.mark.parametrize("headers", [PLAIN, JSON])

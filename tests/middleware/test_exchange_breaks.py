@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -289,6 +290,20 @@ async def test_a_caller_who_leaves_is_judged_by_how_long_it_waited(
     """B7: a return without the final body, and http.disconnect followed by an empty one."""
     steps: list[Step] = [RECEIVE, start(headers=headers), *before, seconds, RECEIVE, *rest]
     played = await play(steps, server=Server(request(), DISCONNECT))
+    flows = headers is EVENTS and before
+    assert played.outcome == ("abandoned" if flows else outcome)
+
+
+@pytest.mark.parametrize(("first_s", "outcome"), [(30.0, "abandoned"), (30.1, "abandoned_late")])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_caller_who_leaves_an_event_stream_waited_for_its_first_byte(
+    *, first_s: float, outcome: str, is_cancelled: bool
+) -> None:
+    """A stream may flow for hours: how long its caller listens is no fault of the agent."""
+    tick = chunk(b": tick\n\n")
+    leaves: Step = asyncio.CancelledError() if is_cancelled else RECEIVE
+    steps: list[Step] = [RECEIVE, start(headers=EVENTS), first_s, tick, 3600.0, tick, 3600.0, leaves]
+    played = await play(steps, server=Server(request(), DISCONNECT), counting="server_faults")
     assert played.outcome == outcome
 
 
@@ -375,6 +390,57 @@ async def test_a_slow_upload_is_the_callers_time() -> None:
     assert outcomes(middleware) == {"answered": 1}
     assert document.calibration is not None
     assert document.calibration.latency_p99_ms == pytest.approx(100, rel=0.01)
+
+
+@pytest.mark.parametrize("outcome", ["answered", "abandoned", "timed_out"])
+async def test_stalled_upload_is_never_overdue(outcome: str) -> None:
+    """Any caller can stall one; but an app that hangs once it has the whole body is overdue."""
+    clock = HandClock()
+    incoming: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        if outcome == "timed_out":
+            await receive()
+        await send(start())
+        await send(final(b"ok"))
+
+    middleware = AgentHealthMiddleware(app, agent_id="urn:agent", timeout_seconds=30, clock=clock.clock)
+    under_way = asyncio.create_task(middleware(http_scope(), incoming.get, swallow))
+    incoming.put_nowait(request(b"a", more_body=True))
+    await asyncio.sleep(0)
+    clock.advance(100)
+    assert outcomes(middleware) == {}
+    incoming.put_nowait(DISCONNECT if outcome == "abandoned" else request(b"b"))
+    if outcome == "timed_out":
+        await asyncio.sleep(0)
+        clock.advance(31)
+        assert outcomes(middleware) == {"timed_out": 1}
+        incoming.put_nowait(DISCONNECT)
+    await under_way
+    assert outcomes(middleware) == {outcome: 1}
+
+
+async def test_time_of_a_receive_that_was_given_up_is_no_upload_for_ever() -> None:
+    clock = HandClock()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await receive()
+        await asyncio.Event().wait()
+
+    server = Server(request(b"a", more_body=True))
+    middleware = AgentHealthMiddleware(app, agent_id="urn:agent", timeout_seconds=30, clock=clock.clock)
+    hanging = asyncio.create_task(middleware(http_scope(), server.receive, swallow))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    clock.advance(31)
+    assert outcomes(middleware) == {"timed_out": 1}
+    hanging.cancel()
+    await asyncio.wait([hanging])
 
 
 async def idle_receive() -> Message:

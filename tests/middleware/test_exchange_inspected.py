@@ -104,6 +104,7 @@ async def test_a_json_rpc_error_counts_by_its_code_in_json_and_in_events(code: i
         {"content-type": "application/a2a+json"},
         {"x-first": "1", "content-type": "application/json"},
         {"content-type": "application/json", "content-encoding": "identity"},
+        {"content-type": "application/json", "content-encoding": " Identity "},
         {"Content-Type": "application/json"},
     ],
 )
@@ -149,6 +150,13 @@ async def test_the_rest_binding_tells_sends_from_polls_by_the_path(
     scope = http_scope(path, method)
     asked = request(b'{"message":{}}')
     assert await answered(FAILED_REST, JSON, asked=asked, scope=scope) == outcome
+
+
+async def test_call_whose_method_is_not_found_is_a_send_below_any_path() -> None:
+    long = b'{"params":{"text":"%s"},"method":"SendMessage","jsonrpc":"2.0","id":1,"more":{}}' % (b"y" * 2000)
+    for scope in (http_scope("/tasks/rpc"), http_scope("/tasks/rpc", "GET"), http_scope("/")):
+        for asked in (request(long), request(b'{"jsonrpc":"2.0","id":1}')):
+            assert await answered(FAILED, JSON, asked=asked, scope=scope) == "task_failed"
 
 
 async def test_a_call_in_many_messages_is_read_as_one() -> None:
@@ -311,6 +319,33 @@ async def test_an_answer_to_a_json_rpc_call_must_be_what_it_claims(body: bytes) 
         assert await answered([event(body)], EVENTS) == "malformed"
 
 
+PING = b": ping\r\n\r\n"
+
+
+@pytest.mark.parametrize("body", [b"", PING, [b""], [PING], [PING, PING], [b"data: {}\n"]])
+async def test_event_stream_without_an_event_answers_no_call(body: bytes | list[bytes]) -> None:
+    sending: dict[str, Any] = {"scope": http_scope("/agent/message:stream"), "asked": request(b"{}")}
+    assert await answered(body, EVENTS) == "malformed"
+    assert await answered(body, EVENTS, **sending) == "malformed"
+    # Who only listens, notifies, or asks in another way, is owed no event.
+    assert await answered(body, EVENTS, asked=request(), scope=http_scope(method="GET")) == "answered"
+    assert await answered(body, EVENTS, asked=request(b'{"jsonrpc":"2.0","method":"m"}')) == "answered"
+    assert await answered(body, EVENTS, status=202) == "answered"
+
+
+async def test_stream_that_can_be_resumed_begins_with_empty_data() -> None:
+    """MCP 2025-11-25: the server may then close the stream, and answer on another one."""
+    priming = b"id: 1\r\nretry: 1000\r\ndata: \r\n\r\n"
+    assert await answered([priming, event(RESULT)], EVENTS) == "answered"
+    assert await answered([priming, event(FAULT)], EVENTS) == "server_fault"
+    assert await answered([priming], EVENTS) == "answered"
+
+
+async def test_caller_who_leaves_before_the_first_event_makes_nothing_malformed() -> None:
+    steps: list[Step] = [RECEIVE, start(headers=EVENTS), chunk(PING), RECEIVE]
+    assert (await play(steps, server=Server(call(), DISCONNECT))).outcome == "abandoned"
+
+
 @pytest.mark.parametrize(
     "asked", [request(), request(b"text"), request(b'{"a":1}'), request(b'{"jsonrpc":"2.0","method":"m"}')]
 )
@@ -326,6 +361,20 @@ async def test_what_claims_json_must_be_json_whatever_was_asked(asked: Any) -> N
 @pytest.mark.parametrize("status", [202, 204])
 async def test_a_status_without_a_body_needs_none(status: int) -> None:
     assert await answered(b"", JSON, status=status) == "answered"
+
+
+@pytest.mark.parametrize("status", [200, 206])
+@pytest.mark.parametrize("headers", [JSON, EVENTS])
+@pytest.mark.parametrize("part", [b'{"a"', b"data: {\n\n", b""])
+async def test_part_of_an_answer_counts_by_its_status(
+    status: int, headers: dict[str, str], part: bytes
+) -> None:
+    """Any caller can ask for a part, by `Range`."""
+    ranged = headers | ({"Content-Range": "bytes 0-9/400"} if status == 200 else {})
+    assert await answered(part, ranged, status=status) == "answered"
+    assert await answered([part[:3], part[3:]], ranged, status=status) == "answered"
+    leaving: list[Step] = [RECEIVE, start(status, ranged), chunk(part), RECEIVE]
+    assert (await play(leaving, server=Server(call(), DISCONNECT))).outcome == "abandoned"
 
 
 @pytest.mark.parametrize("headers", [JSON, EVENTS])

@@ -68,7 +68,7 @@ async def test_answers_that_were_not_inspected_stand_there_by_reason() -> None:
 async def test_promtool_finds_nothing_to_complain_of() -> None:
     agent = wrapped(metrics_path="/metrics")
     for _ in range(3):
-        await ask(agent, "/streams")
+        await ask(agent, "/streams", method="POST")
     text = (await ask(agent, "/metrics")).body.decode()
     assert {"agent_health_agent_latency_seconds", "agent_health_agent_first_byte_latency_seconds"} <= {
         line.partition("{")[0] for line in text.splitlines()

@@ -186,12 +186,21 @@ async def test_one_reader_that_fails_leaves_nobody_waiting() -> None:
         await first
 
 
-async def test_what_is_kept_is_bounded_by_rules_too() -> None:
-    others = OtherOrigins(max_kept=6)
-    read = Reader(b"User-agent: *\n" + b"".join(b"Disallow: /%d\n" % n for n in range(3)))
-    for name in ("a", "b", "a"):
+@pytest.mark.parametrize(
+    ("body", "max_kept_bytes"),
+    [
+        (b"User-agent: *\nDisallow: /" + b"a" * 8_000, 20_000),
+        (b"User-agent: *\n" + b"".join(b"Disallow: /%d\n" % n for n in range(40)), 20_000),
+        (b"User-agent: *\nDisallow: /" + b"*".join(b"%d" % n for n in range(140)), 20_000),
+        (b"", 2_000),
+    ],
+    ids=["a long rule", "many rules", "many pieces", "no rule"],
+)
+async def test_kept_rules_are_bounded_in_bytes(body: bytes, max_kept_bytes: int) -> None:
+    others, read = OtherOrigins(max_kept_bytes), Reader(body)
+    for name in ("a", "b", "b", "c", "a"):
         await others.rules(URL(f"https://{name}.example"), AT_S, read)
-    assert read.count == 3
+    assert read.count == 4
 
 
 async def test_a_clock_that_was_set_back_lets_nothing_hold_for_longer() -> None:

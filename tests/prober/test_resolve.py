@@ -192,6 +192,21 @@ async def test_c_ares_is_started_anew_before_it_remembers_too_much() -> None:
         await asyncio.gather(*resolver._retiring)
 
 
+@on_both_loops
+async def test_c_ares_is_started_anew_before_few_names_fill_its_memory() -> None:
+    names: Names = {f"n{number}.example": tuple(f"192.0.2.{n}" for n in range(200)) for number in range(3)}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        resolver._records_left = 300
+        first = resolver._channel
+        channels = []
+        for name in names:
+            assert texts(await resolver.resolve(name))
+            channels.append(resolver._channel)
+        assert channels[:2] == [first, first]
+        assert channels[2] is not first
+        await asyncio.gather(*resolver._retiring)
+
+
 # ── whose fault is it? ──
 
 

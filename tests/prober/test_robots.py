@@ -12,6 +12,7 @@ from agent_health.prober.robots import (
     MAX_PATH_CHARS,
     MAX_ROBOTS_BYTES,
     MAX_RULES,
+    MAX_SEARCHED_CHARS,
     ROBOTS_PATH,
     Robots,
     keeps_out,
@@ -300,6 +301,22 @@ def test_no_more_rules_are_kept_than_anybody_writes() -> None:
     assert len(robots.rules) == MAX_RULES
     assert not may_fetch(robots, f"/{MAX_RULES - 1}")
     assert may_fetch(robots, f"/{MAX_RULES}")
+
+
+def test_pattern_longer_than_any_path_is_not_kept() -> None:
+    robots = rules(f"{FOR_US}Disallow: /{'a' * MAX_PATH_CHARS}\nDisallow: /*{'é' * MAX_PATH_CHARS}\n")
+    assert robots == Robots()
+    assert not may(f"{FOR_US}Disallow: /{'a' * (MAX_PATH_CHARS - 1)}", f"/{'a' * MAX_PATH_CHARS}")
+
+
+def test_wildcards_are_bounded_and_plain_patterns_are_not() -> None:
+    searched = "".join(f"Disallow: /*{'a' * 90}{number:05}$\n" for number in range(3_000))
+    robots = rules(f"{FOR_US}{searched}Disallow: /last/of/all\n")
+    pieces = [piece for rule in robots.rules for piece in rule.pieces[1:]]
+    assert MAX_SEARCHED_CHARS - 100 < sum(map(len, pieces)) <= MAX_SEARCHED_CHARS
+    assert not may_fetch(robots, f"/{'a' * 90}00000")
+    assert may_fetch(robots, f"/{'a' * 90}02999")
+    assert not may_fetch(robots, "/last/of/all")
 
 
 def test_a_path_of_any_length_is_matched_by_its_beginning() -> None:

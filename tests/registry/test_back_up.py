@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import func, insert, select
 from tests.support.databases import KINDS, WoundClock, bare_url, migrated_url
 from tests.support.directory_api import claim, put, upload
 from tests.support.registry_api import AGENTS, RegistryApi
@@ -95,6 +95,13 @@ def _add_reports(transaction: Transaction) -> None:
     reported = {"holder": "key:a/b", "reported_at_s": 1.5, "answered": 1, "failed": 2, "unmeasured": 3}
     transaction.connection.execute(insert(tables.prober_reports).values(reported))
     transaction.connection.execute(insert(tables.agent_requests).values(process="a", at_s=1.5))
+    target, agent = (
+        transaction.connection.execute(select(func.min(of.c.id))).scalar_one()
+        for of in (tables.targets, tables.agents)
+    )
+    claim = {"target": target, "agent": agent, "registry": "https://registry.example/", "card_at_s": 1.5}
+    transaction.connection.execute(insert(tables.target_claims).values(**claim, due_at_s=2.5))
+    transaction.connection.execute(insert(tables.links).values(target=target, agent=agent, linked_at_s=1.5))
 
 
 async def fill_with_tasks(api: RegistryApi, key: str) -> dict[str, Any]:

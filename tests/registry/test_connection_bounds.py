@@ -109,6 +109,8 @@ async def served(
         if scope["path"] == "/waits":
             found.waits.set()
             await found.go_on.wait()
+        if scope["path"] == "/fails":
+            raise RuntimeError
         body = b"x" * LARGE if scope["path"] == "/large" else b"well"
         if scope["path"] == "/body":
             size, is_more = 0, True
@@ -263,9 +265,22 @@ async def test_who_does_not_speak_http_is_named_in_the_log(caplog: pytest.LogCap
 
 def test_of_those_who_do_not_speak_http_some_are_told_in_a_second() -> None:
     watch = connection_bounds._Watch(set())
-    told = [watch.may_complain(5.5) for _ in range(30)]
+    told = [watch.may_complain(5.5, logging.WARNING) for _ in range(30)]
     assert told == [True] * 20 + [False] * 10
-    assert watch.may_complain(6.0)
+    assert watch.may_complain(5.5, logging.ERROR)
+    assert watch.may_complain(6.0, logging.WARNING)
+
+
+@on_both_loops
+@pytest.mark.parametrize("most", [0, 1])
+async def test_requests_that_fail_are_told_so_often_in_a_second(
+    most: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection_bounds, "MAX_COMPLAINTS_PER_SECOND", most)
+    async with served() as server:
+        caller = await server.connect(b"GET /fails HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await caller.reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 500")
+    assert [record.exc_info is not None for record in caplog.records] == [True] * most
 
 
 async def test_requests_follow_one_another_on_one_connection() -> None:

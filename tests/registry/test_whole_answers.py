@@ -98,6 +98,18 @@ async def test_nothing_is_written_to_who_has_left_meanwhile() -> None:
 
 
 @on_both_loops
+async def test_nothing_is_written_once_the_connection_closes() -> None:
+    wire = Wire()
+    answers = kept(wire)
+    answers.write(HEAD)
+    wire.close()
+    answers.write(BODY)
+    answers.write(BODY)
+    await asyncio.sleep(0)
+    assert (wire.pieces, answers.get_write_buffer_size()) == ([], 0)
+
+
+@on_both_loops
 async def test_what_was_kept_comes_before_the_end_of_the_writing_side() -> None:
     ours, theirs = socket.socketpair()
     loop = asyncio.get_running_loop()

@@ -12,7 +12,7 @@ from sqlalchemy import insert, select, text
 from tests.support.databases import WoundClock, create_tables, opened
 from tests.support.servers import PATIENCE_SECONDS
 
-from agent_health.errors import InvalidSetting, StoreUnavailable
+from agent_health.errors import DatabaseReplaced, InvalidSetting, StoreUnavailable
 from agent_health.storage.database import Database, Transaction, open_database, read_url
 from agent_health.storage.tables import registry
 
@@ -34,6 +34,33 @@ def _rows(transaction: Transaction) -> list[int]:
 async def test_what_was_written_can_be_read(database: Database) -> None:
     assert await database.write(_add_row(1)) == 1
     assert await database.read(_rows) == [1]
+
+
+@pytest.mark.parametrize("vanishes", [False, True], ids=["before", "between"])
+async def test_file_that_must_exist_is_not_created(vanishes: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    file = tmp_path / "lost and found.db"
+    url = f"sqlite:///{file}"
+    if not vanishes:
+        with pytest.raises(InvalidSetting):
+            open_database(url, must_exist=True)
+    else:
+        file.touch()
+        database = open_database(url, must_exist=True)
+        file.unlink()
+        with pytest.raises(StoreUnavailable):
+            await database.read(_rows)
+        await database.close()
+    assert not file.exists()
+
+
+async def test_empty_file_in_place_of_the_database_is_a_replaced_one(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path}/empty.db")
+    try:
+        database.writes.mismatch = "it is another one"
+        with pytest.raises(DatabaseReplaced):
+            await database.read(_rows)
+    finally:
+        await database.close()
 
 
 async def test_a_deed_that_raises_leaves_nothing_and_its_neighbours_stay(database: Database) -> None:

@@ -55,12 +55,17 @@ def new_server(record: Path) -> Server[dict[str, Any]]:
         cost = arguments.get("cost")
         return CallToolResult(
             content=[TextContent(type="text", text=_text(asked.name, arguments))],
-            structured_content={"word": arguments["word"]} if asked.name == TYPED.name else None,
+            structured_content=_structured(arguments) if asked.name == TYPED.name else None,
             is_error=asked.name == "fail" or bool(arguments.get("fails")),
             _meta=None if cost is None else {COST_KEY: cost},
         )
 
     return Server("acme", on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _structured(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what keeps the promise of TYPED, or what does not, of a call that fails."""
+    return {"fault": "none of its words"} if arguments.get("fails") else {"word": arguments["word"]}
 
 
 def _text(name: str, arguments: Mapping[str, Any]) -> str:

@@ -127,11 +127,15 @@ class ProxiedCalls:
             if self._endings:
                 what = "the run is being handed in, and nothing is begun: wait for the answer to that"
                 return failure(ToolFailed(what, code=RefusalCode.BUSY))
-            return await self._meter.call(
+            result = await self._meter.call(
                 name, offered.price, lambda: offered.server.call(offered.tool, arguments)
             )
         except ToolFailed as error:
             return failure(error)
+        if result.is_error:
+            # The output schema is a promise of good results; some clients hold failures to it, too.
+            return result.model_copy(update={"structured_content": None})
+        return result
 
     async def _end(self, tool: TaskTool, arguments: dict[str, Any]) -> CallToolResult:
         """Hand the run in, unless something goes on that is to be paid for: its end would make it free."""

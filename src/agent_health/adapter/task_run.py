@@ -148,6 +148,7 @@ class TaskRun:
         self._stop: Stop | None = None
         self._why = ""
         self._is_asked = asyncio.Event()
+        self._was_signalled = False
         self._progress = ProgressWatch()
         self._written: Telling | None = None
         self._ends_s = 0.0
@@ -228,6 +229,8 @@ class TaskRun:
             exit_code,
             written=self._written,
             completes_on_exit=self._settings.completes_on_exit,
+            was_signalled=self._was_signalled,
+            has_output=workspace.has_output(),
         )
         if end.telling is not Telling.COMPLETE:
             return RunOutcome(end, exit_code, self._why or ended_with(exit_code))
@@ -320,6 +323,7 @@ class TaskRun:
                 self.stop(Stop.NO_PROGRESS, f"{what} for {self._settings.no_progress_s:g} s")
             elif not asked.done():
                 self.stop(Stop.TIMEOUT, f"it has run for {self._settings.timeout_s:g} s")
+            self._was_signalled = True
             self._say(What.STOPPING, f"the agent is asked to end: {self._why}")
         finally:
             for waiting in (exited, lost, asked, stalled):

@@ -99,6 +99,14 @@ class Workspace:
             fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
             return Result(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
 
+    def has_output(self) -> bool:
+        """Whether the agent left an output file, whatever stands in it."""
+        try:
+            os.stat(OUTPUT_FILE, dir_fd=self.fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
     def _output(self) -> bytes | None:
         """Return what stands in `output.json`, and a byte more than it may; None if it is no file of its."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from agent_health.actor import spoken_in
 from agent_health.cli.terminal import Colour, Line, listed
+from agent_health.counted import counted
 from agent_health.lifecycle import ALIVE
 from agent_health.time_span import precise_text
 from agent_health.utc_time import utc_text
@@ -83,7 +84,7 @@ def _health(agent: "AgentRecord") -> Iterator[Line]:
     if agent.unknown_reason is not None:
         yield Line("", lost_text(agent.unknown_reason, agent.evidence_at, time.time()), Colour.FAINT)
     if agent.failing_probes:
-        yield Line("but", f"its last {agent.failing_probes} probes failed", Colour.YELLOW)
+        yield Line("but", f"its last {counted(agent.failing_probes, 'probe')} failed", Colour.YELLOW)
 
 
 def _seen(seen: "Seen") -> Iterator[Line]:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from agent_health.agent_record import AgentRecord, LayerSeen, Seen
 from agent_health.awaited_look import NO_PROBER, nobody_looks
+from agent_health.counted import counted
 from agent_health.evidence_age import lost_text
 from agent_health.harmless_text import harmless
 from agent_health.observation import ANSWERED, INCONCLUSIVE, LayerResult, ResultClass, decisive
@@ -156,7 +157,7 @@ def standing_of(agent: AgentRecord) -> str:
 
 def failing_text(agent: AgentRecord) -> str:
     """Return that the last probes of an active agent failed, in words; empty if they did not."""
-    return f"last {agent.failing_probes} probes failed" if agent.failing_probes else ""
+    return f"last {counted(agent.failing_probes, 'probe')} failed" if agent.failing_probes else ""
 
 
 def why_unread(agent: AgentRecord) -> str:

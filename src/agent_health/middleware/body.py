@@ -57,7 +57,12 @@ def header(start: Message, wanted: bytes) -> bytes:
 
 def is_compressed(start: Message) -> bool:
     """Whether the application encoded the body of an answer, as a compression inside the middleware does."""
-    return header(start, b"content-encoding").lower() not in _READABLE_ENCODINGS
+    return header(start, b"content-encoding").strip().lower() not in _READABLE_ENCODINGS
+
+
+def is_partial(start: Message) -> bool:
+    """Whether an answer is a part of what it claims to be: what was asked for by `Range`."""
+    return start.get("status") == 206 or bool(header(start, b"content-range"))
 
 
 Judged = tuple[Outcome, Inspection]
@@ -204,7 +209,7 @@ class StreamedBody:
     def __init__(self, start: Message, content: str, max_bytes: int) -> None:
         self.kept: JsonBody | EventsBody | None = None
         is_inspected = max_bytes and content != OTHER and 200 <= start.get("status", 500) < 300
-        if is_inspected and not is_compressed(start):
+        if is_inspected and not is_compressed(start) and not is_partial(start):
             self.kept = JsonBody(max_bytes) if content == JSON else EventsBody(max_bytes)
         self._keep = _drop if self.kept is None else self.kept.append
         declared = header(start, b"content-length")

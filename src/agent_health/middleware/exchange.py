@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from agent_health.a2a_answer import (
     MAX_CALL_BYTES,
+    STREAMING_PATH,
     NotJson,
     TooComplex,
     expects_rpc_answer,
@@ -18,7 +19,7 @@ from agent_health.a2a_answer import (
     outcome_of_json,
     parse_or_none,
 )
-from agent_health.a2a_stream import Shape, has_shape
+from agent_health.a2a_stream import Shape, StreamEnd, has_shape
 from agent_health.inspection import Inspection
 from agent_health.middleware.body import (
     EVENTS,
@@ -36,6 +37,7 @@ from agent_health.middleware.body import (
     content_of,
     header,
     is_compressed,
+    is_partial,
     judge_json,
 )
 from agent_health.outcome import ANSWERED, TASK_FAILED, Outcome, outcome_of_exception, outcome_of_status
@@ -61,12 +63,12 @@ class Observer(Protocol):
     def count(
         self,
         outcome: int,
-        latency_ns: int,
+        latency_ns: int | None,
         first_byte_ns: int | None,
         now_ns: int,
         inspection: int | None = None,
     ) -> None:
-        """Count one interaction; may raise."""
+        """Count one interaction, without a latency if that is None; may raise."""
 
     def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
         """Count one answer that took less than `quick_ns` and was nothing to inspect; may raise."""
@@ -91,13 +93,15 @@ class Exchange:
     __slots__ = (
         "_began_ns", "_body", "_content", "_ended_ns", "_first_byte_ns", "_headers", "_is_complete",
         "_is_sent_by_server", "_judged", "_keep", "_last", "_left_ns", "_observer", "_receive", "_request",
-        "_scope", "_send", "_shape", "_start", "is_counted",
+        "_scope", "_send", "_shape", "_start", "_upload_ns", "is_counted",
     )  # fmt: skip
 
     _shape: Shape | None
     """Of a stream, once it has begun: the shape of events that need not be read."""
     _last: bytes | None
     """The last piece of the answer's body, until it is judged."""
+    _upload_ns: int | None
+    """Since when the app waits for more of the request's body, 0 if it does not; None once that is whole."""
 
     def begin(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
         """Follow a request that has just come in."""
@@ -111,21 +115,17 @@ class Exchange:
         self._keep: Callable[[Any], None] | None = None
         self._request: bytes | RequestBody | None = None
         self._judged: Judged | None = None
-        self._first_byte_ns = self._ended_ns = self._left_ns = 0
+        self._first_byte_ns = self._ended_ns = self._left_ns = self._upload_ns = 0
         self._is_complete = self._is_sent_by_server = self.is_counted = False
         now_ns = observer.now_ns
         self._began_ns = now_ns()
 
     async def receive(self) -> Message:
         """Pass on what the caller sends; keep a short call, note when the caller leaves."""
-        now_ns = self._observer.now_ns
         receive = self._receive
-        asked_ns = now_ns()
-        message = await receive()
+        message = await (receive() if self._upload_ns is None else self._receive_upload())
         kind = message["type"]
         if kind == "http.request":
-            # A slow upload is the caller's time.
-            self._began_ns += now_ns() - asked_ns
             try:
                 body = message["body"]
             except KeyError:
@@ -137,7 +137,22 @@ class Exchange:
                 else:
                     self._keep_request(body)
         elif kind == "http.disconnect" and not self._ended_ns and not self._left_ns:
+            now_ns = self._observer.now_ns
             self._left_ns = now_ns()
+        return message
+
+    async def _receive_upload(self) -> Message:
+        """Receive while the request's body is not whole: a slow upload is the caller's time."""
+        now_ns = self._observer.now_ns
+        self._upload_ns = asked_ns = now_ns()
+        is_whole = False
+        try:
+            message = await self._receive()
+            is_whole = not message.get("more_body")
+        finally:
+            # In this order, as another thread may ask meanwhile whether the answer is overdue.
+            self._began_ns += now_ns() - asked_ns
+            self._upload_ns = None if is_whole else 0
         return message
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901 - calls would cost more than the work
@@ -196,9 +211,9 @@ class Exchange:
 
     def end_if_overdue(self, now_ns: int) -> None:
         """Count the exchange as timed out if its first byte is overdue: it may never end. May raise."""
-        latency_ns = now_ns - self._began_ns
+        latency_ns = (self._upload_ns or now_ns) - self._began_ns
         is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
-        if is_waiting and latency_ns > self._observer.timeout_ns:
+        if is_waiting and latency_ns > self._observer.timeout_ns and not self._is_standing():
             self.is_counted = True
             self._observer.count(Outcome.TIMED_OUT, latency_ns, None, now_ns)
 
@@ -340,16 +355,23 @@ class Exchange:
         inspection = None
         if not is_whole:
             outcome, inspection = self._judge_break(error, latency_ns)
-        elif first_byte_ns > observer.timeout_ns:
+        elif first_byte_ns > observer.timeout_ns and not self._is_standing():
             outcome = Outcome.TIMED_OUT
         else:
             outcome, inspection = self._judge_answer()
-        if self._content is not EVENTS:
+        if self._is_standing():
+            observer.count(outcome, None, None, now_ns, inspection)
+        elif self._content is not EVENTS:
             observer.count(outcome, latency_ns, None, now_ns, inspection)
         elif observer.streams_by_first_byte:
             observer.count(outcome, first_byte_ns, first_byte_ns, now_ns, inspection)
         else:
             observer.count(outcome, latency_ns, first_byte_ns, now_ns, inspection)
+
+    def _is_standing(self) -> bool:
+        """Whether this is an event stream that a GET opened: it waits for events that may never come."""
+        start = self._start
+        return self._scope["method"] == "GET" and start is not None and content_of(start) is EVENTS
 
     def _judge_break(self, error: BaseException | None, waited_ns: int) -> tuple[Outcome, Inspection | None]:
         """Judge what did not end well: the caller left, the app raised or did not finish."""
@@ -358,9 +380,14 @@ class Exchange:
             return outcome, None
         if self._body is not None and isinstance(self._body.kept, EventsBody):
             # Clients leave once they have read the error, or the last state.
-            stated = self._judge_events(self._body.kept, b"")
+            stated = self._judge_events(self._body.kept.end(b""))
             if stated[0] is not ANSWERED and stated[0] is not Outcome.NOT_INSPECTED:
                 return stated
+        if self._is_standing():
+            return Outcome.ABANDONED, None
+        if self._content is EVENTS and self._first_byte_ns:
+            # It flows for as long as the caller likes.
+            waited_ns = self._first_byte_ns - self._began_ns
         return (Outcome.ABANDONED_LATE if waited_ns > self._observer.timeout_ns else Outcome.ABANDONED), None
 
     def _judge_answer(self) -> tuple[Outcome, Inspection | None]:
@@ -378,7 +405,7 @@ class Exchange:
             self._content = content_of(sent)
         if self._content is OTHER:
             return ANSWERED, None
-        return self._judge_body(sent)
+        return (ANSWERED, None) if is_partial(sent) else self._judge_body(sent)
 
     def _judge_body(self, sent: Message) -> Judged:
         """Judge a 2xx answer that claims JSON or an event stream; `sent` is its start as the app sent it."""
@@ -392,10 +419,16 @@ class Exchange:
         if self._content is JSON:
             return self._judge_json(kept if isinstance(kept, JsonBody) else None, last, sent["status"])
         max_bytes = self._observer.max_inspected_bytes
-        return self._judge_events(kept if isinstance(kept, EventsBody) else EventsBody(max_bytes), last)
+        end = (kept if isinstance(kept, EventsBody) else EventsBody(max_bytes)).end(last)
+        if not end.has_events and sent["status"] == 200 and self._expects_events():
+            return MALFORMED
+        return self._judge_events(end)
 
-    def _judge_events(self, events: EventsBody, last: bytes) -> Judged:
-        end = events.end(last)
+    def _expects_events(self) -> bool:
+        """Whether an event stream without an event is no answer to this request."""
+        return self._scope["path"].endswith(STREAMING_PATH) or expects_rpc_answer(self._call())
+
+    def _judge_events(self, end: StreamEnd) -> Judged:
         outcome = end.outcome
         is_failure = outcome is not ANSWERED and outcome is not Outcome.NOT_INSPECTED
         if end.has_other_data and not is_failure and (end.is_rpc or expects_rpc_answer(self._call())):

@@ -185,15 +185,18 @@ class AgentHealth:
     def count(
         self,
         outcome: int,
-        latency_ns: int,
+        latency_ns: int | None,
         first_byte_ns: int | None,
         now_ns: int,
         inspection: int | None = None,
     ) -> None:
-        """Count one interaction: the hot path of `record`, in nanoseconds and unchecked. May raise."""
+        """Count one interaction: the hot path of `record`, in nanoseconds and unchecked. May raise.
+
+        Without a latency it is in the ratios, and in no percentile.
+        """
         if now_ns >= self._due_ns:
             self._catch_up_locked(now_ns)
-        if self._is_sampled[outcome]:
+        if latency_ns is not None and self._is_sampled[outcome]:
             self._latencies[bin_of(clamped(latency_ns))] += 1
             if first_byte_ns is not None:
                 self._first_bytes[bin_of(clamped(first_byte_ns))] += 1
@@ -287,7 +290,7 @@ class AgentHealth:
     def _count_locked(
         self,
         outcome: int,
-        latency_ns: int,
+        latency_ns: int | None,
         first_byte_ns: int | None,
         now_ns: int,
         inspection: int | None = None,

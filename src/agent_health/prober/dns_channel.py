@@ -58,6 +58,8 @@ class NameAnswer:
     """Why it is not known whether there are addresses; empty if it is."""
     is_lost: bool = False
     """Whether it is not known as nobody answered in time."""
+    records: int = 0
+    """How many the answer had, aliases too: c-ares remembers all of them."""
 
 
 Tell = Callable[[NameAnswer], None]
@@ -261,7 +263,8 @@ def _read(result: pycares.AddrInfoResult | None, code: int | None) -> NameAnswer
         return NameAnswer(unclear=f"could not be looked up: {told!s}", is_lost=is_lost)
     nodes = result.nodes[:MAX_ADDRESSES]
     addresses = tuple(ip_address(node.addr[0].decode()) for node in nodes)
-    return NameAnswer(addresses, float(max(0, min((node.ttl for node in nodes), default=0))))
+    ttl_s = float(max(0, min((node.ttl for node in nodes), default=0)))
+    return NameAnswer(addresses, ttl_s, records=len(result.nodes) + len(result.cnames))
 
 
 def _ask_system(host: str) -> NameAnswer:

@@ -17,8 +17,12 @@ from agent_health.probe_cadence import ROBOTS_EVERY_S
 from agent_health.prober.fetch import Fetched
 from agent_health.prober.robots import Robots, rules_in
 
-MAX_KEPT: Final = 200_000
-"""Origins and their rules, counted together; what nobody came to for longest is forgotten, and read again."""
+MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""All origins with their rules, about; what nobody came to for longest is forgotten, and read again."""
+_ORIGIN_BYTES: Final = 1_000
+_RULE_BYTES: Final = 200
+_PIECE_BYTES: Final = 64
+"""What CPython takes for each of these, next to its characters."""
 
 Read = Callable[[URL], Awaitable[Fetched]]
 """Asks an origin for its robots.txt."""
@@ -29,17 +33,15 @@ class _Known:
     robots: Robots
     read_at_s: float
     """When it was asked for last, in seconds since the epoch."""
-
-    @property
-    def size(self) -> int:
-        return 1 + len(self.robots.rules)
+    size: int
+    """Of the rules, in bytes, about."""
 
 
 class OtherOrigins:
     """What the robots.txt of origins say that are nobody's own; one for all probes of a process."""
 
-    def __init__(self, max_kept: int = MAX_KEPT) -> None:
-        self._max_kept = max_kept
+    def __init__(self, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._max_kept_bytes = max_kept_bytes
         self._known: OrderedDict[URL, _Known] = OrderedDict()
         self._kept = 0
         self._being_read: dict[URL, asyncio.Event] = {}
@@ -67,7 +69,7 @@ class OtherOrigins:
         robots = rules_in(fetched) or (Robots() if before is None else before.robots)
         # Where nobody was there it is asked again as soon as somebody is led there.
         if fetched.is_reached:
-            self._keep(origin, _Known(robots, at_s))
+            self._keep(origin, _Known(robots, at_s, _size(robots)))
         return robots
 
     def _fresh(self, origin: URL, at_s: float) -> _Known | None:
@@ -81,6 +83,13 @@ class OtherOrigins:
         before = self._known.pop(origin, None)
         self._kept += known.size - (0 if before is None else before.size)
         self._known[origin] = known
-        while self._kept > self._max_kept and len(self._known) > 1:
+        while self._kept > self._max_kept_bytes and len(self._known) > 1:
             _, forgotten = self._known.popitem(last=False)
             self._kept -= forgotten.size
+
+
+def _size(robots: Robots) -> int:
+    pieces = (piece for rule in robots.rules for piece in rule.pieces)
+    # They are ASCII: one byte a character.
+    texts = sum(_PIECE_BYTES + len(piece) for piece in pieces)
+    return _ORIGIN_BYTES + _RULE_BYTES * len(robots.rules) + texts

@@ -26,6 +26,8 @@ NO_ADDRESS_SECONDS: Final = 5.0
 """Thousands of targets may stand on one host that is gone; who looks again half a minute later sees anew."""
 MAX_LOOKUPS_OF_CHANNEL: Final = 20_000
 """c-ares remembers every answer until it is too old, with about 2 kB each; a new one has forgotten them."""
+MAX_RECORDS_OF_CHANNEL: Final = 100_000
+"""In all these answers: one name may have 4,000 addresses, which c-ares remembers with half a megabyte."""
 RENEW_SECONDS: Final = 10.0
 """How often c-ares is started anew while no name server answers."""
 MAX_NAMES: Final = 2 * MAX_LOOKUPS_OF_CHANNEL
@@ -113,6 +115,7 @@ class Resolver:
         self._timeout_s = timeout_s
         self._channel = open_channel(self._servers, timeout_s)
         self._lookups_left = MAX_LOOKUPS_OF_CHANNEL
+        self._records_left = MAX_RECORDS_OF_CHANNEL
         self._renewed_at_s = self._loop.time()
         self._kept: dict[str, tuple[float, Found | NoAddress]] = {}
         """Until when it holds; the oldest first."""
@@ -221,7 +224,7 @@ class Resolver:
     def _start(self, lookup: _Lookup) -> None:
         """Ask once; what gets lost has another turn while there is time for one as long as this."""
         self._lookups_left -= 1
-        if self._lookups_left < 0:
+        if self._lookups_left < 0 or self._records_left < 0:
             self._renew_channel()
         self._under_way += 1
         asked_at_s = self._loop.time()
@@ -233,6 +236,7 @@ class Resolver:
         def settle(answer: NameAnswer) -> None:
             now_s = self._loop.time()
             self._under_way -= 1
+            self._records_left -= answer.records
             self._width.note(is_lost=answer.is_lost)
             is_awaited = not all(waiting.done() for waiting in lookup.waiting)
             if answer.is_lost and is_awaited and 2 * now_s - asked_at_s <= lookup.until_s:
@@ -286,6 +290,7 @@ class Resolver:
 
     def _renew_channel(self) -> None:
         self._lookups_left = MAX_LOOKUPS_OF_CHANNEL
+        self._records_left = MAX_RECORDS_OF_CHANNEL
         self._renewed_at_s = self._loop.time()
         renewed = self._channel.renewed()
         if renewed is None:

@@ -27,6 +27,11 @@ MAX_ROBOTS_BYTES: Final = 512_000
 """What stands behind so many bytes is not looked at (RFC 9309 2.5)."""
 MAX_RULES: Final = 10_000
 """Of one group; those that follow are not looked at. The longest files in use have about half."""
+MAX_SEARCHED_CHARS: Final = 65_536
+"""Behind the first wildcards of one group's patterns; patterns that exceed it are not looked at.
+
+Such characters are searched for in the whole path, which a stranger may have chosen to make that slow.
+"""
 MAX_PATH_CHARS: Final = 8192
 """A longer path, as percent-encoded, is matched by its beginning alone."""
 
@@ -135,7 +140,15 @@ def _rules_for_us(body: bytes) -> tuple[Rule, ...]:
                     patterns[name][key == b"allow", value.decode("utf-8", "surrogateescape")] = None
     # Groups of one name are one group; that for everybody counts for those who have none of their own.
     counting = patterns[PRODUCT if PRODUCT in named else "*"]
-    rules = [_rule(pattern, is_allowed=is_allowed) for is_allowed, pattern in counting]
+    rules, searched = [], 0
+    for is_allowed, pattern in counting:
+        rule = _rule(pattern, is_allowed=is_allowed)
+        behind = sum(map(len, rule.pieces[1:]))
+        # No path that is matched is longer.
+        if len(rule.pieces[0]) + behind > MAX_PATH_CHARS or searched + behind > MAX_SEARCHED_CHARS:
+            continue
+        searched += behind
+        rules.append(rule)
     return tuple(sorted(rules, key=lambda rule: (-rule.length, not rule.is_allowed)))
 
 

@@ -9,6 +9,7 @@ has asyncio's 60 s. Connections from many addresses at once are for a proxy to r
 import asyncio
 import logging
 import resource
+from collections import Counter
 from collections.abc import MutableMapping
 from collections.abc import Set as AbstractSet
 from http import HTTPStatus
@@ -50,7 +51,7 @@ STOPS = "agent_health.stops"
 WARN_AGAIN_SECONDS = 60.0
 """Between two lines in the log that say that there are too many."""
 MAX_COMPLAINTS_PER_SECOND = 20
-"""Of callers who do not speak HTTP, that are told one by one."""
+"""Of callers who do not speak HTTP, that are told one by one; and of requests that failed."""
 
 _log = logging.getLogger("agent_health.registry")
 
@@ -222,8 +223,16 @@ class _Complaints(logging.LoggerAdapter[logging.Logger]):
 
     def warning(self, msg: object, *args: object, **named: Any) -> None:
         """Tell it, unless as much was told within this second."""
-        if _watch_of(self._protocol.server_state).may_complain(self._protocol.loop.time()):
+        if self._may_complain(logging.WARNING):
             super().warning(msg, *args, **named)
+
+    def error(self, msg: object, *args: object, **named: Any) -> None:
+        """Tell it, with its traceback, unless as much was told within this second."""
+        if self._may_complain(logging.ERROR):
+            super().error(msg, *args, **named)
+
+    def _may_complain(self, level: int) -> bool:
+        return _watch_of(self._protocol.server_state).may_complain(self._protocol.loop.time(), level)
 
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
@@ -242,8 +251,8 @@ class _Watch:
         self._timer: asyncio.TimerHandle | None = None
         self._warned_at_s = -inf
         self._complaints_at_s = 0
-        self._complaints = 0
-        """In that second."""
+        self._complaints: Counter[int] = Counter()
+        """In that second, by their level: what strangers send hides no error of our own."""
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look again and again while there are connections; without any, an idle server sleeps."""
@@ -256,12 +265,13 @@ class _Watch:
             self._warned_at_s = now_s
             _log.warning("%d connections are open: more are refused", self.most_connections)
 
-    def may_complain(self, now_s: float) -> bool:
+    def may_complain(self, now_s: float, level: int) -> bool:
         """Count a complaint of a caller; whether it is to be told."""
         if int(now_s) != self._complaints_at_s:
-            self._complaints_at_s, self._complaints = int(now_s), 0
-        self._complaints += 1
-        return self._complaints <= MAX_COMPLAINTS_PER_SECOND
+            self._complaints_at_s = int(now_s)
+            self._complaints.clear()
+        self._complaints[level] += 1
+        return self._complaints[level] <= MAX_COMPLAINTS_PER_SECOND
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()

@@ -238,7 +238,10 @@ def app_of(
         threading.excepthook = _log_thread
         threading.Thread(target=_end_after, args=(supervisor,), daemon=True).start()
     counts = WorkCounts(shared)
-    app = create_app(Registry(settings, counts=counts, certificate_ends_s=certificate_ends_s), face)
+    # It was set up before: a process that takes the place of another one must not create an empty file.
+    database = open_database(settings.database, must_exist=True)
+    registry = Registry(settings, database=database, counts=counts, certificate_ends_s=certificate_ends_s)
+    app = create_app(registry, face)
     return ProxiedCallers(app, settings.trusted_proxies) if settings.trusted_proxies else app
 
 

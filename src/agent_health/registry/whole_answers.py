@@ -20,8 +20,10 @@ class WholeAnswers(asyncio.Transport):
         self._kept = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write a piece behind the one that was kept; if none was, keep it."""
-        if self._kept:
+        """Write a piece behind the one that was kept; if none was, keep it. Nothing to who is let go."""
+        if self._transport.is_closing():
+            self._kept = b""
+        elif self._kept:
             kept, self._kept = self._kept, b""
             self._transport.write(kept + data)
         elif data:

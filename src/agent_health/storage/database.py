@@ -25,7 +25,7 @@ from pydantic_core import from_json
 from sqlalchemy import Connection, Engine, event, func, make_url, select
 from sqlalchemy import create_engine as create_sync_engine
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import StaticPool
 
@@ -169,20 +169,25 @@ class Database(Protocol):
 
 
 def open_database(
-    url: str, *, clock: Clock | None = None, is_only_read: bool = False, is_left_alone: bool = False
+    url: str,
+    *,
+    clock: Clock | None = None,
+    is_only_read: bool = False,
+    is_left_alone: bool = False,
+    must_exist: bool = False,
 ) -> Database:
     """Open the database behind `sqlite:///file.db`, `sqlite://` (in memory) or `postgresql://...`.
 
     `clock` replaces the database's own time, for tests. `is_only_read`: nothing will be written, so that an
     SQLite file need not be writable. `is_left_alone`: nor is a log taken up that a crash has left, or any
     file made beside it; for a short look, since a server that starts meanwhile is not noticed.
-    InvalidSetting for any other URL.
+    `must_exist`: an SQLite file is not created. InvalidSetting for any other URL, and for what must exist.
     """
     parsed = read_url(url)
     if parsed.drivername != "sqlite":
         return PostgresqlDatabase(parsed, clock=clock)
     sealed = _sealed(parsed, is_left_alone=is_left_alone) if is_only_read or is_left_alone else None
-    return SqliteDatabase(parsed, clock=clock, sealed=sealed)
+    return SqliteDatabase(parsed, clock=clock, sealed=sealed, must_exist=must_exist)
 
 
 def read_url(url: str) -> URL:
@@ -230,7 +235,9 @@ class _Outcome:
 class SqliteDatabase:
     """An SQLite file, or memory: one writer thread that commits in groups, some reader threads."""
 
-    def __init__(self, url: URL, *, clock: Clock | None = None, sealed: URL | None = None) -> None:
+    def __init__(
+        self, url: URL, *, clock: Clock | None = None, sealed: URL | None = None, must_exist: bool = False
+    ) -> None:
         self.url = url
         self.writes = WriteWatch()
         self._clock = clock or time.time
@@ -244,7 +251,12 @@ class SqliteDatabase:
         self._directory: Path | None = None
         self._files: OpenFiles | None = None
         if not is_memory and not self._is_sealed:
-            _make_private(Path(str(url.database)))
+            file = Path(str(url.database))
+            _make_private(file, may_create=not must_exist)
+            if must_exist:
+                # It may vanish before SQLite opens it, which would create an empty one.
+                existing = {**url.query, "uri": "true", "mode": "rw"}
+                self._opened_url = url.set(database=file.absolute().as_uri(), query=existing)
             # Where SQLite keeps its log, also of a file that is a link.
             self._directory = Path(str(url.database)).resolve().parent
             self._files = OpenFiles(Path(str(url.database)))
@@ -398,6 +410,10 @@ class SqliteDatabase:
         with translated(), self._read_engine.connect() as connection, connection.begin() as transaction:
             try:
                 return deed(Transaction(connection, self._clock))
+            except OperationalError:
+                # An empty file may have taken its place, which has no tables.
+                self.writes.refuse_mismatch()
+                raise
             finally:
                 transaction.rollback()
 
@@ -568,15 +584,16 @@ def _resolve(done: asyncio.Future[Any], outcome: _Outcome) -> None:
         done.set_result(outcome.value)
 
 
-def _make_private(file: Path) -> None:
-    """Create the file, readable by its owner only: it holds digests of keys.
+def _make_private(file: Path, *, may_create: bool) -> None:
+    """Create the file if it may be created, readable by its owner only: it holds digests of keys.
 
     One that is there keeps its mode, which its owner may have meant; the log says so. It is not opened:
     to close it again would let go of all locks that this process has on it, SQLite's too, and the next
     process that closes the database would delete its log under us.
     """
     try:
-        _create(file)
+        if may_create:
+            _create(file)
     except OSError as error:
         raise _unwritable(file, error.strerror) from None
     mode = check_writable(file)

@@ -51,8 +51,9 @@ def test_what_cannot_be_parsed_is_told(body: bytes, fault: str) -> None:
         b"[" + b'"ab",' * 6_000_000 + b"0]",
         b"[" + b"1.5," * 15_000_000 + b"0]",
         b" " * 100 + b"[" + b" " * MAX_JSON_BYTES + b"]",
+        b"[" + b'"\\u20ac",' * 4_500_000 + b"0]",
     ],
-    ids=["objects", "members", "texts", "numbers", "nothing"],
+    ids=["objects", "members", "texts", "numbers", "nothing", "escapes"],
 )
 def test_what_would_fill_the_memory_is_not_parsed(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(json, "loads")

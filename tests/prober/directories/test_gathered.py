@@ -8,6 +8,7 @@ from agent_health.prober.directories import gathered as module
 from agent_health.prober.directories.gathered import (
     MAX_EXAMPLE_CHARS,
     MAX_EXAMPLES,
+    MAX_LISTED_CHARS,
     PROBED_KINDS,
     Gathered,
     LeftOut,
@@ -197,6 +198,25 @@ def test_more_than_so_many_targets_are_refused_and_the_same_ones_again_are_not()
     found.add([Listed("a.example"), Listed("b.example"), Listed("a.example")])
     with pytest.raises(TooMany, match="more than 2 targets"):
         found.add([Listed("c.example")])
+
+
+@pytest.mark.parametrize(("name", "most"), [("abcdef", 4), ("abcd€", 2)], ids=["narrow", "wide"])
+def test_urls_and_names_are_bounded_in_bytes(name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TARGETS_BYTES", 4 * len("https://a.example/1abcdef"))
+    found = Gathered()
+    with pytest.raises(TooMany, match="URLs and names"):
+        found.add(Listed(f"https://a.example/{number}", name) for number in range(9))
+    assert len(found.entries) == most
+
+
+def test_text_that_is_far_too_long_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[str] = []
+    monkeypatch.setattr(module, "read_target", looked_at.append)
+    found = gather(
+        f"https://a.example/{{x}}{'a' * MAX_LISTED_CHARS}", Skipped("x." * MAX_LISTED_CHARS, "no_url")
+    )
+    assert reasons(found) == {"invalid_url": 1, "no_url": 1}
+    assert looked_at == []
 
 
 def test_what_is_left_out_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from tests.support.directories import document, listed, read, skipped
 
 from agent_health.prober.directories.gathered import Gathered
-from agent_health.prober.directories.page import Kind, NotReadable
+from agent_health.prober.directories.page import Kind, Listed, NotReadable, Skipped
 from agent_health.prober.directories.plain_list import (
     MAX_LINE_CHARS,
+    MAX_ROW_CHARS,
     SAMPLE_BYTES,
     SAMPLE_LINES,
     PlainList,
@@ -46,6 +47,15 @@ def test_comments_white_space_and_a_byte_order_mark_are_passed_over() -> None:
 
 def test_a_line_that_is_no_url_is_kept_to_be_told_of() -> None:
     assert urls(f"{A}\nnot a url\n{B}") == [A, "not a url", B]
+
+
+@pytest.mark.parametrize("length", [MAX_LINE_CHARS + 1, MAX_ROW_CHARS, MAX_ROW_CHARS + 1, 1_000_000])
+def test_line_that_is_too_long_is_left_out_and_cut(length: int) -> None:
+    page = PLAIN.read(document(f"{A}\n{'a' * length}\n{B}\n"))
+    entries = list(page.entries)
+    assert [entry.url for entry in entries if isinstance(entry, Listed)] == [A, B]
+    [left_out] = [entry for entry in entries if isinstance(entry, Skipped)]
+    assert (left_out.reason, len(left_out.what)) == ("unreadable", min(length, MAX_ROW_CHARS + 1))
 
 
 def test_bytes_that_are_no_utf_8_spoil_their_own_line_alone() -> None:
@@ -173,6 +183,15 @@ def test_csv_that_cannot_be_read_to_its_end_is_not_half_a_list() -> None:
     text = f"url,name\n{A},One\n{B},{'x' * 200_000}\n"
     with pytest.raises(NotReadable, match="line 3"):
         list(PLAIN.read(document(text)).entries)
+
+
+@pytest.mark.parametrize("cells", ["," * MAX_ROW_CHARS, f'{"," * 60_000}"\n",' * 6], ids=["line", "lines"])
+def test_csv_with_a_row_that_is_too_long_is_refused(cells: str) -> None:
+    rows = f"{A},One\n" * SAMPLE_LINES
+    with pytest.raises(NotReadable, match=f"more than {MAX_ROW_CHARS} characters"):
+        list(PLAIN.read(document(f"url,name\n{rows}{cells}\n")).entries)
+    page = PLAIN.read(document(f"url,name\n{rows * 1_000}{B},Two\n"))
+    assert len(list(page.entries)) == 1_000 * SAMPLE_LINES + 1
 
 
 # ── JSON and JSONL ──

@@ -185,6 +185,15 @@ def test_documents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         take(walk, page())
 
 
+def test_documents_that_are_named_are_bounded_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_DOCUMENTS", 4)
+    walk = Walk()
+    take(walk, page(nested=("?1", "?2")))
+    take(walk, page(nested=("?1", "?3", "?4")), f"{URL}?1", 1)
+    with pytest.raises(TooManyDocuments):
+        take(walk, page(nested=("?5",)), f"{URL}?2", 1)
+
+
 def test_two_catalogs_may_say_the_same() -> None:
     walk = Walk()
     take(walk, page(), depth=1, body="same")

@@ -51,6 +51,9 @@ def _parsed_bytes(body: bytes) -> int:
     # Marks within texts are counted too: it is a bound, not a census.
     containers = body.count(b"{") + body.count(b"[")
     texts = body.count(b'"') // 2
-    characters = len(body) * (1 if body.isascii() else _WIDE_BYTES)
+    is_ascii = body.isascii()
+    whole = len(body) * (1 if is_ascii else _WIDE_BYTES)
+    # What is written as an escape is wide once it is parsed.
+    parsed = len(body) * (1 if is_ascii and b"\\u" not in body else _WIDE_BYTES)
     values = body.count(b",") * _VALUE_BYTES
-    return 2 * characters + containers * _CONTAINER_BYTES + texts * _TEXT_BYTES + values
+    return whole + parsed + containers * _CONTAINER_BYTES + texts * _TEXT_BYTES + values

@@ -38,6 +38,10 @@ from agent_health.target_address import (
 MAX_EXAMPLES: Final = 5
 """Of what was left out for one reason."""
 MAX_EXAMPLE_CHARS: Final = 120
+MAX_LISTED_CHARS: Final = 4 * MAX_URL_CHARACTERS
+"""A longer text is no URL, however it is written; nothing more of it is looked at."""
+MAX_TARGETS_BYTES: Final = 256 * 1024 * 1024
+"""URLs and names of all targets: 134 for each of MAX_ENTRIES."""
 PROBED_KINDS: Final = frozenset({Kind.A2A_CARD, Kind.A2A_ENDPOINT, Kind.UNKNOWN})
 """What is probed unless somebody asks for more."""
 
@@ -92,6 +96,7 @@ class Gathered:
         self.duplicates = 0
         self._networks = networks
         self._found: dict[str, Listed] = {}
+        self._found_bytes = 0
         self._left_out: dict[SkipReason, LeftOut] = {}
         self._local = LeftOut()
         self._nowhere = LeftOut()
@@ -131,7 +136,13 @@ class Gathered:
                     self._note_odd_place(url)
                 if url != entry.url or entry.name is not None:
                     entry = Listed(url, _name(entry.name), entry.kind)  # noqa: PLW2901 - a million times
+                self._count_bytes(entry)
                 found[url] = entry
+
+    def _count_bytes(self, entry: Listed) -> None:
+        self._found_bytes += len(entry.url) + _size(entry.name)
+        if self._found_bytes > MAX_TARGETS_BYTES:
+            raise TooMany(f"targets whose URLs and names have more than {MAX_TARGETS_BYTES} bytes")
 
     def findings(self) -> list[Finding]:
         """What is odd about the whole."""
@@ -174,6 +185,8 @@ class Gathered:
 
 def _read(text: str, base: str) -> str | None:
     """Return the URL of what is listed, None if it is none."""
+    if len(text) > MAX_LISTED_CHARS:
+        return None
     if base and text.startswith(_RELATIVE) and len(text) <= MAX_URL_CHARACTERS:
         try:
             text = urljoin(base, text)
@@ -186,6 +199,8 @@ def _read(text: str, base: str) -> str | None:
 
 def _why(text: str) -> SkipReason:
     """Say why a text is no target."""
+    if len(text) > MAX_LISTED_CHARS:
+        return "invalid_url"
     if _PLACEHOLDER.search(text):
         return "template_url"
     scheme = _SCHEME.match(text.strip())
@@ -208,7 +223,12 @@ def _one_more(left_out: LeftOut, what: str) -> LeftOut:
 
 
 def _example(what: str) -> str:
-    return _printable(without_password(what), MAX_EXAMPLE_CHARS)
+    return _printable(without_password(what[:MAX_LISTED_CHARS]), MAX_EXAMPLE_CHARS)
+
+
+def _size(name: str | None) -> int:
+    # Of a text with one wide character, each takes four bytes.
+    return 0 if name is None else len(name) * (1 if name.isascii() else 4)
 
 
 def _name(name: str | None) -> str | None:

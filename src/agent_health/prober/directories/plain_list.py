@@ -33,7 +33,9 @@ SAMPLE_LINES: Final = 20
 """The first lines that say something tell how a text is written."""
 SAMPLE_BYTES: Final = 65_536
 MAX_LINE_CHARS: Final = 65_536
-"""Of one line of JSONL."""
+"""Of a line of text or JSONL; a longer one is left out."""
+MAX_ROW_CHARS: Final = 262_144
+"""Of a row of CSV, which may have several lines; with a longer one it cannot be read."""
 MAX_JUNK_CHARS: Final = 60
 """Of what is no URL, where it is told."""
 MAX_COLUMNS: Final = 256
@@ -211,7 +213,7 @@ def _numbered(document: Document, way: Way) -> list[tuple[int, Entry]]:
     lines = ((number, line.strip()) for number, line in enumerate(_lines(document), 1))
     said = list(islice(((number, line) for number, line in lines if line and line[0] != "#"), SAMPLE_LINES))
     if way != "csv":
-        read = _line_entry if way == "jsonl" else Listed
+        read = _line_entry if way == "jsonl" else _listed
         return [(number, read(next(_said(iter([line]))))) for number, line in said]
     texts = [line for _, line in said]
     if not texts:
@@ -271,10 +273,15 @@ def _sample(document: Document) -> Document:
 
 
 def _lines(document: Document) -> Iterator[str]:
+    """Yield the lines of a text; of one that is longer than any that is read, MAX_ROW_CHARS + 1."""
     # Not split at once: a list of a million lines would be in memory three times.
     is_utf16 = document.body.startswith(_UTF16_MARKS)
     encoding = "utf-16" if is_utf16 else "utf-8-sig"
-    return io.TextIOWrapper(io.BytesIO(document.body), encoding=encoding, errors="replace")
+    text = io.TextIOWrapper(io.BytesIO(document.body), encoding=encoding, errors="replace")
+    while line := text.readline(MAX_ROW_CHARS + 1):
+        yield line
+        while len(line) > MAX_ROW_CHARS and line[-1] != "\n":
+            line = text.readline(MAX_ROW_CHARS + 1)
 
 
 def _said(lines: Iterator[str]) -> Iterator[str]:
@@ -293,7 +300,11 @@ def _text_entries(document: Document, way: Way) -> Iterator[Entry]:
         return _csv_entries(lines)
     if way == "jsonl":
         return map(_line_entry, _said(lines))
-    return map(Listed, _said(lines))
+    return map(_listed, _said(lines))
+
+
+def _listed(line: str) -> Entry:
+    return Listed(line) if len(line) <= MAX_LINE_CHARS else Skipped(line, "unreadable")
 
 
 def _json_line(line: str) -> Any:
@@ -325,12 +336,24 @@ def _csv_entries(lines: Iterator[str]) -> Iterator[Entry]:
         return
     delimiter = _delimiter_of(head[0]) or ","
     sample = csv.reader(head, delimiter=delimiter)
-    rows = csv.reader(chain(head, said), delimiter=delimiter)
+    fed = 0
+
+    def feed() -> Iterator[str]:
+        nonlocal fed
+        for line in chain(head, said):
+            fed += len(line)
+            if fed > MAX_ROW_CHARS:
+                raise csv.Error(f"a row has more than {MAX_ROW_CHARS} characters")
+            yield line
+
+    rows = csv.reader(feed(), delimiter=delimiter)
     try:
         columns = _columns(list(sample))
         if columns.has_header:
             next(rows)
+            fed = 0
         for row in rows:
+            fed = 0
             url = _cell(row, columns.url).strip()
             name = _cell(row, columns.name)
             yield Listed(url, name or None, columns.kind) if url else Skipped(name, "no_url")

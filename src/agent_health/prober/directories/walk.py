@@ -18,7 +18,7 @@ from agent_health.target import read_target
 from agent_health.target_address import MAX_URL_CHARACTERS, without_password
 
 MAX_DOCUMENTS: Final = 25_000
-"""Two million entries at a hundred a page, and a quarter more."""
+"""That are read, and that are named: two million entries at a hundred a page, and a quarter more."""
 MAX_EMPTY_PAGES: Final = 10
 """In a row, while each promises another one."""
 MAX_FINDINGS: Final = 50
@@ -56,6 +56,8 @@ class Walk:
         self._total: int | None = None
         self._steps: deque[Step] = deque()
         self._named: set[str] = set()
+        self._promised = 0
+        """How many further documents were named."""
         self._bodies: set[bytes] = set()
         self._empty_pages = 0
         self._findings: dict[Finding, None] = {}
@@ -91,7 +93,7 @@ class Walk:
         return is_new
 
     def follow(self, document: Document, page: Page, depth: int) -> None:
-        """Take note of what a document leads to. Endless."""
+        """Take note of what a document leads to. Endless, TooManyDocuments."""
         if depth == 0 and page.items is not None:
             self.items = (self.items or 0) + page.items
             self._total = page.total if page.total is not None else self._total
@@ -111,9 +113,16 @@ class Walk:
         if following in self._named:
             self._repeat("the next page is one that was read before")
             return
-        self._named.add(following)
+        self._promise(following)
         # The rest of a list comes before what its entries name.
         self._steps.appendleft(Step(following, depth))
+
+    def _promise(self, url: str) -> None:
+        """Count a document that will be read: a few thousand of them could name a thousand more each."""
+        self._promised += 1
+        if self._promised > MAX_DOCUMENTS:
+            raise TooManyDocuments(f"names more than {MAX_DOCUMENTS} documents")
+        self._named.add(url)
 
     def _repeat(self, what: str) -> None:
         """Stop at a circle: fine if all was served by then, and no reading if nobody knows."""
@@ -131,7 +140,7 @@ class Walk:
             elif depth == MAX_NESTING_DEPTH:
                 self.note("nested_not_read", f"nested in more than {MAX_NESTING_DEPTH} catalogs: {url}")
             elif url not in self._named:
-                self._named.add(url)
+                self._promise(url)
                 yield Step(url, depth + 1)
 
 
