@@ -59,12 +59,17 @@ def test_another_database_is_adopted_once(
     assert "nothing to adopt" in capsys.readouterr().out
 
 
-def test_without_a_marker_there_is_nothing_to_adopt(
+def test_without_a_marker_a_database_that_may_be_an_old_copy_is_adopted(
     url: str, file: MarkerFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    before = current(url)
     assert adopt(url, file, "--json") == 0
-    assert json.loads(capsys.readouterr().out) == {"adopted": False, "epoch": None, "marker": str(file.path)}
-    assert file.read() is None
+    said = json.loads(capsys.readouterr().out)
+    assert said["adopted"]
+    assert said["epoch"] > before.epoch
+    assert file.read() == current(url)
+    assert adopt(url, file) == 0
+    assert "nothing to adopt" in capsys.readouterr().out
 
 
 def test_an_absent_file_is_created_if_one_is_known_and_adopted(

@@ -42,7 +42,8 @@ def adopt(
     """Accept the database as it is, and write this host's marker for it.
 
     `agent-health serve` refuses a database that is empty, older than this host remembers, or of another
-    installation. If such a database is the one to serve, adopt it. An empty one is set up.
+    installation. If such a database is the one to serve, adopt it. An empty one is set up. On a host without
+    a marker serve accepts any database: if yours may be an old copy, adopt it first.
 
     All leases end, and all new fencing tokens are above all old ones. Changes that the database lacks stay
     lost: keys that were revoked since are valid again, for example. If you have a backup, restore that.
@@ -79,7 +80,7 @@ def adopt(
     def deed(transaction: "Transaction") -> "tuple[int | None, DatabaseMarker | None]":
         event_news.check_unserved(transaction)
         epoch = adopt_database(transaction, known, ACTOR)
-        return epoch, None if known.is_new else current_marker(transaction)
+        return epoch, None if known.is_new and epoch is None else current_marker(transaction)
 
     epoch, marker = run_deed(database, deed, must_exist=known.is_new)
     if marker is not None:
@@ -91,7 +92,7 @@ def adopt(
     if epoch is not None:
         told = f"adopted; fencing tokens go on in epoch {epoch}"
     elif known.is_new:
-        told = "nothing to adopt: this host has no marker of the database, so agent-health serve accepts it"
+        told = "nothing to adopt: the database is empty, and this host has no marker of it"
     else:
         told = "nothing to adopt: this is the database that the marker names"
     sys.stdout.write(printable(told) + "\n")

@@ -84,12 +84,14 @@ def current_marker(transaction: Transaction) -> DatabaseMarker:
 def adopt(transaction: Transaction, known: Known, actor: str) -> int | None:
     """Raise the epoch of a database that is not the known one; return it, or None if it is the known one.
 
-    An empty database is set up. All new fencing tokens are above those of the known database. SchemaOutdated.
+    Without a marker any database that has tables may be an old copy. An empty one is set up if there is a
+    marker. All new fencing tokens are above those of the known database. SchemaOutdated.
     """
-    if known.is_new:
+    if known.is_new and registry.name not in table_names(transaction.connection):
         return None
     is_empty = schema.set_up_or_check(transaction)
-    if not (is_empty or known.damage) and _difference(transaction, known) is None:
+    is_known = not (known.is_new or is_empty or known.damage)
+    if is_known and _difference(transaction, known) is None:
         return None
     epoch = 0 if known.marker is None else known.marker.epoch
     return raise_epoch(transaction, actor, ADOPTED, above=[epoch * COUNTERS_PER_EPOCH])
