@@ -103,7 +103,13 @@ class World:
             return ResultClass.TIMEOUT
         return ResultClass.DNS_FAILURE if self.has_no_names else self.ends.get(url, ResultClass.OK)
 
-    async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
+    async def ask(
+        self,
+        urls: Sequence[str],
+        network_class: str,
+        timeout_s: float,
+        is_enough: Callable[[Sequence[WitnessReply]], bool],
+    ) -> Sequence[WitnessReply]:
         """Ask witnesses, as `AsksWitnesses` does."""
         self.asked.append((self.clock.monotonic_s(), network_class, urls))
         results = [self.result_of(url) for url in urls]

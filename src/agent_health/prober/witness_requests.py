@@ -1,7 +1,7 @@
 """Requests to witnesses: over new connections, by names that are looked up anew, within a few seconds."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -32,11 +32,23 @@ class WitnessReply:
     """Why no answer came, for people; empty if one did."""
 
 
+NOT_AWAITED: Final = WitnessReply(reason="not awaited: others have answered")
+
+
 class AsksWitnesses(Protocol):
     """Sends requests to witnesses."""
 
-    async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
-        """Ask all of these at once, at addresses of one network class; return their replies in this order."""
+    async def ask(
+        self,
+        urls: Sequence[str],
+        network_class: str,
+        timeout_s: float,
+        is_enough: Callable[[Sequence[WitnessReply]], bool],
+    ) -> Sequence[WitnessReply]:
+        """Ask all of these at once, at addresses of one network class; return their replies in this order.
+
+        Replies that are late when the others are enough are NOT_AWAITED.
+        """
         ...
 
 
@@ -60,14 +72,33 @@ class WitnessRequests:
         self._opt_outs = opt_outs or None
         self._loop = asyncio.get_running_loop()
 
-    async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
-        """Ask all of these at once, at addresses of one network class."""
+    async def ask(
+        self,
+        urls: Sequence[str],
+        network_class: str,
+        timeout_s: float,
+        is_enough: Callable[[Sequence[WitnessReply]], bool] = lambda _: False,
+    ) -> Sequence[WitnessReply]:
+        """Ask all of these at once, at addresses of one network class, until enough have answered."""
         deadline_s = self._loop.time() + timeout_s
+        replies = [NOT_AWAITED] * len(urls)
         # A channel that is new has forgotten all names.
         with closing(open_channel(self._name_servers, timeout_s)) as channel:
-            return await asyncio.gather(
-                *(self._ask_one(url, network_class, channel, deadline_s) for url in urls)
-            )
+
+            async def ask_one(place: int, url: str) -> None:
+                replies[place] = await self._ask_one(url, network_class, channel, deadline_s)
+
+            pending = {asyncio.ensure_future(ask_one(place, url)) for place, url in enumerate(urls)}
+            try:
+                while pending and not is_enough(replies):
+                    done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+            finally:
+                for task in pending:
+                    task.cancel()
+                await asyncio.gather(*pending, return_exceptions=True)
+        return replies
 
     async def _ask_one(
         self, url: str, network_class: str, channel: DnsChannel, deadline_s: float

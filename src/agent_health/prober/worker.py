@@ -132,6 +132,7 @@ class Worker:
             interval_s=interval_s,
             witnessed=self._dispatch.intake.note_witnessed,
             unwitnessed=self._dispatch.intake.note_unwitnessed,
+            chance=chance,
         )
         self._feed = TargetFeed(
             ledger,
