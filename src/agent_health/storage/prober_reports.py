@@ -110,10 +110,3 @@ def fold_left(transaction: Transaction, living: Collection[str]) -> None:
     holders = [each.holder for each in left]
     if holders:
         transaction.connection.execute(delete(prober_reports).where(prober_reports.c.holder.in_(holders)))
-
-
-def forget_key(transaction: Transaction, key: str) -> None:
-    """Forget the sums of a key, and of all its workers."""
-    prefix = f"{key}{HOLDER_SEPARATOR}"
-    is_worker = prober_reports.c.holder.startswith(prefix, autoescape=True)
-    transaction.connection.execute(delete(prober_reports).where((prober_reports.c.holder == key) | is_worker))
