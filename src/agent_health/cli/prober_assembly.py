@@ -50,7 +50,7 @@ async def open_prober(definition: ProbeDefinition) -> AsyncIterator[OpenProber]:
                 user_agent=definition.user_agent,
                 opt_outs=opt_outs,
             )
-            prober = Prober(fetcher, definition, evidence, opt_outs)
+            prober = Prober(fetcher, definition, evidence, opt_outs, resolver.forget_absence)
             yield OpenProber(prober=prober, fetcher=fetcher, resolver=resolver, witnesses=witnesses)
     finally:
         if evidence is not None:

@@ -5,8 +5,10 @@ answer, does the agent say or show that it works. Whatever a peer does is an obs
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
+
+from yarl import URL
 
 from agent_health.client.places import place_under
 from agent_health.observation import (
@@ -49,14 +51,19 @@ class Prober:
         definition: ProbeDefinition,
         evidence: KeepsEvidence | None = None,
         opt_outs: OptOuts | None = None,
+        forget_absence: Callable[[str], None] | None = None,
     ) -> None:
-        """Without I/O. `opt_outs`: who is no target, though nobody told the ledger; `fetcher` has it too."""
+        """Without I/O. `opt_outs`: who is no target, though nobody told the ledger; `fetcher` has it too.
+
+        `forget_absence` makes its resolver look a host's name up again; None: nothing is remembered.
+        """
         self._fetcher = fetcher
         self._definition = definition
         self._asked = definition.ask
         self._cadence = definition.cadence.policy()
         self._evidence = evidence
         self._opt_outs = opt_outs or None
+        self._forget_absence = forget_absence
         self._others = OtherOrigins() if definition.opt_out.robots_txt else None
         self._contacts = ContactReader(NetworkClasses(definition.networks_allowed))
 
@@ -66,6 +73,11 @@ class Prober:
         `at_s` is the time now, in seconds since the epoch. Raises AddressBusy, before anything was sent,
         if its address is asked too much already; nothing else.
         """
+        if entry.is_asked_again and self._forget_absence is not None:
+            # A failure that is remembered would repeat itself without a request.
+            for url in (entry.url, entry.memory.interface_url, entry.memory.health_url):
+                if url is not None and (host := URL(url).raw_host) is not None:
+                    self._forget_absence(host)
         visit = Visit(self._fetcher, self._definition, self._evidence, entry, at_s, others=self._others)
         try:
             observation = await self._observe(visit)

@@ -162,6 +162,11 @@ class Resolver:
             return None
         return kept[1]
 
+    def forget_absence(self, host: str) -> None:
+        """Look a name up again that had no address a moment ago; its addresses stay known."""
+        if isinstance(self.remembered(host), NoAddress):
+            del self._kept[host]
+
     async def resolve(self, host: str, deadline_s: float = math.inf) -> Found | NoAddress:
         """Return the addresses of a name as `TargetUrl` spells it, or why there are none.
 
